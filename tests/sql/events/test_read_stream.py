@@ -26,7 +26,8 @@ def test_all_events_come_in_order_and_those_of_another_decider_never(orders: Eve
     ]
     for decider_id, decider in (("o-3", "order"), ("o-2", "invoice"), ("O-1", "order"), ("", "")):
         assert orders.get_events(decider_id, decider) == list(orders.read_stream(decider, decider_id)) == []
-        assert orders.get_last_event(decider_id, decider) is orders.stream_head(decider_id, decider) is None
+        assert orders.get_last_event(decider_id, decider) is None
+        assert orders.stream_head(decider_id, decider) is None
 
 
 def test_any_part_either_way(orders: EventStore) -> None:

@@ -24,9 +24,7 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-from tests.support.views.isolation import level, racing, repeat, snapshot
-
-__all__ = ["level", "racing"]
+from tests.support.views.isolation import repeat, snapshot
 
 
 def stored(store: EventStore) -> list[UUID]:

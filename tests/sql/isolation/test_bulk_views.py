@@ -12,7 +12,6 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append_to,
@@ -24,9 +23,7 @@ from tests.support.factories import (
     value,
 )
 from tests.support.patience import patience
-from tests.support.views.isolation import level, racing, repeat, snapshot
-
-__all__ = ["bulk", "level", "racing"]
+from tests.support.views.isolation import repeat, snapshot
 
 
 def committed(store: EventStore, owner: str = "me", limit: int = 1000) -> list[UUID]:

@@ -26,9 +26,7 @@ from millrace.resources.errors import (
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append_to, at_once, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
-from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, level, of_two, repeat
-
-__all__ = ["level"]
+from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat
 
 EVERY_LEVEL = [None, *of_two(REPEATABLE_READ, SERIALIZABLE)]
 ENDS = ["commit", "kill", pytest.param("rollback", marks=pytest.mark.long)]

@@ -13,10 +13,8 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
-from tests.support.producing.messages import another, begin, do, effects, producer, staged, state_of, statistics
-from tests.support.views.isolation import level, racing, repeat, snapshot
-
-__all__ = ["level", "producer", "racing"]
+from tests.support.producing.messages import another, begin, do, effects, staged, state_of, statistics
+from tests.support.views.isolation import repeat, snapshot
 
 
 def old(connect: Connect, level: IsolationLevel) -> ProducerStore:

@@ -11,7 +11,6 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
     append_to,
@@ -26,9 +25,7 @@ from tests.support.factories import (
     value,
 )
 from tests.support.patience import patience
-from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, level, of_two, repeat, snapshot
-
-__all__ = ["level", "view"]
+from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat, snapshot
 
 
 def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:

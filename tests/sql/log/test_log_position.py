@@ -6,7 +6,6 @@ from uuid import uuid4
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, LogPosition
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append,
@@ -19,8 +18,6 @@ from tests.support.factories import (
     set_clock,
     value,
 )
-
-__all__ = ["bulk"]
 
 
 def test_an_event_has_its_log_partition_at_once_and_its_position_when_it_is_sequenced(orders: EventStore) -> None:

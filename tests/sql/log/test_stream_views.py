@@ -81,7 +81,7 @@ def test_a_decider_that_nobody_registered_is_refused_and_no_stream_is_owed_nothi
     refusal(EventNotRegistered, lambda: orders.stream_views("ordr", "a"))
     assert of(orders, "v", "no such stream").owed == 0
     for stream in ((None, "a"), ("order", None)):
-        refusal(Malformed, partial(orders.stream_views, *stream))  # type: ignore[arg-type]
+        refusal(Malformed, partial(orders.stream_views, *stream))
 
 
 def test_of_a_long_stream_the_newest_events_are_counted(orders: EventStore) -> None:

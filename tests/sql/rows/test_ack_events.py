@@ -6,7 +6,7 @@ from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_answers import locks
-from tests.sql.rows.test_stream_events import LOCKS_READ, view
+from tests.sql.rows.test_stream_events import LOCKS_READ
 from tests.support.factories import (
     Connect,
     append,
@@ -21,8 +21,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["view"]
 
 
 def test_all_that_is_in_flight_is_acknowledged_and_its_streams_are_free(view: EventStore) -> None:

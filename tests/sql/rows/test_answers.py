@@ -13,10 +13,7 @@ import pytest
 from millrace.resources.errors import Malformed, NotInFlight
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over, value
-
-__all__ = ["locks", "view"]
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ import pytest
 
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
     append,
@@ -24,8 +23,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["view"]
 
 
 def waiting(store: EventStore) -> list[str]:

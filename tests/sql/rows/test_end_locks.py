@@ -2,10 +2,7 @@
 
 from millrace.resources.errors import Malformed, NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import Connect, append, append_to, pump, refusal, rows, terminate, value
-
-__all__ = ["view"]
 
 
 def test_what_is_in_flight_is_delivered_again_at_once_and_that_is_no_attempt(

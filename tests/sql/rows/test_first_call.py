@@ -7,11 +7,9 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import fetched, view
+from tests.sql.rows.test_stream_events import fetched
 from tests.support.factories import Connect, append, pump, set_clock, value
 from tests.support.patience import wait_until
-
-__all__ = ["view"]
 
 CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
     "bound parameters": lambda c: c.execute("select * from event_store.stream_events(%s, %s::int)", ("v", 10)),

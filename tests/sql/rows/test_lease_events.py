@@ -7,7 +7,6 @@ from uuid import uuid4
 from millrace.resources.errors import Malformed, NotInFlight, UnknownView
 from millrace.resources.event_store import EventStore, LeasedEvent
 from tests.sql.rows.test_answers import locks
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
     append,
@@ -22,8 +21,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["view"]
 
 Answer = Callable[[EventStore, LeasedEvent, int | None], object]
 

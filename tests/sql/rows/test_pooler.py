@@ -10,11 +10,8 @@ import pytest
 
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import append_to, pump, refusal, rows, set_clock
 from tests.support.views.pooler import PROGRAM, pooled
-
-__all__ = ["view"]
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 

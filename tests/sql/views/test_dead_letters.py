@@ -5,10 +5,7 @@ from functools import partial
 from millrace.resources.errors import Malformed, NotParked
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.rows.test_answers import locks
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock
-
-__all__ = ["park", "view"]
 
 
 def park(store: EventStore, *decider_ids: str, view: str = "v", error: str = "no such customer") -> None:

@@ -3,11 +3,8 @@
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.sql.rows.test_stream_events import view
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
-
-__all__ = ["view"]
 
 NUMBERS = "behind", "in_flight", "waiting", "dead_letters", "leased_partitions", "consumers"
 

@@ -20,7 +20,6 @@ from millrace.resources.errors import (
     ViewInUse,
 )
 from millrace.resources.event_store import EventStore, Seek, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append_to,
@@ -36,8 +35,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["bulk"]
 
 
 @pytest.fixture

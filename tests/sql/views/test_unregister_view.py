@@ -7,7 +7,6 @@ import pytest
 
 from millrace.resources.errors import BelongsToReadModel, LeaseLost, NotInFlight, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import (
     Connect,
@@ -25,8 +24,6 @@ from tests.support.factories import (
     wait_blocked,
 )
 from tests.support.patience import patience
-
-__all__ = ["view"]
 
 
 def remains(store: EventStore) -> list[tuple[Any, ...]]:
