@@ -1,4 +1,4 @@
-"""A real Postgres for the whole run, and a database of its own for each test, cloned from a migrated template."""
+"""A real Postgres and a real Spark for the whole run, and an empty event store for each test."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt
 # The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
 # and compile again what it still needs.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# A database of a test lives for half a second: on a disk, making it is nine tenths of the work.
+# A test takes a fraction of a second: on a disk, making its database would be nine tenths of that.
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 
@@ -123,7 +123,7 @@ def spares(databases: Databases) -> Callable[[], str]:
 
 
 @pytest.fixture
-def database(databases: Databases) -> Iterator[Database]:
+def lent_database(databases: Databases) -> Iterator[Database]:
     """Yield an empty event store of the test's own, with its sessions."""
     taken = databases.take()
     yield taken
@@ -131,17 +131,17 @@ def database(databases: Databases) -> Iterator[Database]:
 
 
 @pytest.fixture
-def dsn(postgres: EmbeddedPostgres, database: Database) -> str:
+def dsn(postgres: EmbeddedPostgres, lent_database: Database) -> str:
     """Return the connection string of an empty event store of the test's own."""
-    return postgres.dsn(database.name)
+    return postgres.dsn(lent_database.name)
 
 
 @pytest.fixture
-def connect(databases: Databases, database: Database) -> Callable[..., psycopg.Connection]:
+def connect(databases: Databases, lent_database: Database) -> Callable[..., psycopg.Connection]:
     """Return an opener of sessions, which end when the test does."""
 
     def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
-        return databases.connect(database, autocommit=autocommit)
+        return databases.connect(lent_database, autocommit=autocommit)
 
     return open_connection
 

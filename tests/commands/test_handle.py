@@ -14,7 +14,6 @@ from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPu
 from millrace.resources.commands.handling import handle
 from millrace.resources.errors import StreamClosed
 from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
-from tests.support.factories import at_once
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -56,34 +55,28 @@ def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
     store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
 
 
-def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventStore) -> None:
+def test_a_command_is_decided_on_with_the_state_of_its_stream_and_its_events_are_returned_as_stored(
+    accounts: EventStore,
+) -> None:
     first = handle(accounts, ACCOUNT, "a-1", 50)
     second = handle(accounts, ACCOUNT, "a-1", -20)
-    assert amounts(accounts) == [50, -20]
     assert (first.state, first.version, second.state, second.version) == (50, 1, 30, 2)
-    assert [event.event for event in second.events] == ["paid"]
     assert (second.decider, second.decider_id, second.offset) == ("account", "a-1", second.events[0].offset)
     with pytest.raises(Refused):
         handle(accounts, ACCOUNT, "a-1", -31)
     assert amounts(accounts) == [50, -20]
-    assert handle(accounts, ACCOUNT, "a-2", 0).events == ()
-
-
-def test_several_events_are_appended_together_and_returned_as_stored(accounts: EventStore) -> None:
-    handle(accounts, ACCOUNT, "a-1", 1)
+    nothing = handle(accounts, ACCOUNT, "a-1", 0)
+    assert (nothing.events, nothing.state, nothing.version, nothing.offset) == ((), 30, 2, second.offset)
+    # several together
     done = handle(accounts, ACCOUNT, "a-1", 200)
     stored = list(accounts.read_stream("account", "a-1"))
-    assert [event.event for event in stored] == ["paid", "paid", "reported"]
-    assert done.events == tuple(stored[1:])
-    assert (done.version, done.offset, done.state) == (3, stored[-1].offset, 201)
+    assert [event.event for event in stored] == ["paid", "paid", "paid", "reported"]
+    assert done.events == tuple(stored[2:])
+    assert (done.version, done.offset, done.state) == (4, stored[-1].offset, 230)
     assert len({event.command_id for event in done.events}) == 1
-
-
-def test_nothing_decided_says_where_the_stream_stands(accounts: EventStore) -> None:
-    before = handle(accounts, ACCOUNT, "a-1", 5)
-    nothing = handle(accounts, ACCOUNT, "a-1", 0)
-    assert (nothing.events, nothing.state, nothing.version, nothing.offset) == ((), 5, 1, before.offset)
-    assert handle(accounts, ACCOUNT, "a-2", 0).offset == 0
+    # of a stream that is not there
+    none = handle(accounts, ACCOUNT, "a-2", 0)
+    assert (none.events, none.offset) == ((), 0)
 
 
 def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int]:
@@ -124,18 +117,6 @@ def test_it_gives_up_after_so_many_tries(accounts: EventStore) -> None:
     assert amounts(accounts) == [10, 10, 10]
 
 
-def test_many_writers_of_one_stream_all_get_their_turn(accounts: EventStore, connect: Connect) -> None:
-    stores = [EventStore(connect()) for _ in range(4)]
-
-    def paying(store: EventStore) -> None:
-        for _ in range(5):
-            handle(store, ACCOUNT, "a-1", 1, tries=50)
-
-    for done in at_once([lambda store=store: paying(store) for store in stores]):  # type: ignore[misc]
-        done.result()
-    assert handle(accounts, ACCOUNT, "a-1", 0).state == 20
-
-
 def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: EventStore, connect: Connect) -> None:
     seen: list[int] = []
     connection = connect(autocommit=False)
@@ -147,7 +128,7 @@ def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: Ev
     assert amounts(accounts) == [10, 1]
 
 
-def test_a_command_with_an_id_is_handled_once(accounts: EventStore) -> None:
+def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: EventStore) -> None:
     command_id = uuid4()
     first = handle(accounts, ACCOUNT, "a-1", 200, command_id=command_id)
     pay(accounts, 3)
@@ -157,21 +138,24 @@ def test_a_command_with_an_id_is_handled_once(accounts: EventStore) -> None:
     assert {event.command_id for event in first.events} == {command_id}
     assert (again.state, again.version, again.offset) == (200, 2, first.offset)
     assert handle(accounts, ACCOUNT, "a-2", 200, command_id=command_id).version == 2  # of another stream
+    # of another decider, on a stream of the same name
+    accounts.register_decider_event("loan", "paid", "A rate was paid.")
+    loan = Decider(name="loan", initial=0, decide=decide, evolve=evolve)
+    other = handle(accounts, loan, "a-1", 5, command_id=command_id)
+    assert (other.decider, other.state) == ("loan", 5)
+    assert other.events[0].event_id != first.events[0].event_id
 
-
-def test_two_who_handle_one_command_at_once_do_it_once(accounts: EventStore) -> None:
-    command_id = uuid4()
     inside: list[int] = []
 
     def decide_twice(command: int, balance: int) -> list[Emit]:
         inside.append(balance)
         if len(inside) == 1:
-            handle(accounts, ACCOUNT, "a-1", command, command_id=command_id)
+            handle(accounts, ACCOUNT, "a-3", command, command_id=command_id)
         return decide(command, balance)
 
     racing = Decider(name="account", initial=0, decide=decide_twice, evolve=evolve)
-    assert handle(accounts, racing, "a-1", 5, command_id=command_id).state == 5
-    assert (amounts(accounts), inside) == ([5], [0])
+    assert handle(accounts, racing, "a-3", 5, command_id=command_id).state == 5
+    assert (amounts(accounts, "a-3"), inside) == ([5], [0])
 
 
 def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventStore) -> None:
@@ -192,27 +176,31 @@ def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventSto
     assert own.metadata == {**led, "user": "ada", "correlation_id": "mine"}
 
 
-def test_a_closed_stream_refuses(accounts: EventStore) -> None:
+def test_an_event_is_appended_as_it_was_decided_in_its_version_and_as_the_last_one(accounts: EventStore) -> None:
+    accounts.register_decider_event("account", "closed", "It is closed for good.", 2)
+
     def closing(*_: int) -> list[Emit]:
-        return [Emit("closed", {}, final=True)]
+        return [Emit("closed", {}, 2, final=True)]
 
     last = Decider(name="account", initial=0, decide=closing, evolve=evolve)
-    assert handle(accounts, last, "a-1", 0).events[0].final
+    (event,) = handle(accounts, last, "a-1", 0).events
+    assert (event.event_version, event.final) == (2, True)
+    assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]
     with pytest.raises(StreamClosed):
         handle(accounts, ACCOUNT, "a-1", 1)
 
 
-@pytest.mark.parametrize("purged", [1, 2])
-def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore, purged: int) -> None:
+def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore) -> None:
     for _ in range(2):
         handle(accounts, ACCOUNT, "a-1", 1)
     accounts.sequence_events()
     (at,) = [each.partition for each in accounts.partition_info() if each.high_water_mark]
-    for call in ("mark_archived(%s, %s)", "raise_low_water_mark(%s, %s)"):
-        accounts.connection.execute(f"select event_store.{call}".encode(), (at, purged))
-    accounts.connection.execute("select event_store.purge_events(%s)", (at,))
-    with pytest.raises(HistoryPurged, match="some were purged"):
-        handle(accounts, ACCOUNT, "a-1", 1)
+    for purged in (1, 2):
+        for call in ("mark_archived(%s, %s)", "raise_low_water_mark(%s, %s)"):
+            accounts.connection.execute(f"select event_store.{call}".encode(), (at, purged))
+        accounts.connection.execute("select event_store.purge_events(%s)", (at,))
+        with pytest.raises(HistoryPurged, match="some were purged"):
+            handle(accounts, ACCOUNT, "a-1", 1)
 
 
 def test_a_pool_gives_each_call_a_connection(accounts: EventStore, dsn: str) -> None:
@@ -243,21 +231,3 @@ def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
 
     asyncio.run(main())
     assert sum(amounts(accounts)) == 225
-
-
-def test_an_event_is_appended_in_the_version_that_was_decided_on(accounts: EventStore) -> None:
-    accounts.register_decider_event("account", "paid", "It is paid in euros.", 2)
-    newer: Decider[int, int] = Decider(
-        name="account", initial=0, decide=lambda _, __: [Emit("paid", {"amount": 1}, 2)], evolve=evolve
-    )
-    assert [event.event_version for event in handle(accounts, newer, "a-1", 0).events] == [2]
-    assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]
-
-
-def test_one_command_may_be_handled_by_two_deciders_on_streams_of_one_name(accounts: EventStore) -> None:
-    accounts.register_decider_event("loan", "paid", "A rate was paid.")
-    loan = Decider(name="loan", initial=0, decide=decide, evolve=evolve)
-    command_id = uuid4()
-    first, second = (handle(accounts, each, "a-1", 5, command_id=command_id) for each in (ACCOUNT, loan))
-    assert (first.decider, second.decider, second.state) == ("account", "loan", 5)
-    assert first.events[0].event_id != second.events[0].event_id

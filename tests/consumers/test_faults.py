@@ -1,25 +1,23 @@
-"""What breaks around a consumer: handlers that hang, events nobody can read, sessions and servers that end."""
+"""What breaks around a consumer: handlers that hang, events nobody can read, sessions that end.
 
+Not here: servers that restart, poolers (tests/processes/consumers/test_servers.py).
+"""
+
+import asyncio
 import logging
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
 from millrace.resources.consumers.consumer import HandlersHang
-from millrace.resources.consumers.declaration import Subscription, subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.conftest import in_memory
+from tests.consumers.test_consume import handled_by
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
-from tests.support.views.pooler import PROGRAM, pooled
 
 
 @pytest.fixture
@@ -34,10 +32,6 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
     return lambda words: [line for line in caplog.messages if line.startswith(words)]
 
 
-def handled_by(handler: Callable[..., object], **settings: object) -> Subscription:
-    return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
-
-
 def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, connect: Connect) -> None:
     fill(orders, 1, 2)
     attempts: list[int] = []
@@ -48,8 +42,8 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
         assert go_on.wait(patience())
 
     other = EventStore(connect())
-    with consuming(dsn, handled_by(handle, lock_timeout_s=1)) as running:
-        wait_until(lambda: running.counters["v"].extended >= 4, "more than a second passed")
+    with consuming(dsn, handled_by(handle, lock_timeout_s=2)) as running:
+        wait_until(lambda: running.counters["v"].extended >= 4, "more than two seconds passed")
         assert other.lease_events("v", 10) == []
         go_on.set()
         wait_consumed(orders, "v")
@@ -73,7 +67,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
         taken.extend(event.offset for event in other.lease_events("v", 10))
         return len(taken) == 3
 
-    with consuming(dsn, handled_by(handle, lock_timeout_s=1, concurrency=1)) as running:
+    with consuming(dsn, handled_by(handle, lock_timeout_s=2, concurrency=1)) as running:
         assert begun.wait(patience())
         wait_until(others_have_three, "the others are given back")
         assert owed(orders, "v") == 4
@@ -86,7 +80,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
 def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_others_go_on(
     orders: EventStore, dsn: str, said: Callable[[str], list[str]]
 ) -> None:
-    fill(orders, 20, 3)
+    fill(orders, 8, 3)
     seen = Seen()
     forever = threading.Event()
     hung: list[int] = []
@@ -97,7 +91,7 @@ def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_o
             forever.wait()
         seen.add(event)
 
-    with consuming(dsn, handled_by(handle, concurrency=2, timeout_s=0.5, max_attempts=3)) as running:
+    with consuming(dsn, handled_by(handle, concurrency=2, timeout_s=2, max_attempts=3)) as running:
         wait_waking(orders, lambda: bool(orders.dead_letters("v")), "the stream is parked")
         wait_until(lambda: owed(orders, "v") == 3, "all others are consumed")
     # no second handler of the stream beside the first
@@ -108,8 +102,8 @@ def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_o
     (line,) = said("handler hangs")
     assert "decider_id=s-4" in line
     assert 'thread="v handler ' in line
-    assert (running.counters["v"].hung, running.counters["v"].handled) == (1, 57)
-    assert len(seen.by_stream) == 19
+    assert (running.counters["v"].hung, running.counters["v"].handled) == (1, 21)
+    assert len(seen.by_stream) == 7
     forever.set()
 
 
@@ -124,13 +118,12 @@ def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn:
         wait_until(lambda: running.counters["v"].failed == 1, "it failed")
         go_on.set()
         wait_waking(orders, lambda: owed(orders, "v") == 0, "the next delivery is handled")
-    assert (running.counters["v"].handled, running.counters["v"].hung) == (1, 1)
+    assert running.counters["v"].handled == 1
+    assert running.counters["v"].hung >= 1
 
 
 def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, dsn: str) -> None:
     fill(orders, 1, 1)
-    import asyncio
-
     ended: list[str] = []
 
     async def handle(_: LeasedEvent) -> None:
@@ -179,9 +172,9 @@ def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: 
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
 
 
-@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_an_event_that_no_parser_takes_waits_alone(orders: EventStore, dsn: str, text: str) -> None:
-    append_text(orders, "huge", text)
+def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) -> None:
+    for name, text in UNREADABLE.items():
+        append_text(orders, name, text)
     fill(orders, 10, 2)
     seen = Seen()
 
@@ -191,19 +184,19 @@ def test_an_event_that_no_parser_takes_waits_alone(orders: EventStore, dsn: str,
 
     with consuming(dsn, handled_by(handle, max_attempts=1)):
         orders.sequence_events()
-        wait_until(lambda: owed(orders, "v") == 1, "all others are consumed")
-        wait_until(lambda: bool(orders.dead_letters("v")), "it is parked")
+        wait_until(lambda: len(orders.dead_letters("v")) == len(UNREADABLE), "they are parked")
+        wait_until(lambda: owed(orders, "v") == len(UNREADABLE), "all others are consumed")
     seen.assert_each_once_in_order(10, 2)
-    (letter,) = orders.dead_letters("v")
-    assert letter.decider_id == "huge"
-    assert letter.last_error.startswith("UnreadableData: Python cannot read this JSON")
+    letters = orders.dead_letters("v")
+    assert {letter.decider_id for letter in letters} == set(UNREADABLE)
+    assert all(each.last_error.startswith("UnreadableData: Python cannot read this JSON") for each in letters)
 
 
 def test_sessions_that_are_ended_under_it_lose_nothing(
     orders: EventStore, dsn: str, said: Callable[[str], list[str]]
 ) -> None:
     orders.connection.execute("create table mails (event_id uuid)")
-    fill(orders, 100, 5)
+    fill(orders, 40, 5)
 
     def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.event_id,))
@@ -211,7 +204,7 @@ def test_sessions_that_are_ended_under_it_lose_nothing(
     killed = 0
     with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
         orders.sequence_events()
-        for share in (50, 150, 250, 350):
+        for share in (30, 80, 130):
             wait_until(lambda share=share: value(orders.connection, "select count(*) from mails") > share, "goes on")  # type: ignore[misc]
             killed += value(
                 orders.connection,
@@ -219,80 +212,10 @@ def test_sessions_that_are_ended_under_it_lose_nothing(
                 " and pid <> pg_backend_pid() and backend_type = 'client backend'",
             )
         wait_waking(orders, lambda: owed(orders, "v") == 0, "all are consumed")
-    assert killed > 8
-    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(500, 500)]
+    assert killed > 6
+    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
     assert said("server is away")
     assert said("server is back")
-
-
-@pytest.fixture
-def own_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
-    """Yield a server that the test may stop."""
-    programs = pytestconfig.getoption("postgres")
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
-        EmbeddedPostgres(Path(directory), programs) as server,
-    ):
-        yield server
-
-
-def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
-    own_server: EmbeddedPostgres, said: Callable[[str], list[str]]
-) -> None:
-    own_server.create_database("store")
-    dsn = own_server.dsn("store")
-    migrate(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        fill(register_orders(EventStore(connection)), 40, 5)
-        connection.execute("create table mails (event_id uuid)")
-    seen = Seen()
-    half = threading.Event()
-
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
-        connection.execute("insert into mails values (%s)", (event.event_id,))
-        seen.add(event)
-        if len(seen.events) > 60:
-            half.set()
-
-    with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
-        assert half.wait(patience())
-        own_server.stop()
-        wait_until(lambda: bool(said("server is away")), "it noticed")
-        own_server.start()
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
-    # what was rolled back came again, but never before what is ahead of it
-    for versions in seen.by_stream.values():
-        assert versions == sorted(versions)
-        assert set(versions) == {1, 2, 3, 4, 5}
-
-
-def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
-    own_server: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
-    own_server.create_database("store")
-    dsn = own_server.dsn("store")
-    migrate(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        fill(register_orders(EventStore(connection)), 3, 1)
-    begun, go_on = threading.Barrier(4), threading.Event()
-
-    def handle(_: LeasedEvent) -> None:
-        begun.wait(patience())
-        assert go_on.wait(patience())
-
-    with consuming(dsn, handled_by(handle, concurrency=3)) as running:
-        begun.wait(patience())
-        own_server.stop()
-        running.stop.set()
-        go_on.set()
-        wait_until(running.ended.done, "it ends")
-    (line,) = said("answers not given")
-    assert "events=3" in line
-    assert running.counters["v"].handled == 0
 
 
 def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventStore, dsn: str) -> None:
@@ -315,27 +238,3 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventS
     assert (counters.handled, counters.failed, counters.leased - counters.given_back) == (2, 0, 2)
     attempts = "select count(*) from event_store.stream_locks where attempts > 0"
     assert value(orders.connection, attempts) == 0
-
-
-@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
-def test_behind_a_connection_pool_sessions_are_anybodys_and_each_event_counts_once(
-    orders: EventStore, dsn: str
-) -> None:
-    orders.connection.execute("create table mails (event_id uuid)")
-    fill(orders, 40, 5)
-    seen = Seen()
-
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
-        connection.execute("insert into mails values (%s)", (event.event_id,))
-        seen.add(event)
-
-    # not pytest's tmp_path, whose long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="pool-") as folder,
-        pooled(dsn, Path(folder), 3) as address,
-        consuming(address, handled_by(handle)) as running,
-    ):
-        wait_consumed(orders, "v")
-    seen.assert_each_once_in_order(40, 5)
-    assert rows(orders.connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
-    assert (running.counters["v"].failed, running.counters["v"].reconnected) == (0, 0)

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from millrace import EventStore, LeasedEvent, TryLater, WrongMode, subscription
+from millrace import LeasedEvent, TryLater, subscription
 from millrace.testing import StreamsFailed, event, given
 
 PAID = (event("order", "o-1", "placed"), event("order", "o-1", "paid", by="card"))
@@ -44,13 +44,3 @@ def test_what_a_handler_wants_later_is_no_failure(dsn: str) -> None:
 
     counters = given(*PAID, dsn=dsn).when(wait)
     assert (counters.handled, counters.given_back, counters.failed) == (1, 1, 0)
-
-
-def test_a_store_that_refuses_is_an_error(dsn: str) -> None:
-    @subscription(view="taken")
-    def nothing(_: LeasedEvent) -> None: ...
-
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        EventStore(connection).register_view("taken", "-infinity", mode="bulk")
-    with pytest.raises(WrongMode):
-        given(*PAID, dsn=dsn).when(nothing)

@@ -23,18 +23,17 @@ def raised(connection: psycopg.Connection, sqlstate: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("sqlstate", "error"), BY_SQLSTATE.items())
-def test_a_refusal_becomes_its_exception(connect: Connect, sqlstate: str, error: type[MillraceError]) -> None:
-    with pytest.raises(error) as refused, refusals():
-        raised(connect(), sqlstate)
-    assert type(refused.value) is error
-    assert (refused.value.message, refused.value.detail, refused.value.hint) == (
-        "the message",
-        "the detail",
-        "the hint",
-    )
-    assert str(refused.value) == "the message\nthe detail\nthe hint"
-    assert isinstance(refused.value.__cause__, psycopg.Error)
+def test_each_refusal_becomes_its_exception(connect: Connect) -> None:
+    connection, became = connect(), {}
+    for sqlstate in BY_SQLSTATE:
+        with pytest.raises(MillraceError) as refused, refusals():
+            raised(connection, sqlstate)
+        error = refused.value
+        became[sqlstate] = type(error)
+        assert (error.message, error.detail, error.hint) == ("the message", "the detail", "the hint")
+        assert str(error) == "the message\nthe detail\nthe hint"
+        assert isinstance(error.__cause__, psycopg.Error)
+    assert became == BY_SQLSTATE
 
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
@@ -58,18 +57,15 @@ def test_the_module_docstring_names_the_exceptions_of_other_modules() -> None:
     assert declared == set(re.findall(r"\b[A-Z]\w+", listed))
 
 
-def test_unreadable_values_are_malformed(connect: Connect) -> None:
+def test_unreadable_values_are_malformed_and_other_errors_pass_unchanged(connect: Connect) -> None:
     connection = connect()
     for query, argument in (("select %s::uuid", "no uuid"), ("select %s::text", "a\0b"), ("select %s::jsonb", "{")):
         with pytest.raises(Malformed), refusals():
             connection.execute(query.encode(), (argument,))
-
-
-def test_other_errors_pass_unchanged(connect: Connect) -> None:
     with pytest.raises(psycopg.errors.SyntaxError), refusals():
-        connect().execute("selct")
+        connection.execute("selct")
     with pytest.raises(psycopg.errors.UniqueViolation), refusals():
-        raised(connect(), "23505")
+        raised(connection, "23505")
     with pytest.raises(ZeroDivisionError), refusals():
         raise ZeroDivisionError
 

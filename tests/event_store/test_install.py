@@ -52,7 +52,7 @@ def psql(empty: str) -> Psql:
     return Psql(empty)
 
 
-def test_psql_makes_the_store_that_the_migrator_makes(psql: Psql, dsn: str) -> None:
+def test_psql_makes_the_store_that_the_migrator_makes_and_it_delivers(psql: Psql, dsn: str) -> None:
     psql("-v", "ON_ERROR_STOP=1", "-f", str(INSTALL))
     assert snapshot(psql.dsn) == snapshot(dsn)
     with psycopg.connect(psql.dsn) as installed, psycopg.connect(dsn) as migrated:
@@ -62,9 +62,6 @@ def test_psql_makes_the_store_that_the_migrator_makes(psql: Psql, dsn: str) -> N
     report = migrate(psql.dsn)
     assert (report.applied, report.functions_replaced, report.version) == ((), False, VERSIONS)
 
-
-def test_a_store_that_psql_made_delivers(psql: Psql) -> None:
-    psql("-f", str(INSTALL))
     psql.ask("select event_store.register_decider_event('order', 'placed', 'A customer placed an order')")
     event_id = uuid4()
     psql.ask(

@@ -17,19 +17,9 @@ from millrace.resources.event_store.migrations import (
 )
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["empty"]
-
-
-def test_an_empty_database_is_brought_to_the_schema_of_the_code(empty: str) -> None:
-    with pytest.raises(SchemaMismatch, match="millrace migrate"):
-        validate(empty)
-    report = migrate(empty, log_partitions=4)
-    assert (report.version, len(report.applied), report.functions_replaced) == (VERSIONS, VERSIONS, True)
-    validate(empty)
-    with psycopg.connect(empty) as connection:
-        assert value(connection, "select count(*) from event_store.partitions") == 4
 
 
 def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Connect) -> None:
@@ -41,12 +31,21 @@ def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Conn
     assert (report.applied, report.functions_replaced, report.version) == ((), False, VERSIONS)
 
 
-def test_ten_migrators_at_once_apply_each_version_once(empty: str) -> None:
-    reports = [result.result() for result in at_once([lambda: migrate(empty) for _ in range(10)])]
+def test_ten_migrators_at_once_bring_an_empty_database_to_the_schema_of_the_code(empty: str) -> None:
+    with pytest.raises(SchemaMismatch, match="millrace migrate"):
+        validate(empty)
+    reports = [result.result() for result in at_once([lambda: migrate(empty, log_partitions=4) for _ in range(10)])]
     assert sorted(name for report in reports for name in report.applied) == [m.name for m in known_migrations()]
     assert sum(report.functions_replaced for report in reports) == 1
+    assert {report.version for report in reports} == {VERSIONS}
     assert applied(empty) == list(range(VERSIONS + 1))
     validate(empty)
+    with psycopg.connect(empty) as connection:
+        assert value(connection, "select count(*) from event_store.partitions") == 4
+    for others in (8, 16):
+        with pytest.raises(SchemaMismatch, match=f"has 4 log partitions, not {others}") as refused:
+            migrate(empty, log_partitions=others)
+        assert refused.value.hint == "Set MILLRACE_LOG_PARTITIONS=4."
 
 
 def killed_migrator(dsn: str, obstacle: str) -> None:
@@ -57,23 +56,16 @@ def killed_migrator(dsn: str, obstacle: str) -> None:
         killed = start(lambda: migrate(dsn))
         kill = f"select pg_terminate_backend(pid) {WAITING}"
         wait_until(lambda: observer.execute(kill.encode()).fetchall() == [(True,)], "the migrator waits, and is killed")
-        assert isinstance(killed.exception(20), psycopg.OperationalError)
+        assert isinstance(killed.exception(patience()), psycopg.OperationalError)
         blocker.rollback()
 
 
-def test_killed_within_a_migration_nothing_of_it_stays_and_the_next_call_does_it(empty: str) -> None:
+def test_what_a_killed_migrator_was_at_is_undone_and_the_next_one_does_it(empty: str) -> None:
     killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
-    assert len(migrate(empty).applied) == VERSIONS
-    validate(empty)
-
-
-def test_killed_within_the_functions_the_last_migration_is_not_done_either(empty: str) -> None:
-    killed_migrator(
-        empty,
-        "create function event_store.view_lag(text) returns int language sql as 'select 1'",
-    )
+    # within the functions, which belong to the last migration
+    killed_migrator(empty, "create function event_store.view_lag(text) returns int language sql as 'select 1'")
     assert applied(empty) == list(range(1, VERSIONS))
     with pytest.raises(SchemaMismatch, match="behind the code"):
         validate(empty)
@@ -82,64 +74,65 @@ def test_killed_within_the_functions_the_last_migration_is_not_done_either(empty
     validate(empty)
 
 
-def test_a_failing_migration_leaves_those_before_it_and_is_resumed(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_migration_leaves_those_before_it_and_is_resumed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = known_migrations()
-    broken = Migration(VERSIONS + 1, "0099_broken", "create table event_store.half (); select 1/0")
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, broken])
+    before, broken, mended = (
+        Migration(VERSIONS + 1, "0098_before", "create table event_store.whole ()"),
+        Migration(VERSIONS + 2, "0099_broken", "create table event_store.half (); select 1/0"),
+        Migration(VERSIONS + 2, "0099_mended", "create table event_store.half ()"),
+    )
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, broken])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        migrate(empty)
-    assert applied(empty) == list(range(1, VERSIONS + 1))
-    with psycopg.connect(empty) as connection:
+        migrate(dsn)
+    assert applied(dsn) == list(range(VERSIONS + 2))
+    with psycopg.connect(dsn) as connection:
         assert value(connection, "select to_regclass('event_store.half')") is None
+        assert value(connection, "select to_regclass('event_store.whole') is not null")
     with pytest.raises(SchemaMismatch, match="missing: 0099_broken"):
-        validate(empty)
-    mended = Migration(VERSIONS + 1, "0099_mended", "create table event_store.half ()")
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, mended])
-    assert migrate(empty).applied == ("0099_mended",)
-    validate(empty)
+        validate(dsn)
+    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, mended])
+    assert migrate(dsn).applied == ("0099_mended",)
+    validate(dsn)
 
 
-def test_a_newer_schema_than_the_code_is_refused_and_left_alone(dsn: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "name", "said", "remedy"),
+    [
+        (0, "future functions", f"database: version 99; code: version {VERSIONS}", ""),
+        # before the first release, a store had more migrations than there are now
+        (1, "0001_event_store", "unreleased version", "restore"),
+    ],
+)
+def test_a_schema_that_is_newer_or_from_before_the_first_release_is_refused_and_left_alone(
+    dsn: str, version: int, name: str, said: str, remedy: str
+) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("insert into event_store.migrations (version, name) values (99, '0099_future')")
-        connection.execute("update event_store.migrations set name = 'future functions' where version = 0")
+        connection.execute("update event_store.migrations set name = %s where version = %s", (name, version))
         before = rows(connection, "select * from event_store.migrations order by version")
         for call in (migrate, validate):
-            with pytest.raises(SchemaMismatch, match=f"database: version 99; code: version {VERSIONS}"):
+            with pytest.raises(SchemaMismatch, match=said) as refused:
                 call(dsn)
+            assert remedy in str(refused.value.hint)
         assert rows(connection, "select * from event_store.migrations order by version") == before
 
 
-def test_functions_of_another_version_are_found_and_replaced(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update event_store.migrations set name = 'other' where version = 0")
-        connection.execute(
-            "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
-        )
-        with pytest.raises(SchemaMismatch, match="functions of another version"):
-            validate(dsn)
-        assert migrate(dsn).functions_replaced
-        assert value(connection, "select event_store.sequence_events()") == 0
-
-
-def test_the_number_of_log_partitions_is_fixed(dsn: str) -> None:
-    with pytest.raises(SchemaMismatch, match="has 16 log partitions, not 8") as refused:
-        migrate(dsn, log_partitions=8)
-    assert refused.value.hint == "Set MILLRACE_LOG_PARTITIONS=16."
-    with psycopg.connect(dsn) as connection:
-        assert value(connection, "select count(*) from event_store.partitions") == 16
-
-
-def test_migrating_keeps_what_is_stored(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        store = register_orders(EventStore(connection))
-        store.register_view("v", "-infinity")
-        append_to(store, "o-1", "o-2", "o-1")
-        store.sequence_events()
-        connection.execute("update event_store.migrations set name = 'other' where version = 0")
-        migrate(dsn)
-        assert store.sequence_events() == 0
-        assert len(store.get_events("o-1", "order")) == 2
+def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_stays(
+    dsn: str, store: EventStore
+) -> None:
+    register_orders(store).register_view("v", "-infinity")
+    append_to(store, "o-1", "o-2", "o-1")
+    store.sequence_events()
+    connection = store.connection
+    connection.execute("update event_store.migrations set name = 'other' where version = 0")
+    connection.execute(
+        "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
+    )
+    with pytest.raises(SchemaMismatch, match="functions of another version"):
+        validate(dsn)
+    assert migrate(dsn).functions_replaced
+    assert store.sequence_events() == 0
+    assert len(store.get_events("o-1", "order")) == 2
 
 
 def test_incidents_that_were_open_before_sources_had_turns_can_still_end(empty: str) -> None:
@@ -170,31 +163,14 @@ def test_incidents_that_were_open_before_sources_had_turns_can_still_end(empty: 
         assert rows(connection, asked) == [("alerter of dagster",), ("dagster",), ("event_store",)]
 
 
-def test_migrations_are_numbered_without_gaps(tmp_path: Path) -> None:
+def test_migrations_are_numbered_without_gaps_and_no_two_files_of_functions_have_one_name(tmp_path: Path) -> None:
     for name in ("0001_one.sql", "0003_three.sql"):
         (tmp_path / name).write_text("select 1")
     with pytest.raises(SchemaMismatch, match="without gaps"):
         known_migrations(tmp_path)
-
-
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / "functions" / folder).mkdir(parents=True)
         (tmp_path / "functions" / folder / "clock.sql").write_text("select 1")
     with pytest.raises(SchemaMismatch, match=r"Two files are named clock\.sql") as refused:
         function_files(tmp_path)
     assert refused.value.detail == "functions/one/clock.sql, functions/two/clock.sql"
-
-
-def test_a_store_from_before_the_first_release_is_refused_with_the_remedy(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update event_store.migrations set name = '0001_event_store' where version = 1")
-        # such a store had more migrations than there are now
-        connection.execute("insert into event_store.migrations (version, name) values (99, '0099_producers')")
-        before = rows(connection, "select * from event_store.migrations order by version")
-        for call in (migrate, validate):
-            with pytest.raises(SchemaMismatch, match="unreleased version") as refused:
-                call(dsn)
-            assert "backup" in str(refused.value.hint)
-            assert "restore" in str(refused.value.hint)
-        assert rows(connection, "select * from event_store.migrations order by version") == before

@@ -37,19 +37,18 @@ def asking(connection: psycopg.Connection) -> None:
     wait_until(lambda: bool(value(connection, asked)), "another session has asked")
 
 
-def test_it_returns_when_the_event_is_committed_by_the_view(orders: EventStore, connect: Connect) -> None:
+def test_it_returns_false_at_the_timeout_and_true_when_the_event_is_committed_by_the_view(
+    orders: EventStore, connect: Connect
+) -> None:
     event = append(orders)
+    assert orders.wait_for("v", event, 0) is False
+    assert orders.wait_for("v", event, 0.02) is False
     waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     assert not waited.done()
     consume(orders)
     assert waited.result(patience()) is True
     assert orders.wait_for("v", event, 0) is True
-
-
-def test_it_returns_false_at_the_timeout(orders: EventStore) -> None:
-    assert orders.wait_for("v", append(orders), 0) is False
-    assert orders.wait_for("v", append(orders, "o-2"), 0.02) is False
 
 
 def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
@@ -69,9 +68,15 @@ def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
     assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
 
 
-def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
+def test_a_view_that_never_will_ends_the_wait_at_once_and_also_where_it_is_disabled_meanwhile(
+    orders: EventStore, connect: Connect
+) -> None:
     event = append(orders)
+    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
+    asking(orders.connection)
     orders.enable_view("v", False)
+    with pytest.raises(NeverSeen, match="disabled"):
+        waited.result(patience())
     with pytest.raises(NeverSeen) as never:
         orders.wait_for("v", event, patience())
     assert (never.value.reason, never.value.detail) == ("disabled", "view 'v' is disabled")
@@ -81,27 +86,18 @@ def test_it_says_at_once_where_the_view_never_will(orders: EventStore) -> None:
     assert unknown.value.reason == "unknown"
 
 
-def test_a_view_that_is_disabled_meanwhile_ends_the_wait(orders: EventStore, connect: Connect) -> None:
-    event = append(orders)
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
-    asking(orders.connection)
-    orders.enable_view("v", False)
-    with pytest.raises(NeverSeen, match="disabled"):
-        waited.result(patience())
-
-
-@pytest.mark.parametrize("level", [*psycopg.IsolationLevel], ids=lambda level: level.name)
-def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect, level: psycopg.IsolationLevel) -> None:
-    event = append(orders)
+def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -> None:
+    event, later = append(orders), append(orders, "o-2")
     connection = connect(autocommit=False)
-    connection.isolation_level = level
     store = EventStore(connection)
-    assert store.wait_for("v", event, 0) is False  # idle: it opens one for each question, and ends it
-    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    store.is_registered("v")
-    with pytest.raises(TransactionOpen, match="Commit first"):
-        store.wait_for("v", event, 0)
-    connection.commit()
+    for level in psycopg.IsolationLevel:
+        connection.isolation_level = level
+        assert store.wait_for("v", later, 0) is False  # idle: it opens one for each question, and ends it
+        assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        store.is_registered("v")
+        with pytest.raises(TransactionOpen, match="Commit first"):
+            store.wait_for("v", event, 0)
+        connection.commit()
     consume(orders)
     assert store.wait_for("v", event, patience()) is True
 
@@ -112,8 +108,8 @@ def test_between_two_questions_no_transaction_is_open(orders: EventStore, connec
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     waited = start(lambda: EventStore(connection).wait_for("v", event, patience()))
     states = "select state from pg_stat_activity where pid = %s"
-    while value(orders.connection, states, connection.info.backend_pid) != "idle":
-        pass
+    pid = connection.info.backend_pid
+    wait_until(lambda: value(orders.connection, states, pid) == "idle", "no transaction is open")
     # each has a snapshot of its own, or this would never be seen
     asking(orders.connection)
     consume(orders)

@@ -15,7 +15,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.importer.importer import ImportProgress
 from millrace.resources.settings import PROJECT
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 # says how far it has read: a batch is prepared when its last row was asked for
 CHILD = """
@@ -36,7 +36,7 @@ importer.import_events(
 )
 """
 WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
-ROWS = 3000
+ROWS = 1500
 STREAMS = 7
 STUCK = 13  # the batch that has to wait
 
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_an_import_that_waits_and_takes_its_batch_back(
     dsn: str, store: EventStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
 ) -> None:
     child.send_signal(signal.SIGINT)
-    assert child.wait(60) == -signal.SIGINT
+    assert child.wait(patience()) == -signal.SIGINT
     gate.commit()
     assert len(stored(store)) == (STUCK - 1) * 100 + 1
     assert_goes_on(dsn, store, file, ((STUCK - 1) * 100,))
@@ -115,12 +115,12 @@ def test_ctrl_c_ends_an_import_that_waits_and_takes_its_batch_back(
 def test_rows_before_a_damage_of_the_file_are_stored_though_it_was_met_while_they_were_sent(
     dsn: str, store: EventStore, tmp_path: Path
 ) -> None:
-    plain = write_csv(tmp_path / "log.csv", many_rows(20_000, 5))
+    plain = write_csv(tmp_path / "log.csv", many_rows(5000, 5))
     file = tmp_path / "log.csv.gz"
     file.write_bytes(gzip.compress(plain.read_bytes(), mtime=0)[:-9])
     steps: list[ImportProgress] = []
     with pytest.raises(ImportRefused, match="cannot be read"):
-        run(dsn, file, batch_size=1000, progress=steps.append)
+        run(dsn, file, batch_size=500, progress=steps.append)
     assert len(stored(store)) == steps[-1].rows > 0
     assert run(dsn, plain, source=file.name).already_there == steps[-1].rows
-    assert_each_row_once_in_order(store, 20_000, 5)
+    assert_each_row_once_in_order(store, 5000, 5)

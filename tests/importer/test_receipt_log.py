@@ -1,49 +1,26 @@
-"""A real log as a new user takes it: imported by the command, then own read models, built by drains that get killed.
+"""A real log as a new user takes it: imported, and then own read models.
 
 What the read models must hold is computed from the file by Python's csv module.
 """
 
 import csv
-import os
-import random
-import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import psycopg
-import pytest
-
-from millrace import count, field, last, max_, min_, read_model, stream_id
-from millrace.resources.consumption.consumer import Consumer
+from millrace import count, field, last, max_, min_, read_model, stream_id, testing
+from millrace.resources.event_store import EventStore
+from millrace.resources.importer.events import Columns
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.settings import PROJECT
-from millrace.resources.spark import spark_session
-from tests.support.factories import Connect, rows, value
-from tests.support.patience import patience
+from tests.support.factories import rows
+from tests.support.import_logs import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EVENTS, STREAMS, KINDS = 8_577, 1_434, 27
-COLUMNS = (
-    "--stream",
-    "case:concept:name",
-    "--event",
-    "concept:name",
-    "--time",
-    "time:timestamp",
-    "--decider",
-    "permit",
-)
-BATCH_EVENTS = 1_000
-LEASE_S = 2
-# longer than the lease of a killed drain, so that the last one takes it over
-IDLE_S = 3 * LEASE_S
-DRAIN = "import sys; from tests.importer.test_receipt_log import drain; drain(sys.argv[1])"
+COLUMNS = Columns("case:concept:name", "concept:name", "time:timestamp")
 
 
 @read_model(view="receipt_cases", deciders=["permit"], key=["case_id"])
@@ -70,99 +47,9 @@ class ReceiptEvents:
 MODELS = cast("tuple[ReadModel, ...]", (ReceiptCases, ReceiptEvents))
 
 
-def drain(dsn: str) -> None:
-    """Drain both models at once until nothing is left; runs in a process of its own."""
-    with spark_session() as spark:
-
-        def one(number: int) -> None:
-            with Consumer.open(
-                dsn, MODELS[number], lambda: spark, f"process {os.getpid()}", lease_s=LEASE_S
-            ) as consumer:
-                consumer.drain(budget_s=patience(), idle_s=IDLE_S, batch_events=BATCH_EVENTS)
-
-        threads = [threading.Thread(target=one, args=(number,)) for number in range(len(MODELS))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def import_log(dsn: str, log: Path) -> dict[str, int]:
-    """Import by the installed command and return the counts that it reports."""
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "millrace"), "import", str(log), *COLUMNS],
-        env={**os.environ, "MILLRACE_DSN": dsn},
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return {name.strip(): int(n.replace(",", "")) for name, n in re.findall(r"│ ([a-z ]+) +│ +([\d,]+) │", done.stdout)}
-
-
-def test_the_log_is_imported_whole_and_a_second_import_adds_nothing(
-    dsn: str, receipt_log: Path, connect: Connect
-) -> None:
-    first = import_log(dsn, receipt_log)
-    assert (first["rows"], first["appended"], first["rejected"]) == (EVENTS, EVENTS, 0)
-    assert (first["streams that begin here"], first["kinds of events"]) == (STREAMS, KINDS)
-    second = import_log(dsn, receipt_log)
-    assert (second["rows"], second["appended"], second["there before"]) == (EVENTS, 0, EVENTS)
-    assert rows(
-        connect(), "select count(*), count(distinct decider_id), count(distinct event) from event_store.events"
-    ) == [(EVENTS, STREAMS, KINDS)]
-
-
-@pytest.mark.parametrize("seed", [1])
-def test_read_models_of_the_log_are_right_after_drains_that_were_killed(
-    dsn: str, receipt_log: Path, connect: Connect, spark_remote: str, seed: int
-) -> None:
-    import_log(dsn, receipt_log)
-    observer = connect()
-    dice = random.Random(seed)
-    whole = EVENTS * len(MODELS)
-    for threshold in sorted(dice.randrange(whole // 20, whole * 9 // 10) for _ in range(3)):
-        with start_drain(dsn, spark_remote) as process:
-            wait_for_progress(observer, threshold, process)
-            # anywhere in a batch, not only right after the commit that was waited for
-            time.sleep(dice.uniform(0, 1))
-            process.send_signal(signal.SIGKILL)
-            assert process.wait() == -signal.SIGKILL
-    assert progress(observer) < whole
-    with start_drain(dsn, spark_remote) as process:
-        assert process.wait(patience()) == 0
-    assert progress(observer) == whole
-    cases = rows(observer, "select * from read_models.receipt_cases")
-    assert Counter(cases) == Counter(expected_cases(receipt_log))
-    assert Counter(rows(observer, "select * from read_models.receipt_events")) == Counter(expected_events(receipt_log))
-
-
-def start_drain(dsn: str, spark_remote: str) -> "subprocess.Popen[bytes]":
-    env = {**os.environ, "SPARK_REMOTE": spark_remote}
-    return subprocess.Popen([sys.executable, "-c", DRAIN, dsn], cwd=PROJECT, env=env)
-
-
-def progress(observer: psycopg.Connection) -> int:
-    """Return how many positions both views have behind them."""
-    return int(value(observer, "select coalesce(sum(position), 0) from event_store.checkpoints"))
-
-
-def wait_for_progress(observer: psycopg.Connection, threshold: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + patience()
-    while progress(observer) < threshold:
-        assert process.poll() is None, "the drain ended by itself"
-        assert time.monotonic() < deadline, f"the drain did not come to {threshold}"
-
-
-def read(log: Path) -> list[dict[str, str]]:
-    with log.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def expected_cases(log: Path) -> list[tuple[Any, ...]]:
+def expected_cases(log: list[dict[str, str]]) -> list[tuple[Any, ...]]:
     cases: dict[str, list[dict[str, str]]] = {}
-    for row in read(log):
+    for row in log:
         cases.setdefault(row["case:concept:name"], []).append(row)
     return [
         (
@@ -177,5 +64,27 @@ def expected_cases(log: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def expected_events(log: Path) -> list[tuple[Any, ...]]:
-    return list(Counter(row["concept:name"] for row in read(log)).items())
+def test_a_real_log_is_imported_once_and_its_read_models_hold_what_the_file_says(
+    dsn: str, store: EventStore, receipt_log: Path, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    options = {"columns": COLUMNS, "rejects": tmp_path / "rejects.jsonl"}
+    report = run(dsn, receipt_log, **options)
+    assert (report.rows, report.appended, report.already_there, report.rejected) == (EVENTS, EVENTS, 0, 0)
+    assert (report.streams, report.event_types, report.rejects) == (STREAMS, KINDS, None)
+    counts = "select count(*), count(distinct decider_id), count(distinct event) from event_store.events"
+    assert rows(store.connection, counts) == [(EVENTS, STREAMS, KINDS)]
+    first = store.get_events("case-10011", "permit")[0]
+    assert first.event == "Confirmation of receipt"
+    assert first.data["time:timestamp"] == "2011-10-11T13:45:40.276000+02:00"
+    assert first.data["case:enddate"] is None
+    assert "concept:name" not in first.data
+    again = run(dsn, receipt_log, **options)
+    assert (again.appended, again.already_there, again.streams) == (0, EVENTS, STREAMS)
+
+    for model in MODELS:
+        testing.given(dsn=dsn, spark=spark).when(model)
+    with receipt_log.open(newline="", encoding="utf-8") as file:
+        log = list(csv.DictReader(file))
+    cases, kinds = (rows(store.connection, f"select * from read_models.{model.view}") for model in MODELS)
+    assert Counter(cases) == Counter(expected_cases(log))
+    assert dict(kinds) == Counter(row["concept:name"] for row in log)

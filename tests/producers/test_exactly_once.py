@@ -1,28 +1,22 @@
-"""The work of a message is done once: duplicates, failures, repetitions, another instance."""
+"""The work of a message is done once: duplicates, failures, repetitions, another instance.
 
-import threading
+Not here: the rules of stamps, races of one stamp (tests/sql/producers).
+"""
+
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from millrace.resources.errors import (
-    Conflict,
-    Malformed,
-    ProducerFenced,
-    SequenceGap,
-    TransactionEnded,
-    UnknownProducer,
-)
+from millrace.resources.errors import Conflict, Malformed, ProducerFenced, TransactionEnded, UnknownProducer
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
-from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage
+from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     new_event,
     refusal,
     rows,
@@ -31,26 +25,21 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 from tests.support.producing.counting import Counting, total
 
 # One message -----------------------------------------------------------------------------------------------------
 
 
-def test_the_work_is_done_and_what_it_returns_is_the_result(once: ExactlyOnce, work: Counting) -> None:
-    answer = once.process(once.register("p").issue(), work)
-    offsets = [row[0] for row in rows(once.store.connection, 'select "offset" from event_store.events')]
-    assert answer == Answer({"total": 1}, False, "committed", offsets, [True] * len(offsets))
-    assert total(once) == 1
-
-
-def test_for_a_duplicate_stamp_the_work_is_not_run_the_original_result_comes_back_and_counters_add_up(
+def test_the_work_of_a_message_is_done_once_and_a_duplicate_gets_its_result(
     once: ExactlyOnce, other: ExactlyOnce, work: Counting
 ) -> None:
     stamp = once.register("p").issue()
     first = once.process(stamp, work)
+    offsets = [row[0] for row in rows(once.store.connection, 'select "offset" from event_store.events')]
+    assert first == Answer({"total": 1}, False, "committed", offsets, [True] * len(offsets))
     for each in (once, other, once):
-        assert each.process(stamp, work) == Answer(first.result, True, "committed", first.offsets, first.appended)
+        assert each.process(stamp, work) == Answer(first.result, True, "committed", offsets, first.appended)
     assert (work.runs, total(once)) == (1, 1)
     (found,) = once.store.producer_statistics()
     assert (found.received, found.duplicates, found.refused, found.opened, found.committed) == (4, 3, 0, 1, 1)
@@ -85,24 +74,6 @@ def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: 
     assert once.process(stamp, work) == Answer(None, True, "abandoned", [], [])
     assert work.runs == 0
     assert not once.process(producer.issue(), work).duplicate
-
-
-def test_a_registered_producer_goes_on_at_the_source_position(once: ExactlyOnce, work: Counting) -> None:
-    producer = once.register("p")
-    for _ in range(3):
-        once.process(producer.issue(), work)
-    again = IdempotentProducer.register(once.store, "p")
-    assert (again.epoch, again.current_sequence) == (2, 3)
-    assert once.register("p", 1).current_sequence == 0
-
-
-def test_a_gap_is_refused_with_the_expected_value(once: ExactlyOnce, work: Counting) -> None:
-    producer = once.register("p")
-    once.process(producer.issue(), work)
-    gap = refusal(SequenceGap, lambda: once.process(producer.reissue(2), work))
-    assert isinstance(gap, SequenceGap)
-    assert gap.expected == 1
-    assert work.runs == 1
 
 
 def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
@@ -141,50 +112,27 @@ def test_work_that_took_too_long_is_refused_and_may_be_done_again(once: ExactlyO
     assert once.process(stamp, work).result == {"total": 1}
 
 
-def test_partitions_of_a_source_go_their_own_ways_at_once(once: ExactlyOnce, dsn: str) -> None:
-    def run(partition: int) -> list[Json]:
-        work = Counting()
-        with ExactlyOnce(dsn) as mine:
-            producer = mine.register("p", partition)
-            return [mine.process(producer.issue(), work).result for _ in range(10)]
-
-    results = at_once([lambda n=n: run(n) for n in range(3)])  # type: ignore[misc]
-    assert [result.result() for result in results] == [[{"total": n} for n in range(1, 11)]] * 3
-    assert value(once.store.connection, "select count(*) from event_store.events") == 30
-
-
-def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(
-    once: ExactlyOnce, other: ExactlyOnce
-) -> None:
-    stamp = once.register("p").issue()
-    both_begun = threading.Barrier(2)
-
-    def raced(name: str, transaction: Transaction) -> Json:
-        transaction.set_state("total", 1)
-        transaction.append_events([new_event("a")])
-        both_begun.wait(20)
-        return name
-
-    results = [
-        result.result()
-        for result in at_once([lambda: once.process(stamp, lambda t: raced("one", t)),
-                               lambda: other.process(stamp, lambda t: raced("other", t))])
-    ]  # fmt: skip
-    assert sorted(result.duplicate for result in results) == [False, True]
-    assert results[0].result == results[1].result
-    assert total(once) == 1
-
-
 # What passes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [SerializationFailure, DeadlockDetected])
-def test_a_serialization_failure_is_retried_without_a_double_effect(
-    once: ExactlyOnce, work: Counting, error: type[psycopg.Error]
+def test_a_serialization_failure_is_retried_without_a_double_effect_and_some_attempts_are_enough(
+    once: ExactlyOnce, work: Counting
 ) -> None:
-    work.fails = [error("again"), error("again")]
-    assert once.process(once.register("p").issue(), work).result == {"total": 1}
+    producer = once.register("p")
+    work.fails = [SerializationFailure("again"), DeadlockDetected("again")]
+    assert once.process(producer.issue(), work).result == {"total": 1}
     assert (work.runs, total(once)) == (3, 1)
+    stamp = producer.issue()
+    for fails, raised, runs in (
+        ([SerializationFailure("again") for _ in range(ATTEMPTS)], SerializationFailure, ATTEMPTS),
+        # repeating does not cure it
+        ([psycopg.errors.QueryCanceled("too slow")], psycopg.errors.QueryCanceled, 1),
+    ):
+        work.runs, work.fails = 0, [*fails]
+        with pytest.raises(raised):
+            once.process(stamp, work)
+        assert work.runs == runs
+    assert once.process(stamp, work).result == {"total": 2}
 
 
 def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, connect: Connect) -> None:
@@ -205,26 +153,10 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     with psycopg.connect(holder.info.dsn, autocommit=True) as observer:
         wait_blocked(observer, pid)
     second = start(lambda: holder.execute("select from event_store.producers for update"))
-    second.result(20)
+    second.result(patience())
     holder.rollback()
-    assert result.result(20).result == len(runs) == 2
+    assert result.result(patience()).result == len(runs) == 2
     assert value(connect(), "select count(*) from event_store.events") == 2
-
-
-def test_it_gives_up_after_some_attempts_and_raises_what_it_met(once: ExactlyOnce, work: Counting) -> None:
-    work.fails = [SerializationFailure("again") for _ in range(ATTEMPTS)]
-    stamp = once.register("p").issue()
-    with pytest.raises(SerializationFailure):
-        once.process(stamp, work)
-    assert work.runs == ATTEMPTS
-    assert once.process(stamp, work).result == {"total": 1}
-
-
-def test_an_operational_error_that_repeating_does_not_cure_is_raised_at_once(once: ExactlyOnce, work: Counting) -> None:
-    work.fails = [psycopg.errors.QueryCanceled("too slow")]
-    with pytest.raises(psycopg.errors.QueryCanceled):
-        once.process(once.register("p").issue(), work)
-    assert work.runs == 1
 
 
 def test_a_session_that_is_killed_between_begin_and_commit_is_replaced_and_the_work_counts_once(
@@ -256,7 +188,7 @@ def test_a_session_that_is_killed_in_its_commit_is_replaced_and_the_work_counts_
     wait_blocked(observer, pid)
     terminate(observer, pid)
     holder.rollback()
-    assert result.result(20).result == {"total": 2}
+    assert result.result(patience()).result == {"total": 2}
     assert (work.runs, total(once)) == (3, 2)
 
 
@@ -279,44 +211,38 @@ def test_a_commit_whose_reply_is_lost_counts_and_its_repetition_gets_its_answer(
     assert (work.runs, total(once)) == (1, 1)
 
 
-@pytest.mark.parametrize("setting", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
-def test_a_session_that_the_server_ended_because_it_was_idle_is_replaced(
-    once: ExactlyOnce, work: Counting, connect: Connect, setting: str
-) -> None:
-    stamp = once.register("p").issue()
-    session, observer = once.store.connection, connect()
-    session.execute(f"set {setting} = '1ms'".encode())
-    if "transaction" in setting:
-        session.execute("begin")
-    pid = session.info.backend_pid
-    wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "the session ended")
-    assert once.process(stamp, work).result == {"total": 1}
-    assert (work.runs, total(once)) == (1, 1)
-
-
-def test_a_session_that_was_lost_before_a_message_is_replaced(
+def test_a_session_that_was_lost_before_a_message_is_replaced_and_a_live_one_is_kept(
     once: ExactlyOnce, work: Counting, connect: Connect
 ) -> None:
-    stamp = once.register("p").issue()
-    terminate(connect(), once.store.connection.info.backend_pid)
-    assert once.process(stamp, work).result == {"total": 1}
-
-
-def test_a_lost_connection_is_not_used_again_and_a_live_one_is(
-    once: ExactlyOnce, work: Counting, connect: Connect
-) -> None:
-    producer = once.register("p")
+    producer, observer = once.register("p"), connect()
     first = once.store.connection
     once.process(producer.issue(), work)
     assert once.store.connection is first
-    terminate(connect(), first.info.backend_pid)
-    with pytest.raises(psycopg.OperationalError):
-        first.execute("select")
-    second = once.store.connection
-    assert second is not first
-    assert once.process(producer.issue(), work).result == {"total": 2}
-    assert once.store.connection is second
-    assert work.runs == 2
+
+    def terminated(session: psycopg.Connection) -> None:
+        terminate(observer, session.info.backend_pid)
+
+    def noticed(session: psycopg.Connection) -> None:
+        terminated(session)
+        with pytest.raises(psycopg.OperationalError):
+            session.execute("select")
+
+    def idle(session: psycopg.Connection) -> None:
+        session.execute("set idle_session_timeout = '1ms'")
+
+    def idle_in_a_transaction(session: psycopg.Connection) -> None:
+        session.execute("set idle_in_transaction_session_timeout = '1ms'")
+        session.execute("begin")
+
+    sessions = "select from pg_stat_activity where pid = %s"
+    for number, lose in enumerate((terminated, noticed, idle, idle_in_a_transaction), 2):
+        session = once.store.connection
+        pid = session.info.backend_pid
+        lose(session)
+        wait_until(lambda pid=pid: not rows(observer, sessions, pid), "the session ended")  # type: ignore[misc]
+        assert once.process(producer.issue(), work).result == {"total": number}, lose.__name__
+        assert once.store.connection is not session
+        assert (work.runs, total(once)) == (number, number)
 
 
 def test_a_state_that_is_null_is_none_at_all(once: ExactlyOnce) -> None:

@@ -3,7 +3,7 @@
 import socket
 import ssl
 import subprocess
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,13 @@ OPENED, DONE = b"HTTP/1.0 200 Connection established\r\n\r\n", b"HTTP/1.1 204 No
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let `hooks.example.com` have a public address; return the names that are looked up."""
+    """Let hosts of example.com have a public address; return the names that are looked up."""
     asked: list[str] = []
     real = socket.getaddrinfo
 
     def look_up(host: str, port: int, family: int = 0, type: int = 0) -> object:  # noqa: A002 - as the real one
         asked.append(host)
-        return real(PUBLIC if host == "hooks.example.com" else host, port, family, type)
+        return real(PUBLIC if host.endswith(".example.com") else host, port, family, type)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     return asked
@@ -66,13 +66,10 @@ def test_a_proxy_is_told_the_address_that_was_judged(names: list[str]) -> None:
     assert names.count("hooks.example.com") == 1
 
 
-@pytest.mark.parametrize(("named", "status"), [("hooks.example.com", 204), ("other.example.com", 0)])
-def test_behind_a_proxy_a_receiver_still_shows_its_certificate(
-    named: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_behind_a_proxy_a_receiver_still_shows_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key", tmp_path / "certificate"
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={named}"]
-    said = ["-addext", f"subjectAltName=DNS:{named}", "-keyout", str(key), "-out", str(certificate)]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hooks.example.com"]
+    said = ["-addext", "subjectAltName=DNS:hooks.example.com", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*make, *said], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
@@ -80,18 +77,17 @@ def test_behind_a_proxy_a_receiver_still_shows_its_certificate(
 
     def encrypted(connection: socket.socket) -> None:
         connection.sendall(OPENED)
-        try:
-            with context.wrap_socket(connection, server_side=True) as inner:
-                said = b" "
-                while said and not said.endswith(b"{}"):
-                    said = inner.recv(65536)
-                inner.sendall(DONE)
-        except OSError:
-            pass  # the client would not talk to it
+        # one that sees another name than it asked for hangs up
+        with suppress(OSError), context.wrap_socket(connection, server_side=True) as inner:
+            said = b" "
+            while said and not said.endswith(b"{}"):
+                said = inner.recv(65536)
+            inner.sendall(DONE)
 
     with raw(encrypted) as (port, requests):
-        assert ask("https://hooks.example.com/mails", f"http://127.0.0.1:{port}").status == status
-    assert requests[0].startswith(f"CONNECT {PUBLIC}:443 HTTP/1.".encode())
+        for host, status in (("hooks.example.com", 204), ("other.example.com", 0)):
+            assert ask(f"https://{host}/mails", f"http://127.0.0.1:{port}").status == status, host
+    assert [request.startswith(f"CONNECT {PUBLIC}:443 HTTP/1.".encode()) for request in requests] == [True] * 2
 
 
 def test_what_is_only_listed_is_reached_without_the_proxy() -> None:
@@ -126,22 +122,21 @@ def test_without_the_setting_no_proxy_of_the_environment_is_asked(monkeypatch: p
     assert requests == []
 
 
-def refuse(connection: socket.socket) -> None:
-    connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+def test_a_proxy_that_refuses_is_no_answer_of_the_receiver() -> None:
+    def refuse(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    for proxy_says in (refuse, socket.socket.close):
+        with raw(proxy_says) as (port, _):
+            answer = ask("http://hooks.example.com/", f"http://127.0.0.1:{port}")
+        assert (answer.status, answer.error) == (0, "No answer."), proxy_says
 
 
-@pytest.mark.parametrize("proxy_says", [refuse, socket.socket.close], ids=["no", "nothing"])
-def test_a_proxy_that_refuses_is_no_answer_of_the_receiver(proxy_says: Callable[[socket.socket], None]) -> None:
-    with raw(proxy_says) as (port, _):
-        answer = ask("http://hooks.example.com/", f"http://127.0.0.1:{port}")
-    assert (answer.status, answer.error) == (0, "No answer.")
-
-
-@pytest.mark.parametrize("proxy", ["https://h:1", "socks5://h:1", "h:1", "http://h", "http://me:hunter2@h:port"])
-def test_what_is_no_proxy_is_refused_and_not_quoted(proxy: str) -> None:
-    answer = ask("http://hooks.example.com/", proxy)
-    assert (answer.status, answer.error.startswith("MILLRACE_PUSH_PROXY is none of")) == (0, True)
-    assert "hunter2" not in answer.said
+def test_what_is_no_proxy_is_refused_and_not_quoted() -> None:
+    for proxy in ("https://h:1", "socks5://h:1", "h:1", "http://h", "http://me:hunter2@h:port"):
+        answer = ask("http://hooks.example.com/", proxy)
+        assert (answer.status, answer.error.startswith("MILLRACE_PUSH_PROXY is none of")) == (0, True), proxy
+        assert "hunter2" not in answer.said
 
 
 def test_pushes_and_alerts_take_it_from_one_setting(monkeypatch: pytest.MonkeyPatch) -> None:

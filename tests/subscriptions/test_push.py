@@ -26,15 +26,33 @@ def sha(said: bytes) -> str:
     return hashlib.sha256(said).hexdigest()[:12]
 
 
-def test_an_answer_2xx_acknowledges_and_every_event_comes_once_in_its_streams_order(
+# no refusal: the receiver is not there; 0 hangs up
+NOT_THERE = (500, 503, 408, 425, 429, 302, 307, 304, 0, 600)
+REFUSALS = (400, 401, 404, 409, 418, 422, 499)
+
+
+def test_an_answer_2xx_acknowledges_and_any_that_is_no_refusal_redelivers_the_event_before_its_followers(
     pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
-    place(pushed, "a", "b")
-    receiver.answer = lambda body: 200 if body["decider_id"] == "a" else 202
-    assert deliver(dsn) == 6
-    assert received(receiver, "a") == received(receiver, "b") == ["placed", "paid", "shipped"]
+    """Each stream is answered by the status of its name: those that are not 2xx twice, at their second event."""
+    pushed.connection.execute("update event_store.views set max_attempts = 1")
+    place(pushed, "200", "202", *map(str, NOT_THERE))
+
+    def answer(body: dict[str, Any]) -> int:
+        status = int(body["decider_id"])
+        is_refused = body["event"] == "paid" and received(receiver, body["decider_id"]).count("paid") < 3
+        return status if status // 100 == 2 or is_refused else 200
+
+    receiver.answer = answer
+    assert deliver(dsn) == 3 * (2 + len(NOT_THERE))
+    for status in (200, 202):
+        assert received(receiver, str(status)) == ["placed", "paid", "shipped"], status
+    for status in NOT_THERE:
+        assert received(receiver, str(status)) == ["placed", "paid", "paid", "paid", "shipped"], status
+    assert pushed.dead_letters("hook") == []
+    came = len(receiver.bodies)
     assert deliver(dsn) == 0
-    assert len(receiver.bodies) == 6
+    assert len(receiver.bodies) == came
 
 
 def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
@@ -53,133 +71,88 @@ def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: st
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "status",
-    [500, 503, 408, 425, 429, 302, 307, 304, 0, 600],
-    ids=lambda status: str(status) if status else "hangs up",
-)
-def test_an_answer_that_is_no_refusal_redelivers_the_event_before_its_followers(
-    pushed: EventStore, dsn: str, receiver: Receiver, status: int
-) -> None:
-    place(pushed, "a", "b")
-    refused: list[str] = []
-
-    def once(body: dict[str, Any]) -> int:
-        if body["decider_id"] == "a" and body["event"] == "paid" and len(refused) < 2:
-            refused.append(body["event_id"])
-            return status
-        return 200
-
-    receiver.answer = once
-    assert deliver(dsn) == 6
-    assert len(refused) == 2
-    assert received(receiver, "a") == ["placed", "paid", "paid", "paid", "shipped"]
-    assert received(receiver, "b") == ["placed", "paid", "shipped"]
-
-
-def test_a_receiver_that_is_not_there_never_makes_a_dead_letter(
+def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
-    pushed.connection.execute("update event_store.views set max_attempts = 1")
-    place(pushed, "a", events=("placed",))
-    answers = iter([500, 503, 429, 0, 302, 200])
-    receiver.answer = lambda _: next(answers)
-    assert deliver(dsn) == 1
-    assert pushed.dead_letters("hook") == []
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 409, 418, 422, 499])
-def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
-    pushed: EventStore, dsn: str, receiver: Receiver, status: int
-) -> None:
+    refused = list(map(str, REFUSALS))
     pushed.connection.execute("update event_store.views set max_attempts = 2")
-    place(pushed, "a", "b")
-    receiver.answer = lambda body: (status, b"no such customer") if body["decider_id"] == "a" else 200
+    place(pushed, *refused, "b")
+    receiver.answer = lambda body: (int(body["decider_id"]), b"no") if body["decider_id"] in refused else 200
     assert deliver(dsn) == 3
-    assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
-    waits = rows(
-        pushed.connection,
-        """
-        select attempts, locked_until > clock_timestamp(), last_error like %s from event_store.stream_locks
-        where decider_id = 'a'
-        """,
-        f"HTTP {status}%, 16 bytes, sha256 {sha(b'no such customer')}",
-    )
-    assert waits == [(1, True, True)]
+    query: LiteralString = """
+        select decider_id, attempts, locked_until > clock_timestamp(), last_error from event_store.stream_locks
+        where decider_id <> 'b' order by 1
+    """
+    waits = rows(pushed.connection, query)
+    assert [row[:3] for row in waits] == [(name, 1, True) for name in refused]
+    for name, *_, error in waits:
+        assert error.startswith(f"HTTP {name}")
+        assert error.endswith(f", 2 bytes, sha256 {sha(b'no')}")
     wake(pushed)
     assert deliver(dsn) == 0
-    (letter,) = pushed.dead_letters("hook")
-    assert (letter.decider_id, letter.event, letter.attempts, letter.waiting) == ("a", "placed", 2, 3)
-    assert letter.last_error.startswith(f"HTTP {status}")
+    letters = sorted(pushed.dead_letters("hook"), key=lambda letter: letter.decider_id)
+    assert [(each.decider_id, each.event, each.attempts, each.waiting) for each in letters] == [
+        (name, "placed", 2, 3) for name in refused
+    ]
     receiver.answer = lambda _: 200
-    assert pushed.retry_dead_letters("hook") == 1
-    assert deliver(dsn) == 3
-    assert received(receiver, "a") == ["placed"] * 3 + ["paid", "shipped"]
+    assert pushed.retry_dead_letters("hook") == len(refused)
+    assert deliver(dsn) == 3 * len(refused)
+    for name in refused:
+        assert received(receiver, name) == ["placed"] * 3 + ["paid", "shipped"], name
 
 
-def test_the_data_are_sent_as_postgres_prints_them_also_a_number_that_is_none_elsewhere(
+def test_the_data_are_sent_as_postgres_prints_them_and_what_the_receiver_cannot_read_is_refused_by_it_alone(
     pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
-    append_text(pushed, "huge", f'{{"n": 1{"0" * 400}.50, "m": 0.10, "é": "é"}}')
-    pump(pushed, "hook")
-    assert deliver(dsn) == 1
-    (text,) = receiver.texts
-    assert f'"m": 0.10, "n": 1{"0" * 400}.50, "é": "é"}}' in text
-
-
-@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-def test_an_event_that_its_receiver_cannot_read_is_refused_by_it_and_holds_up_no_other_stream(
-    pushed: EventStore, dsn: str, receiver: Receiver, text: str
-) -> None:
-    append_text(pushed, "huge", text)
+    append_text(pushed, "number", f'{{"n": 1{"0" * 400}.50, "m": 0.10, "é": "é"}}')
+    for name, text in UNREADABLE.items():
+        append_text(pushed, name, text)
     place(pushed, *(f"o-{n}" for n in range(20)), events=("placed",))
-    assert deliver(dsn) == 20
-    assert len(receiver.texts) == 21
+    assert deliver(dsn) == 21
+    assert len(receiver.texts) == 21 + len(UNREADABLE)
+    assert sum(f'"m": 0.10, "n": 1{"0" * 400}.50, "é": "é"}}' in text for text in receiver.texts) == 1
     waits = rows(
         pushed.connection,
         "select decider_id, attempts from event_store.stream_locks where last_error like %s",
         "HTTP 400 Bad Request%",
     )
-    assert waits == [("huge", 1)]
+    assert sorted(waits) == sorted((name, 1) for name in UNREADABLE)
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ((409, b"no such customer"), "HTTP 409 Conflict, 16 bytes"),
-        ((404, b""), "HTTP 404 Not Found, 0 bytes"),
-        ((400, "é".encode() * 600), "HTTP 400 Bad Request, 1200 bytes"),
-        ((400, b"x" * 5_000_000), "HTTP 400 Bad Request, at least 2000 bytes"),
-        ((400, b"a\0b\xff"), "HTTP 400 Bad Request, 4 bytes"),
-    ],
-    ids=["text", "nothing", "long", "endless", "no text"],
-)
 def test_the_store_keeps_an_answers_status_and_hash_and_its_text_goes_to_the_run(
-    pushed: EventStore, dsn: str, receiver: Receiver, answer: tuple[int, bytes], error: str
+    pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
+    answers = {
+        "text": ((409, b"no such customer"), "HTTP 409 Conflict, 16 bytes"),
+        "nothing": ((404, b""), "HTTP 404 Not Found, 0 bytes"),
+        "long": ((400, "é".encode() * 600), "HTTP 400 Bad Request, 1200 bytes"),
+        "endless": ((400, b"x" * 5_000_000), "HTTP 400 Bad Request, at least 2000 bytes"),
+        "no text": ((400, b"a\0b\xff"), "HTTP 400 Bad Request, 4 bytes"),
+    }
     pushed.connection.execute("update event_store.views set max_attempts = 1")
-    place(pushed, "a", events=("placed",))
-    receiver.answer = lambda _: answer
+    place(pushed, *answers, events=("placed",))
+    receiver.answer = lambda body: answers[body["decider_id"]][0]
     told: list[str] = []
     push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], on_failure=told.append)
-    kept = f"{error}, sha256 {sha(answer[1][:2000])}"
-    assert [letter.last_error for letter in pushed.dead_letters()] == [kept]
-    (offset,) = {letter.offset for letter in pushed.dead_letters()}
-    assert told == [f"order a, offset {offset}: {kept}: {answer[1][:2000].decode(errors='replace')}"]
+    kept = {name: f"{error}, sha256 {sha(said[:2000])}" for name, ((_, said), error) in answers.items()}
+    letters = pushed.dead_letters()
+    assert {letter.decider_id: letter.last_error for letter in letters} == kept
+    assert sorted(told) == sorted(
+        f"order {name}, offset {letter.offset}: {kept[name]}: {answers[name][0][1][:2000].decode(errors='replace')}"
+        for letter in letters
+        for name in [letter.decider_id]
+    )
 
 
-@pytest.mark.parametrize("status", [200, 400])
-def test_the_status_counts_whatever_becomes_of_the_body(
-    pushed: EventStore, dsn: str, receiver: Receiver, status: int
-) -> None:
+def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     pushed.connection.execute("update event_store.views set max_attempts = 1")
-    place(pushed, "a", events=("placed",))
+    place(pushed, "200", "400", events=("placed",))
     receiver.promises = 1000  # and then hangs up
-    receiver.answer = lambda _: (status, b"half an ans")
-    assert deliver(dsn) == (status == 200)
-    errors = [letter.last_error for letter in pushed.dead_letters()]
-    assert [error.partition(",")[0] for error in errors] == ["HTTP 400 Bad Request"] * (status == 400)
+    receiver.answer = lambda body: (int(body["decider_id"]), b"half an ans")
+    assert deliver(dsn) == 1
+    (letter,) = pushed.dead_letters("hook")
+    assert (letter.decider_id, letter.last_error.partition(",")[0]) == ("400", "HTTP 400 Bad Request")
 
 
 def test_an_answer_that_does_not_come_in_time_redelivers(
@@ -197,27 +170,19 @@ def test_an_answer_that_does_not_come_in_time_redelivers(
     receiver.answer = too_late_once
     assert deliver(dsn) == 1
     answered.set()
-    assert received(receiver, "a") == ["placed", "placed"]
+    # more often, where the machine is so busy that the next answer is late, too
+    assert received(receiver, "a")[:2] == ["placed", "placed"]
 
 
-def test_a_refused_event_waits_before_it_is_sent_again(
+def test_while_a_receiver_is_away_its_answer_is_the_locks_error_and_other_streams_go_on(
     pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
-    receiver.answer = lambda body: 500 if body["decider_id"] == "a" else 200
+    receiver.answer = lambda body: (503, b"back at noon") if body["decider_id"] == "a" else 200
     assert deliver(dsn) == 3
     assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
-
-
-def test_what_a_receiver_that_is_away_answered_is_the_locks_error_until_it_takes_the_event(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(push, "RETRY_MS", 60_000)
-    place(pushed, "a", events=("placed",))
-    receiver.answer = lambda _: (503, b"back at noon")
-    assert deliver(dsn) == 0
     errors: LiteralString = "select last_error from event_store.stream_locks where last_error is not null"
     assert rows(pushed.connection, errors) == [
         (f"HTTP 503 Service Unavailable, 12 bytes, sha256 {sha(b'back at noon')}",)
@@ -225,7 +190,7 @@ def test_what_a_receiver_that_is_away_answered_is_the_locks_error_until_it_takes
     assert pushed.dead_letters() == []
     wake(pushed)
     receiver.answer = lambda _: 200
-    assert deliver(dsn) == 1
+    assert deliver(dsn) == 3
     assert rows(pushed.connection, errors) == []
 
 
@@ -244,12 +209,12 @@ def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
         assert attempts == 0
 
 
-@pytest.mark.parametrize("view", ["without a URL", "bulk", "not registered"])
-def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str, view: str) -> None:
+def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str) -> None:
     store.register_view("without a URL", "-infinity")
     store.register_view("bulk", "-infinity", mode="bulk")
-    with pytest.raises(MillraceError, match="register it with a URL"):
-        push_events(dsn, view, budget_s=1, idle_s=0)
+    for view in ("without a URL", "bulk", "not registered"):
+        with pytest.raises(MillraceError, match="register it with a URL"):
+            push_events(dsn, view, budget_s=1, idle_s=0)
 
 
 def test_sixteen_streams_are_delivered_at_once_and_each_in_order(
@@ -301,28 +266,26 @@ def test_a_drain_that_may_not_disable_the_view_says_so_and_blames_no_event(
     assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 
 
-@pytest.mark.parametrize("status", [429, 503])
 def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
-    pushed: EventStore, dsn: str, receiver: Receiver, status: int
+    pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.headers = {"Retry-After": "600"}
-    receiver.answer = lambda _: status
-    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
-    assert len(receiver.bodies) == 1
     query: LiteralString = (
         "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
     )
-    assert rows(pushed.connection, query) == [(True, 0)] * 3
+    for number, status in enumerate((429, 503), 1):
+        wake(pushed)
+        receiver.answer = lambda _, status=status: status  # type: ignore[misc]
+        assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+        assert len(receiver.bodies) == number
+        assert rows(pushed.connection, query) == [(True, 0)] * 3, status
 
 
-@pytest.mark.parametrize("header", ["soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2"])
-def test_a_retry_after_that_says_nothing_is_none(header: str) -> None:
-    assert push.seconds_of(header) is None
-
-
-def test_a_retry_after_is_a_number_of_seconds_or_a_time() -> None:
+def test_a_retry_after_is_a_number_of_seconds_or_a_time_and_anything_else_is_none() -> None:
+    for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2"):
+        assert push.seconds_of(nothing) is None, nothing
     assert push.seconds_of("120") == 120
     assert push.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)
-    assert 55 < (push.seconds_of(in_a_minute) or 0) <= 60
+    in_an_hour = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    assert 1800 < (push.seconds_of(in_an_hour) or 0) <= 3600

@@ -107,7 +107,7 @@ def unix(target):
     return "connects"
 
 def asked(port, request, whole=False):
-    with socket.create_connection(("127.0.0.1", int(port)), 10) as connection:
+    with socket.create_connection(("127.0.0.1", int(port)), 60) as connection:
         connection.sendall(request)
         answer = b""
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -130,7 +130,7 @@ def connect(port):
     import grpc
     call = grpc.insecure_channel(f"127.0.0.1:{port}").unary_unary("/spark.connect.SparkConnectService/Config")
     try:
-        call(b"", timeout=30)
+        call(b"", timeout=300)
     except grpc.RpcError as error:
         return "refused" if error.code() is grpc.StatusCode.UNAUTHENTICATED else f"connects: {error.code()}"
     return "served"
@@ -262,7 +262,7 @@ def _tried(things: set[Thing]) -> dict[str, str]:
     words = [json.dumps([each.kind, each.row, each.target]) for each in sorted(things, key=str)]
     # so many fit a command line, however long the paths
     for first in range(0, len(words), 1000):
-        said = as_stranger(TRY, *words[first : first + 1000], timeout_s=120)
+        said = as_stranger(TRY, *words[first : first + 1000])
         assert said.returncode == 0, said.stderr
         for line in said.stdout.splitlines():
             row, answer, target = json.loads(line)

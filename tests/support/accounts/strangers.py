@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import patience
+
 # beside ours, which may stand where only we may look
 PYTHON = Path(f"/usr/bin/python{sysconfig.get_python_version()}")
 NOBODY = "nobody"
 
 
-def as_stranger(program: str, *arguments: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def as_stranger(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a Python program under that account, with our packages where it may read them; skip where we may not."""
     if os.geteuid() != 0:
         pytest.skip("Only root can run a program under another account: run this test as root.")
@@ -29,7 +31,7 @@ def as_stranger(program: str, *arguments: object, timeout_s: float = 60) -> subp
         env={"PATH": os.defpath, "PYTHONPATH": _packages(), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=2 * patience(),
         check=False,
     )
 

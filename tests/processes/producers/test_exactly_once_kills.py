@@ -19,9 +19,9 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
 from millrace.resources.settings import PROJECT
+from tests.processes.producers.killed_producers import SOURCE, payments, work
 from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
 from tests.support.patience import wait_until
-from tests.support.producing.killed_producers import SOURCE, payments, work
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
@@ -63,7 +63,7 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
     store = ProducerStore(connect())
     register_orders(EventStore(store.connection))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.producing.killed_producers", dsn, str(kills), "4711"],
+        [sys.executable, "-m", "tests.processes.producers.killed_producers", dsn, str(kills), "4711"],
         cwd=PROJECT,
         capture_output=True,
         text=True,

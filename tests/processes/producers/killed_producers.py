@@ -1,9 +1,9 @@
-"""A program that kills producers at random: `python -m tests.support.producing.killed_producers DSN KILLS SEED`.
+"""A program that kills producers at random: `python -m tests.processes.producers.killed_producers DSN KILLS SEED`.
 
 It forks workers that send the same source, one at a time or several at once, and kills them: the process, or its
 session. When so many are killed, a last worker sends a few more messages and ends.
-tests/producers/test_exactly_once_kills.py asserts the result. This is a program of its own because pytest has threads,
-which a fork does not survive.
+`test_exactly_once_kills` asserts the result. This is a program of its own because pytest has threads, which a fork does
+not survive.
 
 Belongs here: the source, the work of a message, killing. Not here: pytest.
 """
@@ -24,6 +24,7 @@ from millrace.resources.event_store import NewEvent
 from millrace.resources.producers import IdempotentProducer, ProducerStore, RegisteredProducer
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction, Work
 from tests.support.forks import fork
+from tests.support.patience import wait_until
 
 SOURCE = "orders.csv"
 STREAMS = 7
@@ -140,8 +141,8 @@ def main(dsn: str, kills: int, seed: int) -> dict[str, int]:
         for child in children:
             os.kill(child, signal.SIGKILL)
         reap(children, block=True)
-        while connection.execute("select from pg_stat_activity where application_name like 'victim-%'").fetchall():
-            pass
+        victims = "select from pg_stat_activity where application_name like 'victim-%'"
+        wait_until(lambda: not connection.execute(victims).fetchall(), "no session of a victim is left")
         with ExactlyOnce(dsn) as exactly_once:
             producer = exactly_once.register(SOURCE)
             end = producer.current_sequence + 20

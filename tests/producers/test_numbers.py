@@ -1,4 +1,4 @@
-"""Threads share a producer: its messages take turns, and no number is lost or used twice."""
+"""The numbers of a producer's messages: unique and rising; threads share it, and none is lost or used twice."""
 
 from uuid import UUID
 
@@ -6,7 +6,14 @@ import pytest
 
 from millrace.resources.errors import Malformed, SequenceGap
 from millrace.resources.event_store import Json
-from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage, exactly_once
+from millrace.resources.producers import (
+    IdempotentProducer,
+    ProducerStamp,
+    ProducerStore,
+    RegisteredProducer,
+    SettledMessage,
+    exactly_once,
+)
 from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
 from tests.support.factories import Connect, at_once, new_event, refusal, terminate, value
 from tests.support.producing.counting import Counting, total
@@ -25,15 +32,24 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
     assert total(once) == 100
 
 
-def test_what_the_work_raises_gives_the_number_of_its_message_back(once: ExactlyOnce, work: Counting) -> None:
+def test_what_the_work_raises_gives_the_number_of_its_message_back_and_the_log_says_what_became_of_it(
+    once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = once.register("p")
     work.fails = [ValueError("no")]
-    with pytest.raises(ValueError, match="no"):
-        once.process_next(producer, work)
-    assert producer.current_sequence == 0
-    assert once.process_next(producer, work).result == {"total": 1}
-    assert producer.current_sequence == 1
+    with caplog.at_level("DEBUG", "millrace.resources.producers"):
+        with pytest.raises(ValueError, match="no"):
+            once.process_next(producer, work)
+        assert producer.current_sequence == 0
+        assert once.process_next(producer, work).result == {"total": 1}
+        assert producer.current_sequence == 1
+        once.process(producer.reissue(0), work)
     assert (work.runs, total(once)) == (2, 1)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "message p/0/0 was given up, ValueError: no"),
+        ("DEBUG", "message p/0/0 is committed: 1 events"),
+        ("DEBUG", "message p/0/0 came before: committed"),
+    ]
 
 
 def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOnce) -> None:
@@ -130,24 +146,6 @@ def test_a_source_that_begins_elsewhere_than_at_0_says_so_once(once: ExactlyOnce
     assert isinstance(refusal(Malformed, lambda: once.register("q", initial_sequence=-1)), Malformed)
 
 
-def test_the_log_says_what_became_of_a_message(
-    once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture
-) -> None:
-    producer = once.register("p")
-    work.fails = [ValueError("no")]
-    with caplog.at_level("DEBUG", "millrace.resources.producers"):
-        with pytest.raises(ValueError, match="no"):
-            once.process_next(producer, work)
-        once.process_next(producer, work)
-        once.process(producer.reissue(0), work)
-    assert [record.getMessage() for record in caplog.records] == [
-        "message p/0/0 was given up, ValueError: no",
-        "message p/0/0 is committed: 1 events",
-        "message p/0/0 came before: committed",
-    ]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
-
-
 def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce, connect: Connect) -> None:
     producer = once.register("p")
 
@@ -158,3 +156,34 @@ def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce,
     with pytest.raises(ValueError, match="no"):
         once.process_next(producer, crashed)
     assert producer.current_sequence == 0
+
+
+# Numbering ---------------------------------------------------------------------------------------------------------
+
+
+def numbered(next_sequence: int) -> IdempotentProducer:
+    return IdempotentProducer(RegisteredProducer("p", 3, 7, next_sequence))
+
+
+def test_stamps_are_unique_and_rise_from_where_the_instance_before_was() -> None:
+    producer = numbered(5)
+    assert producer.current_sequence == 5
+    assert [producer.issue() for _ in range(3)] == [ProducerStamp("p", 3, 7, n) for n in (5, 6, 7)]
+    assert producer.current_sequence == 8
+
+
+def test_a_message_that_is_sent_again_has_its_old_stamp_and_moves_the_next_one_past_it() -> None:
+    producer = numbered(5)
+    assert producer.reissue(2) == ProducerStamp("p", 3, 7, 2)
+    assert producer.current_sequence == 5
+    assert producer.reissue(9) == ProducerStamp("p", 3, 7, 9)
+    assert producer.issue().sequence == 10
+
+
+def test_whether_a_number_was_issued_is_known_for_any_age() -> None:
+    producer = numbered(10**6)
+    assert all(producer.was_issued(n) for n in (0, 1, 10**6 - 1))
+    assert not producer.was_issued(10**6)
+    assert not producer.was_issued(-1)
+    producer.issue()
+    assert producer.was_issued(10**6)

@@ -1,0 +1,44 @@
+"""Subscriptions as they are declared: what cannot work is refused before anything runs."""
+
+import threading
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from millrace.resources.consumers.consumer import consume
+from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
+from millrace.resources.event_store import LeasedEvent
+from tests.consumers.test_consume import handled_by, ignore
+
+
+def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
+    for settings, said in (
+        ({"view": ""}, "names no view"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 257}, "concurrency"),
+        ({"events": "placed"}, "lists"),
+        ({"deciders": "order"}, "lists"),
+        ({"lock_timeout_s": 0}, "lock_timeout_s"),
+        ({"lock_timeout_s": 3601}, "lock_timeout_s"),
+        ({"timeout_s": 0}, "timeout_s"),
+        ({"version": -1}, "version"),
+        ({"max_attempts": 0}, "max_attempts"),
+    ):
+        with pytest.raises(InvalidSubscription, match=said):
+            handled_by(ignore, **settings)
+
+    async def both(event: LeasedEvent, connection: psycopg.Connection) -> None: ...
+
+    for handler in (lambda: None, lambda a, b, c: (a, b, c), both):
+        with pytest.raises(InvalidSubscription, match="event"):
+            handled_by(handler)
+    assert not handled_by(lambda event, more=1: (event, more)).takes_connection
+
+
+def test_a_subscription_is_called_as_its_function_and_each_view_has_one() -> None:
+    assert handled_by(lambda event: [event])("e") == ["e"]
+    wrong: Sequence[Sequence[Subscription]] = ([], [handled_by(ignore), handled_by(ignore)])
+    for each in wrong:
+        with pytest.raises(InvalidSubscription):
+            consume("host=/nowhere", each, stop=threading.Event())

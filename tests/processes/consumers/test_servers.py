@@ -1,0 +1,121 @@
+"""Consumers while their server restarts or stays away, and behind a pooler."""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.conftest import in_memory
+from tests.consumers.test_consume import handled_by
+from tests.support.factories import register_orders, rows
+from tests.support.patience import patience, wait_until
+from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
+from tests.support.views.pooler import PROGRAM, pooled
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
+    """Return how the log lines are found that begin with some words."""
+    caplog.set_level(logging.INFO, "millrace.consumers")
+    return lambda words: [line for line in caplog.messages if line.startswith(words)]
+
+
+@pytest.fixture(scope="module")
+def own_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+    """Yield a server that the tests may stop."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
+        EmbeddedPostgres(Path(directory), pytestconfig.getoption("postgres")) as server,
+    ):
+        yield server
+
+
+def filled(server: EmbeddedPostgres, name: str, streams: int, events: int) -> str:
+    """Make a store with events in a server that may have been stopped."""
+    server.start()
+    server.create_database(name)
+    migrate(server.dsn(name))
+    with psycopg.connect(server.dsn(name), autocommit=True) as connection:
+        fill(register_orders(EventStore(connection)), streams, events)
+        connection.execute("create table mails (event_id uuid)")
+    return server.dsn(name)
+
+
+def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
+    own_server: EmbeddedPostgres, said: Callable[[str], list[str]]
+) -> None:
+    dsn = filled(own_server, "restarted", 40, 5)
+    seen = Seen()
+    half = threading.Event()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        seen.add(event)
+        if len(seen.events) > 60:
+            half.set()
+
+    with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
+        assert half.wait(patience())
+        own_server.stop()
+        wait_until(lambda: bool(said("server is away")), "it noticed")
+        own_server.start()
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+    # what was rolled back came again, but never before what is ahead of it
+    for versions in seen.by_stream.values():
+        assert versions == sorted(versions)
+        assert set(versions) == {1, 2, 3, 4, 5}
+
+
+def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
+    own_server: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
+    dsn = filled(own_server, "away", 3, 1)
+    begun, go_on = threading.Barrier(4), threading.Event()
+
+    def handle(_: LeasedEvent) -> None:
+        begun.wait(patience())
+        assert go_on.wait(patience())
+
+    with consuming(dsn, handled_by(handle, concurrency=3)) as running:
+        begun.wait(patience())
+        own_server.stop()
+        running.stop.set()
+        go_on.set()
+        wait_until(running.ended.done, "it ends")
+    (line,) = said("answers not given")
+    assert "events=3" in line
+    assert running.counters["v"].handled == 0
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+def test_behind_a_connection_pool_sessions_are_anybodys_and_each_event_counts_once(store: EventStore, dsn: str) -> None:
+    register_orders(store)
+    store.connection.execute("create table mails (event_id uuid)")
+    fill(store, 40, 5)
+    seen = Seen()
+
+    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+        connection.execute("insert into mails values (%s)", (event.event_id,))
+        seen.add(event)
+
+    # not pytest's tmp_path, whose long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 3) as address,
+        consuming(address, handled_by(handle)) as running,
+    ):
+        wait_consumed(store, "v")
+    seen.assert_each_once_in_order(40, 5)
+    assert rows(store.connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+    assert (running.counters["v"].failed, running.counters["v"].reconnected) == (0, 0)
