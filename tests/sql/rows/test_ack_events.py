@@ -16,6 +16,7 @@ from tests.support.factories import (
     refusal,
     rows,
     start,
+    take_over,
     terminate,
     value,
     wait_blocked,
@@ -57,6 +58,21 @@ def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventSt
 
 
 # A12
+
+
+def test_what_another_consumer_took_over_is_left_to_it(view: EventStore, connect: Connect) -> None:
+    append_to(view, "late")
+    pump(view, "v")
+    holder = EventStore(connect())
+    late, held = take_over(view, holder)
+    append_to(view, "mine")
+    pump(view, "v")
+    (mine,) = view.lease_events("v", 10, 60)
+    tokens = [late.lease_token, mine.lease_token]
+    before = rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'")
+    assert view.ack_events("v", [late.offset, mine.offset], tokens) == {mine.offset}
+    assert rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'") == before
+    assert holder.ack_events("v", [held.offset], [held.lease_token]) == {held.offset}
 
 
 def test_of_a_stream_that_is_in_another_transactions_hands_the_first_to_commit_counts(
