@@ -1,15 +1,16 @@
-"""What tests of the SQL functions share: a store whose deciders are registered, a bulk view, a capture, a producer."""
+"""What tests of the SQL functions share: a store whose deciders are registered, views, a capture, a producer."""
 
 import pytest
 
 from millrace.resources.event_store import EventStore
 from tests.sql.bulk.test_claim_batch import bulk
+from tests.sql.rows.test_stream_events import view
 from tests.support.capturing.captures import source
 from tests.support.factories import register_orders
 from tests.support.producing.messages import producer
 from tests.support.views.failing_streams import streams
 
-__all__ = ["bulk", "producer", "source", "streams"]
+__all__ = ["bulk", "producer", "source", "streams", "view"]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from millrace.resources.errors import DeciderCaptured, Malformed, NotDeciderOwne
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, append, refusal, rows, start, value, wait_blocked
 from tests.support.logins import Login, logins
+from tests.support.patience import patience
 
 WRITER = "event_store_writer"
 TABLE = TableRegistration("public", "items", "table:public.items", None, "1")
@@ -66,7 +67,7 @@ def test_of_two_first_registrations_one_says_whose_it_is(orders: EventStore, con
     wait_blocked(orders.connection, second.connection.info.backend_pid)
     first.commit()
     with pytest.raises(NotDeciderOwner):
-        late.result()
+        late.result(patience())
 
 
 def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventStore, login: Login) -> None:

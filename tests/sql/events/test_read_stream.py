@@ -1,18 +1,33 @@
-"""Reading a stream by versions: any part of it, either way, at the cost of what is read."""
+"""Reading one stream: all of it, its last event, any part of it either way at the cost of what is read."""
 
 from dataclasses import replace
-from uuid import uuid4
-
-import pytest
 
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, VersionedEvent
 from tests.sql.events.test_stream_head import purge
-from tests.support.factories import Connect, append, append_to, new_event, refusal, rows, value
+from tests.support.factories import Connect, append_to, new_event, refusal, rows, value
 
 
 def read(store: EventStore, *arguments: int | None, backwards: bool = False) -> list[int]:
     return [event.version for event in store.read_stream("order", "o-1", *arguments, backwards=backwards)]
+
+
+def test_all_events_come_in_order_and_those_of_another_decider_never(orders: EventStore) -> None:
+    appended = append_to(orders, "o-1", "o-2", "o-1", "o-1")
+    (invoice,) = orders.append_events([new_event("o-1", decider="invoice")])
+    events = orders.get_events("o-1", "order")
+    assert [event.event_id for event in events] == [appended[n].event_id for n in (0, 2, 3)]
+    assert [event.previous_id for event in events] == [None, events[0].event_id, events[1].event_id]
+    assert orders.get_last_event("o-1", "order") == events[-1]
+    assert [event.event_id for event in orders.get_events("o-1", "invoice")] == [invoice.event_id]
+    full = list(orders.read_stream("order", "o-1"))
+    assert [(event.event_id, event.offset, event.data, event.version, event.metadata) for event in full] == [
+        (event.event_id, event.offset, event.data, number, None) for number, event in enumerate(events, 1)
+    ]
+    for decider_id, decider in (("o-3", "order"), ("o-2", "invoice"), ("O-1", "order"), ("", "")):
+        assert orders.get_events(decider_id, decider) == list(orders.read_stream(decider, decider_id)) == []
+        assert orders.get_last_event(decider_id, decider) is None
+        assert orders.stream_head(decider_id, decider) is None
 
 
 def test_any_part_either_way(orders: EventStore) -> None:
@@ -26,18 +41,6 @@ def test_any_part_either_way(orders: EventStore) -> None:
     assert read(orders, None, 3, backwards=True) == [10, 9, 8]
     assert read(orders, 4, backwards=True) == [4, 3, 2, 1]
     assert read(orders, 400, 1, backwards=True) == [10]
-    assert list(orders.read_stream("order", "o-3")) == []
-    assert list(orders.read_stream("invoice", "o-1")) == []
-
-
-def test_an_event_is_that_of_get_events_with_its_version(orders: EventStore) -> None:
-    append_to(orders, *["o-1"] * 3)
-    plain = orders.get_events("o-1", "order")
-    full = list(orders.read_stream("order", "o-1"))
-    assert [(event.event_id, event.offset, event.data, event.version, event.metadata) for event in full] == [
-        (event.event_id, event.offset, event.data, number, None) for number, event in enumerate(plain, 1)
-    ]
-    assert all(isinstance(event, VersionedEvent) for event in full)
 
 
 def test_a_long_stream_is_read_as_it_is_asked_for(orders: EventStore) -> None:
@@ -56,30 +59,23 @@ def test_what_was_purged_is_not_there(orders: EventStore) -> None:
     append_to(orders, *["o-1"] * 3)
     purge(orders, "o-1")
     assert read(orders) == []
-    append_to(orders, "o-1", "o-1")
+    append_to(orders, "o-1", "o-1", "o-2")
     assert read(orders) == [4, 5]
     assert read(orders, backwards=True) == [5, 4]
+    # the heads of all streams are a view
+    heads = rows(orders.connection, "select decider_id, version from event_store.streams order by 1")
+    assert heads == [("o-1", 5), ("o-2", 1)]
 
 
-def test_a_uuid_finds_the_stream_of_its_text(orders: EventStore) -> None:
-    decider_id = uuid4()
-    append(orders, str(decider_id))
-    assert [event.version for event in orders.read_stream("order", decider_id)] == [1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "detail"),
-    [
+def test_bad_input_is_named(orders: EventStore) -> None:
+    for arguments, detail in (
         ("null, 0, false", "v_limit is 0, v_from_version null, v_backwards false"),
         ("null, null, false", "v_limit is null, v_from_version null, v_backwards false"),
         ("0, 1, false", "v_limit is 1, v_from_version 0, v_backwards false"),
         ("1, 1, null", "v_limit is 1, v_from_version 1, v_backwards null"),
-    ],
-)
-def test_bad_input_is_named(orders: EventStore, arguments: str, detail: str) -> None:
-    query = f"select * from event_store.read_stream('order', 'o-1'::text, {arguments})"
-    refused = refusal(Malformed, lambda: orders._all(VersionedEvent, query))
-    assert refused.detail == detail
+    ):
+        query = f"select * from event_store.read_stream('order', 'o-1'::text, {arguments})"
+        assert refusal(Malformed, lambda query=query: orders._all(VersionedEvent, query)).detail == detail  # type: ignore[misc]
     refusal(Malformed, lambda: list(orders.read_stream("order", "o-1", limit=0)))
 
 
@@ -104,11 +100,3 @@ COUNTED = """
     select sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)
     from pg_statio_all_tables where relid = 'event_store.events'::regclass
 """
-
-
-def test_the_heads_of_all_streams_are_a_view(orders: EventStore) -> None:
-    append_to(orders, "o-1", "o-1", "o-2")
-    purge(orders, "o-1")
-    append_to(orders, "o-2", "o-3")
-    heads = rows(orders.connection, "select decider_id, version from event_store.streams order by 1")
-    assert heads == [("o-1", 2), ("o-2", 2), ("o-3", 1)]

@@ -1,13 +1,23 @@
-"""Registering what a decider may append."""
+"""Registering what a decider may append: one event, or many at once."""
 
 from functools import partial
+from typing import Any
 
-import pytest
+from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import ForbiddenChange, Malformed
+from millrace.resources.errors import Malformed, NotDeciderOwner
 from millrace.resources.event_store import DeciderEvent, EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import Connect, append, at_once, rows, start, wait_blocked
+from tests.support.factories import Connect, append, at_once, refusal, start, value, wait_blocked
+from tests.support.patience import patience
+
+MANY = [
+    DeciderEvent(decider, event, 1, f"{decider} {event}") for decider in ("order", "invoice") for event in ("a", "b")
+]
+
+
+def registered(store: EventStore) -> int:
+    return int(value(store.connection, "select count(*) from event_store.deciders"))
 
 
 def test_a_registered_event_can_be_appended(store: EventStore) -> None:
@@ -17,56 +27,93 @@ def test_a_registered_event_can_be_appended(store: EventStore) -> None:
 
 def test_registering_again_is_a_no_op_with_another_description_too(store: EventStore) -> None:
     first = store.register_decider_event("order", "placed", "first")
-    assert store.register_decider_event("order", "placed", "first") == first
     assert store.register_decider_event("order", "placed", "second") == first
-    assert rows(store.connection, "select description from event_store.deciders") == [("first",)]
-
-
-def test_versions_of_an_event_are_registered_side_by_side(store: EventStore) -> None:
-    store.register_decider_event("order", "placed", "one")
+    assert registered(store) == 1
+    # versions are registered side by side
     assert store.register_decider_event("order", "placed", "two", 2).event_version == 2
-    assert len(rows(store.connection, "select from event_store.deciders")) == 2
+    assert registered(store) == 2
 
 
-@pytest.mark.parametrize(
-    "arguments", [("", "e", "d", 1), ("d", "", "d", 1), (None, "e", "d", 1), ("d", None, "d", 1), ("d", "e", None, 1)]
-)
-def test_a_malformed_registration_is_refused(store: EventStore, arguments: tuple[object, ...]) -> None:
-    with pytest.raises(Malformed), refusals():
-        store.connection.execute("select event_store.register_decider_event(%s, %s, %s, %s)", arguments)
-    with pytest.raises(Malformed), refusals():
-        store.connection.execute("select event_store.register_decider_event('d', 'e', 'd', null)")
-    assert rows(store.connection, "select from event_store.deciders") == []
-
-
-def test_registering_at_once_registers_once(connect: Connect) -> None:
+def test_registering_at_once_registers_once(store: EventStore, connect: Connect) -> None:
     stores = [EventStore(connect()) for _ in range(4)]
     results = at_once([partial(s.register_decider_event, "order", "placed", "x") for s in stores])
     assert {result.result() for result in results} == {DeciderEvent("order", "placed", 1, "x")}
-
-
-def test_it_returns_what_a_concurrent_registration_stored(store: EventStore, connect: Connect) -> None:
     first, second = connect(autocommit=False), connect()
-    EventStore(first).register_decider_event("order", "placed", "first")
-    late = start(lambda: EventStore(second).register_decider_event("order", "placed", "second"))
+    EventStore(first).register_decider_event("order", "paid", "first")
+    late = start(lambda: EventStore(second).register_decider_event("order", "paid", "second"))
     wait_blocked(store.connection, second.info.backend_pid)
     first.commit()
-    assert late.result(20).description == "first"
+    assert late.result(patience()).description == "first"
 
 
-def test_it_is_called_with_named_arguments_as_in_fstore_sql(store: EventStore) -> None:
-    cursor = store.connection.execute(
-        """
-        select * from event_store.register_decider_event(
-          v_decider => 'decider1', v_event => 'event1', v_description => 'description', v_event_version => 2
-        )
-        """
+def test_many_are_registered_and_returned_in_the_order_given_and_what_is_there_stays(store: EventStore) -> None:
+    store.register_decider_event("order", "a", "first")
+    many = [DeciderEvent("order", "a", 1, "first"), *MANY[1:]]
+    assert store.register_decider_events(MANY) == many
+    assert store.register_decider_events(reversed(MANY)) == many[::-1]
+    assert registered(store) == 4
+    assert append(store, event="b").event == "b"
+
+
+def test_the_version_is_1_if_it_is_left_out(store: EventStore) -> None:
+    store.connection.execute(
+        """select event_store.register_decider_events('[
+          {"decider": "d", "event": "e", "description": "one"}, {"decider": "d", "event": "e", "description": "two", "event_version": 2}
+        ]')"""
     )
-    assert cursor.description is not None
-    assert [column.name for column in cursor.description] == ["decider", "event", "event_version", "description"]
+    assert value(store.connection, "select array_agg(event_version order by 1) from event_store.deciders") == [1, 2]
 
 
-def test_a_registration_is_never_changed(store: EventStore) -> None:
-    store.register_decider_event("order", "placed", "first")
-    with pytest.raises(ForbiddenChange), refusals():
-        store.connection.execute("update event_store.deciders set description = 'second'")
+def test_a_malformed_registration_is_refused_and_where_one_of_many_is_malformed_none_is_registered(
+    store: EventStore,
+) -> None:
+    good = {"decider": "d", "event": "e", "description": "good"}
+    one = "select event_store.register_decider_event(%s, %s, %s, %s)"
+    many = "select event_store.register_decider_events(%s::jsonb)"
+    bad: list[tuple[str, tuple[Any, ...]]] = [
+        (one, ("", "e", "d", 1)),
+        (one, ("d", "", "d", 1)),
+        (one, (None, "e", "d", 1)),
+        (one, ("d", None, "d", 1)),
+        (one, ("d", "e", None, 1)),
+        (one, ("d", "e", "d", None)),
+        *((many, (events,)) for events in (None, Jsonb([]), Jsonb({}), Jsonb(None))),
+        *(
+            (many, (Jsonb([good, last]),))
+            for last in (
+                {**good, "event": ""},
+                {"decider": "d", "event": "e"},
+                {**good, "version": 2},
+                {**good, "event_version": "two"},
+                {**good, "event_version": 1.5},
+                {**good, "event_version": 1e30},
+                {**good, "decider": "d" * 1025},
+                "no object",
+            )
+        ),
+    ]
+
+    def register(call: str, arguments: tuple[Any, ...]) -> None:
+        with refusals():
+            store.connection.execute(call.encode(), arguments)
+
+    for call, arguments in bad:
+        refusal(Malformed, partial(register, call, arguments))
+    assert registered(store) == 0
+
+
+def test_the_owner_is_that_of_all(store: EventStore) -> None:
+    store.register_decider_events(MANY, "event_store_owner")
+    owners = value(store.connection, "select array_agg(distinct owner) from event_store.deciders")
+    assert owners == ["event_store_owner"]
+    refusal(NotDeciderOwner, lambda: store.register_decider_events(MANY, "event_store_writer"))
+
+
+def test_registrations_in_opposite_order_do_not_deadlock(store: EventStore, connect: Connect) -> None:
+    stores = [EventStore(connect()) for _ in range(4)]
+    orders = [MANY, MANY[::-1], MANY, MANY[::-1]]
+    for done in at_once(
+        [partial(each.register_decider_events, order) for each, order in zip(stores, orders, strict=True)]
+    ):
+        assert len(done.result(patience())) == 4
+    assert registered(store) == 4

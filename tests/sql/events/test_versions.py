@@ -1,16 +1,16 @@
 """The version of an event: 1, 2, 3 … along its stream by every way in, and what a writer may expect of it."""
 
-import random
-from collections.abc import Callable
+from functools import partial
+from types import NoneType
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from millrace.resources.errors import Conflict, EventIdReused, Malformed, StreamClosed
 from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent, RecordedEvent
-from tests.support.factories import Connect, append, at_once, new_event, refusal, rows, start, value, wait_blocked
+from tests.support.factories import Connect, append, new_event, refusal, rows, start, wait_blocked
+from tests.support.patience import patience
 
 
 def versions(store: EventStore, decider_id: str = "o-1") -> list[int]:
@@ -118,76 +118,18 @@ def test_a_batch_counts_on_along_its_streams(orders: EventStore) -> None:
     assert versions(orders) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("by", ["previous_id", "expected_version", "batch"])
-def test_of_two_writers_at_once_one_is_first(orders: EventStore, connect: Connect, by: str) -> None:
-    previous = append(orders, "o-1").event_id
-
-    def write(store: EventStore) -> object:
-        if by == "batch":
-            return store.append_events([expected(1)])
-        return expecting(store, None, previous_id=previous) if by == "previous_id" else expecting(store, 1)
-
-    winner, loser = EventStore(connect(autocommit=False)), EventStore(connect())
-    write(winner)
-    losing = start(lambda: write(loser))
-    wait_blocked(orders.connection, loser.connection.info.backend_pid)
-    winner.connection.commit()
-    assert isinstance(losing.exception(20), Conflict)
-    assert versions(orders) == [1, 2]
-    losing = start(lambda: append(loser, "o-2"))
-    losing.result(20)
-    # where the first one gives up, the other is stored
-    write_again = EventStore(connect(autocommit=False))
-    append(
-        write_again,
-        "o-1",
-        value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
-    )
-    waiting = start(lambda: loser.append_events([expected(2)]))
-    wait_blocked(orders.connection, loser.connection.info.backend_pid)
-    write_again.connection.rollback()
-    waiting.result(20)
-    assert versions(orders) == [1, 2, 3]
-
-
-def test_writers_who_do_not_ask_all_get_a_version(orders: EventStore, connect: Connect) -> None:
-    """Batches over the same few streams, some of which give up: nobody is refused, nobody deadlocks."""
-
-    def write(seed: int) -> int:
-        dice, written = random.Random(seed), 0
-        connection = connect(autocommit=False)
-        store = EventStore(connection)
-        for _ in range(12):
-            batch = [new_event(f"o-{dice.randrange(3)}") for _ in range(dice.randrange(1, 6))]
-            store.append_events(batch)
-            if dice.random() < 0.3:
-                connection.rollback()
-            else:
-                connection.commit()
-                written += len(batch)
-        return written
-
-    written = sum(done.result() for done in at_once([lambda seed=seed: write(seed) for seed in range(5)]))  # type: ignore[misc]
-    assert value(orders.connection, "select count(*) from event_store.events") == written
-    for decider_id in ("o-0", "o-1", "o-2"):
-        assert versions(orders, decider_id) == list(range(1, len(versions(orders, decider_id)) + 1))
-
-
-@pytest.mark.parametrize("level", [psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE])
 @pytest.mark.parametrize("by", ["event", "batch"])
-def test_with_one_snapshot_an_overtaken_writer_fails_to_serialize(
-    orders: EventStore, connect: Connect, level: psycopg.IsolationLevel, by: str
-) -> None:
-    first = append(orders, "o-1")
-    late = EventStore(connect(autocommit=False))
-    late.connection.isolation_level = level
-    assert len(late.get_events("o-1", "order")) == 1
-    append(orders, "o-1", first.event_id)
-    write: dict[str, Callable[[], object]] = {
-        "event": lambda: append(late, "o-1", first.event_id),
-        "batch": lambda: late.append_events([new_event("o-1")]),
-    }
-    with pytest.raises(psycopg.errors.SerializationFailure):
-        write[by]()
-    late.connection.rollback()
-    assert versions(orders) == [1, 2]
+def test_of_two_writers_who_expect_a_version_one_is_first(orders: EventStore, connect: Connect, by: str) -> None:
+    append(orders, "o-1")
+
+    def write(store: EventStore, version: int) -> object:
+        return store.append_events([expected(version)]) if by == "batch" else expecting(store, version)
+
+    for version, ends in ((1, "commit"), (2, "rollback")):
+        first, second = EventStore(connect(autocommit=False)), EventStore(connect())
+        write(first, version)
+        waiting = start(partial(write, second, version))
+        wait_blocked(orders.connection, second.connection.info.backend_pid)
+        getattr(first.connection, ends)()
+        assert isinstance(waiting.exception(patience()), Conflict if ends == "commit" else NoneType)
+    assert versions(orders) == [1, 2, 3]

@@ -23,9 +23,8 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-from tests.support.views.isolation import level, repeat, snapshot
-
-__all__ = ["level"]
+from tests.support.patience import patience
+from tests.support.views.isolation import repeat, snapshot
 
 
 def stored(store: EventStore) -> list[UUID]:
@@ -49,34 +48,34 @@ def test_appends_of_one_transaction_follow_each_other(
     assert_log_holds_every_event_once(orders.connection)
 
 
-@pytest.mark.parametrize("also_sequences", [False, True])
-@pytest.mark.parametrize("call", ["first", "next", "batch of a new stream", "batch of a known stream"])
 def test_an_append_to_a_stream_that_moved_since_the_snapshot_stores_nothing_and_is_decided_by_its_repetition(
-    orders: EventStore, connect: Connect, level: IsolationLevel, call: str, also_sequences: bool
+    orders: EventStore, connect: Connect, level: IsolationLevel
 ) -> None:
-    known = append(orders, "known")
-    orders.sequence_events()
-    late = snapshot(connect, level)
-    works: dict[str, Callable[[], object]] = {
-        "first": lambda: append(late, "new"),
-        "next": lambda: append(late, "known", known.event_id),
-        "batch of a new stream": lambda: append_to(late, "other", "new"),
-        "batch of a known stream": lambda: append_to(late, "other", "known"),
-    }
-    moved = append_to(orders, "known", "new")
-    if also_sequences:
+    for number, also_sequences in enumerate((False, True, True, False)):
+        known = append(orders, f"known-{number}")
         orders.sequence_events()
-    with pytest.raises(SerializationFailure):
-        works[call]()
-    late.connection.rollback()
-    assert stored(orders) == [known.event_id, *[event.event_id for event in moved]]
-    if "batch" in call:
-        repeat(late, works[call])
-        assert len(stored(orders)) == 5
-    else:
-        with pytest.raises(Conflict):
-            works[call]()
-    late.connection.rollback()
+        late = snapshot(connect, level)
+        works: list[Callable[[], object]] = [
+            partial(append, late, f"new-{number}"),
+            partial(append, late, f"known-{number}", known.event_id),
+            partial(append_to, late, "other", f"new-{number}"),
+            partial(append_to, late, "other", f"known-{number}"),
+        ]
+        append_to(orders, f"known-{number}", f"new-{number}")
+        if also_sequences:
+            orders.sequence_events()
+        before = stored(orders)
+        with pytest.raises(SerializationFailure):
+            works[number]()
+        late.connection.rollback()
+        assert stored(orders) == before
+        if number >= 2:
+            repeat(late, works[number])
+            assert len(stored(orders)) == len(before) + 2
+        else:
+            with pytest.raises(Conflict):
+                works[number]()
+            late.connection.rollback()
     orders.sequence_events()
     assert_log_holds_every_event_once(orders.connection)
 
@@ -147,11 +146,11 @@ def test_an_append_that_waits_for_another_one_fails_if_that_commits_and_is_store
     wait_blocked(orders.connection, second.connection.info.backend_pid)
     if ends == "commit":
         first.connection.commit()
-        assert isinstance(late.exception(20), SerializationFailure)
+        assert isinstance(late.exception(patience()), SerializationFailure)
         second.connection.rollback()
     else:
         first.connection.rollback()
-        late.result(20)
+        late.result(patience())
         second.connection.commit()
     assert len(stored(orders)) == 2
     orders.sequence_events()
@@ -159,13 +158,13 @@ def test_an_append_that_waits_for_another_one_fails_if_that_commits_and_is_store
 
 
 def test_racing_writers_who_repeat_keep_every_stream_one_chain(
-    orders: EventStore, connect: Connect, level: IsolationLevel
+    orders: EventStore, connect: Connect, racing: IsolationLevel
 ) -> None:
     """Some read the end of a stream and append to it, some append batches, all sequence in the same transaction."""
 
     def write(seed: int) -> None:
         random = Random(seed)
-        store = snapshot(connect, level)
+        store = snapshot(connect, racing)
         store.connection.rollback()
         for _ in range(20):
             stream, other = random.sample(range(4), 2)

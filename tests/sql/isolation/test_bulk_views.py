@@ -12,7 +12,6 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import (
     Connect,
     append_to,
@@ -23,9 +22,8 @@ from tests.support.factories import (
     start,
     value,
 )
-from tests.support.views.isolation import level, repeat, snapshot
-
-__all__ = ["bulk", "level"]
+from tests.support.patience import patience
+from tests.support.views.isolation import repeat, snapshot
 
 
 def committed(store: EventStore, owner: str = "me", limit: int = 1000) -> list[UUID]:
@@ -93,7 +91,7 @@ def test_a_commit_of_what_somebody_took_over_since_the_snapshot_moves_nothing(
 
 
 def test_racing_drains_who_repeat_take_every_event_once_and_in_order(
-    bulk: EventStore, connect: Connect, level: IsolationLevel
+    bulk: EventStore, connect: Connect, racing: IsolationLevel
 ) -> None:
     total = 120
     mutex = Mutex()
@@ -106,7 +104,7 @@ def test_racing_drains_who_repeat_take_every_event_once_and_in_order(
 
     def consume(seed: int) -> None:
         random = Random(seed)
-        store = snapshot(connect, level)
+        store = snapshot(connect, racing)
         store.connection.rollback()
         while len(effects) < total:
             try:
@@ -120,7 +118,7 @@ def test_racing_drains_who_repeat_take_every_event_once_and_in_order(
     producer = start(produce)
     for result in at_once([partial(consume, seed) for seed in range(3)]):
         result.result()
-    producer.result(20)
+    producer.result(patience())
     assert len(effects) == len(set(effects)) == total
     for n in range(7):
         in_order = [event.event_id for event in bulk.get_events(f"o-{n}", "order")]

@@ -9,11 +9,9 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
-from tests.support.capturing.captures import BEGAN, Source, events, faulty, held, inserted, source, stream, updated
+from tests.support.capturing.captures import BEGAN, Source, events, faulty, held, inserted, stream, updated
 from tests.support.factories import Connect
-from tests.support.views.isolation import level, repeat, snapshot
-
-__all__ = ["level", "source"]
+from tests.support.views.isolation import repeat, snapshot
 
 
 def of(source: Source, store: CaptureStore) -> Source:

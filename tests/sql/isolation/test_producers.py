@@ -5,6 +5,7 @@ No message takes effect twice.
 
 from collections.abc import Callable
 from functools import partial
+from uuid import UUID
 
 import pytest
 from psycopg import IsolationLevel
@@ -12,10 +13,8 @@ from psycopg.errors import SerializationFailure
 
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
-from tests.support.producing.messages import another, begin, do, effects, opened, producer, staged, state_of, statistics
-from tests.support.views.isolation import level, repeat, snapshot
-
-__all__ = ["level", "producer"]
+from tests.support.producing.messages import another, begin, do, effects, staged, state_of, statistics
+from tests.support.views.isolation import repeat, snapshot
 
 
 def old(connect: Connect, level: IsolationLevel) -> ProducerStore:
@@ -36,7 +35,17 @@ def test_a_message_is_done_whole_in_one_transaction_of_the_caller(
     assert statistics(producer).committed == 2
 
 
-@pytest.mark.parametrize("call", ["begin", "commit", "abort", "abandon", "ingest", "register"])
+CALLS: dict[str, tuple[Callable[[ProducerStore, UUID], object], object]] = {
+    "begin": (lambda late, _: begin(late, 0).status, "duplicate"),
+    "commit": (lambda late, transaction: late.commit_transaction(transaction).duplicate, True),
+    "abort": (lambda late, transaction: late.abort_transaction(transaction), None),
+    "abandon": (lambda late, transaction: late.abandon_transaction(transaction, "why").duplicate, True),
+    "ingest": (lambda late, _: late.ingest_events("p", 0, 1, 0, [new_event("a")]).status, "duplicate"),
+    "register": (lambda late, _: late.register_producer("p").next_sequence, 1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_what_the_snapshot_does_not_see_is_a_serialization_failure_and_its_repetition_is_right(
     producer: ProducerStore, connect: Connect, level: IsolationLevel, call: str
 ) -> None:
@@ -44,39 +53,20 @@ def test_what_the_snapshot_does_not_see_is_a_serialization_failure_and_its_repet
     late = old(connect, level)
     do(another(connect), 0, total=2)
     before = effects(producer)
-
-    def work() -> object:
-        calls: dict[str, Callable[[], object]] = {
-            "begin": lambda: begin(late, 0).status,
-            "commit": lambda: late.commit_transaction(transaction).duplicate,
-            "abort": lambda: late.abort_transaction(transaction),
-            "abandon": lambda: late.abandon_transaction(transaction, "why").duplicate,
-            "ingest": lambda: late.ingest_events("p", 0, 1, 0, [new_event("a")]).status,
-            "register": lambda: late.register_producer("p").next_sequence,
-        }
-        return calls[call]()
-
+    work, expected = CALLS[call]
     with pytest.raises(SerializationFailure):
-        work()
+        work(late, transaction)
     late.connection.rollback()
-    expected = {
-        "begin": "duplicate",
-        "commit": True,
-        "abort": None,
-        "abandon": True,
-        "ingest": "duplicate",
-        "register": 1,
-    }
-    assert repeat(late, work) == expected[call]
+    assert repeat(late, lambda: work(late, transaction)) == expected
     after = effects(producer)
-    assert {k: after[k] for k in ("events", "state", "results")} == {
-        k: before[k] for k in ("events", "state", "results")
-    }
+    assert [after[name] for name in ("events", "state", "results")] == [
+        before[name] for name in ("events", "state", "results")
+    ]
     statistics(producer)
 
 
 def test_callers_that_repeat_do_each_message_once(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel
+    producer: ProducerStore, connect: Connect, racing: IsolationLevel
 ) -> None:
     def work(store: ProducerStore) -> int:
         won = 0
@@ -89,33 +79,9 @@ def test_callers_that_repeat_do_each_message_once(
             won += received.status == "committed"
         return won
 
-    stores = [old(connect, level) for _ in range(3)]
+    stores = [old(connect, racing) for _ in range(3)]
     results = at_once([partial(work, s) for s in stores])
     assert sum(result.result() for result in results) == 15
     assert value(producer.connection, "select count(*) from event_store.events") == 15
     assert state_of(producer) == {"n": 14}
     assert statistics(producer).received == 45
-
-
-def test_a_transaction_of_another_session_that_ended_meanwhile_is_a_serialization_failure_or_its_answer(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel
-) -> None:
-    transaction = opened(producer, 0)
-    late = old(connect, level)
-    first = producer.commit_transaction(transaction, "done")
-    with pytest.raises(SerializationFailure):
-        late.commit_transaction(transaction, "done")
-    late.connection.rollback()
-    assert repeat(late, lambda: late.commit_transaction(transaction)) == first
-
-
-def test_an_instance_that_registers_with_an_old_snapshot_does_not_number_a_message_again(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel
-) -> None:
-    late = old(connect, level)
-    assert another(connect).ingest_events("p", 0, 1, 0, [new_event("a")]).status == "committed"
-    with pytest.raises(SerializationFailure):
-        late.register_producer("p")
-    late.connection.rollback()
-    assert repeat(late, lambda: late.register_producer("p").next_sequence) == 1
-    assert statistics(producer).committed == 1

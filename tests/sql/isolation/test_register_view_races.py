@@ -5,9 +5,10 @@ Belongs here: interleavings of register_view with the sequencer and with appends
 """
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
-import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
@@ -23,12 +24,13 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
+from tests.support.patience import patience
 
 
-def delivered(store: EventStore, view: str, mode: str) -> list[str]:
+def delivered(store: EventStore, view: str) -> list[str]:
     """Consume all that the view gives; return the streams, one for each event."""
     got: list[str] = []
-    if mode == "bulk":
+    if "bulk" in view:
         while leases := store.claim_batch(view, "owner"):
             got += [event.decider_id for lease in leases for event in store.read_batch(view, lease)]
             store.commit_batch(view, leases)
@@ -41,74 +43,74 @@ def delivered(store: EventStore, view: str, mode: str) -> list[str]:
     return got
 
 
-def stops_after_the_search(observer: psycopg.Connection, registrar: psycopg.Connection) -> None:
-    """Let this session wait for the gate when it has searched history, and nobody else."""
-    observer.execute(
+MODES = ("rows", "bulk")
+
+
+@contextmanager
+def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
+    """Register a view of each mode: in the block both have searched history, after it they are registered."""
+    orders.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$
         begin
           perform pg_advisory_xact_lock(4711);
           return null;
         end $$;
-        create trigger pause after insert on event_store.checkpoints for each statement
-        when (current_setting('test.waits_at_gate', true) = 'yes') execute function pause();
+        create trigger pause after insert on event_store.checkpoints for each statement execute function pause();
         """
     )
-    registrar.execute("set test.waits_at_gate = 'yes'")
+    gate = connect()
+    gate.execute("select pg_advisory_lock(4711)")
+    registered = []
+    for mode in MODES:
+        registrar = connect()
+        registered.append(start(partial(EventStore(registrar).register_view, mode, mode=mode)))
+        wait_blocked(orders.connection, registrar.info.backend_pid)
+    yield
+    gate.execute("select pg_advisory_unlock(4711)")
+    for done in registered:
+        done.result(patience())
+    orders.connection.execute("drop function pause() cascade")
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 def test_what_is_sequenced_while_history_is_searched_comes_only_if_it_is_not_before_the_start(
-    orders: EventStore, connect: Connect, mode: str
+    orders: EventStore, connect: Connect
 ) -> None:
     """Before register_view locks the sequencer's row, others raise the mark by events of both sides of the start."""
     known, before, after, later = ids_of_one_partition(orders.connection, 4)
     append_to(orders, known)
     orders.sequence_events()
     append_to(orders, before)  # has no offset yet
-    gate, registrar = connect(), connect()
-    gate.execute("select pg_advisory_lock(4711)")
-    stops_after_the_search(orders.connection, registrar)
-    registered = start(lambda: EventStore(registrar).register_view("v", mode=mode))
-    wait_blocked(orders.connection, registrar.info.backend_pid)
-    append_to(orders, after)
-    assert orders.sequence_events() == 2  # a search, however long, keeps offsets from nobody
-    gate.execute("select pg_advisory_unlock(4711)")
-    registered.result(20)
+    with searched(orders, connect):
+        append_to(orders, after)
+        assert orders.sequence_events() == 2  # a search, however long, keeps offsets from nobody
     append_to(orders, later)
-    assert delivered(orders, "v", mode) == [after, later]
+    for view in MODES:
+        assert delivered(orders, view) == [after, later]
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 @pytest.mark.parametrize("begun", ["before", "while searching"])
-def test_an_append_in_flight_at_registration_is_delivered(
-    orders: EventStore, connect: Connect, mode: str, begun: str
-) -> None:
+def test_an_append_in_flight_at_registration_is_delivered(orders: EventStore, connect: Connect, begun: str) -> None:
     """It commits when the view is there, after later events of its log partition got their offsets."""
     known, in_flight, later = ids_of_one_partition(orders.connection, 3)
     append_to(orders, known)
     orders.sequence_events()
-    gate, registrar, writer = connect(), connect(), connect(autocommit=False)
+    writer = connect(autocommit=False)
     if begun == "before":
         append(EventStore(writer), in_flight)
-    gate.execute("select pg_advisory_lock(4711)")
-    stops_after_the_search(orders.connection, registrar)
-    registered = start(lambda: EventStore(registrar).register_view("v", mode=mode))
-    wait_blocked(orders.connection, registrar.info.backend_pid)
-    if begun == "while searching":
-        append(EventStore(writer), in_flight)
-    append_to(orders, later)
-    assert orders.sequence_events() == 1
-    gate.execute("select pg_advisory_unlock(4711)")
-    registered.result(20)
+    with searched(orders, connect):
+        if begun == "while searching":
+            append(EventStore(writer), in_flight)
+        append_to(orders, later)
+        assert orders.sequence_events() == 1
     writer.commit()
-    assert sorted(delivered(orders, "v", mode)) == sorted([in_flight, later])
+    for view in MODES:
+        assert sorted(delivered(orders, view)) == sorted([in_flight, later])
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_events_that_come_while_the_registration_holds_the_sequencer_wait_for_its_end(
-    orders: EventStore, connect: Connect, mode: str, ends: str
+    orders: EventStore, connect: Connect, ends: str
 ) -> None:
     known, before, in_flight, later = ids_of_one_partition(orders.connection, 4)
     append_to(orders, known)
@@ -116,24 +118,27 @@ def test_events_that_come_while_the_registration_holds_the_sequencer_wait_for_it
     writer, registrar = connect(autocommit=False), connect(autocommit=False)
     append(EventStore(writer), in_flight)
     append_to(orders, before)
-    EventStore(registrar).register_view("v", mode=mode)  # gives `before` its offset
+    for mode in MODES:
+        EventStore(registrar).register_view(mode, mode=mode)  # gives `before` its offset
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, later)
     writer.commit()
     assert orders.sequence_events() == 0
     if ends == "commit":
         registrar.commit()
-        assert sorted(delivered(orders, "v", mode)) == sorted([in_flight, later])
+        expected = [in_flight, later]
     else:
         registrar.rollback()
         assert orders.sequence_events() == 3
-        orders.register_view("v", "-infinity", mode=mode)
-        assert sorted(delivered(orders, "v", mode)) == sorted([known, before, in_flight, later])
+        expected = [known, before, in_flight, later]
+        for mode in MODES:
+            orders.register_view(mode, "-infinity", mode=mode)
+    for view in MODES:
+        assert sorted(delivered(orders, view)) == sorted(expected)
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 def test_a_registration_while_somebody_else_sequences_misses_nothing_after_its_start(
-    orders: EventStore, connect: Connect, mode: str
+    orders: EventStore, connect: Connect
 ) -> None:
     known, before, in_flight, later = ids_of_one_partition(orders.connection, 4)
     append_to(orders, known)
@@ -144,16 +149,17 @@ def test_a_registration_while_somebody_else_sequences_misses_nothing_after_its_s
     append(EventStore(writer), in_flight)
     assert EventStore(sequencer).sequence_events() == 1
     orders.connection.execute("set lock_timeout = '2s'")
-    orders.register_view("v", since, mode=mode)
+    for mode in MODES:
+        orders.register_view(mode, since, mode=mode)
     writer.commit()
     append_to(orders, later)
     sequencer.commit()
-    assert sorted(delivered(orders, "v", mode)) == sorted([before, in_flight, later])
+    for view in MODES:
+        assert sorted(delivered(orders, view)) == sorted([before, in_flight, later])
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and_nothing_from_before(
-    orders: EventStore, connect: Connect, mode: str
+    orders: EventStore, connect: Connect
 ) -> None:
     ended = threading.Event()
     watcher = connect()
@@ -183,9 +189,10 @@ def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and
         store = EventStore(connect())
         for n in range(12):
             before = known()
-            store.register_view(f"v{n}", mode=mode)
+            view = f"{MODES[n % 2]}-{n}"
+            store.register_view(view, mode=MODES[n % 2])
             (first,) = append_to(store, f"after-{n}")
-            history[f"v{n}"] = before, first.offset
+            history[view] = before, first.offset
 
     history: dict[str, tuple[set[str], int]] = {}
     others = [start(partial(write, name)) for name in ("x", "y")] + [start(sequence) for _ in range(2)]
@@ -194,32 +201,27 @@ def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and
     finally:
         ended.set()
     for done in (registering, *others):
-        done.result(20)
+        done.result(patience())
     while orders.sequence_events():
         pass
     for view, (before, first) in history.items():
-        got = delivered(orders, view, mode)
+        got = delivered(orders, view)
         after = rows(orders.connection, 'select decider_id from event_store.events where "offset" >= %s', first)
         assert len(got) == len(set(got))
         assert not set(got) & before
         assert {row[0] for row in after} <= set(got)
 
 
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
 def test_an_append_that_is_in_flight_when_the_registration_begins_is_delivered_also_if_it_is_sequenced_meanwhile(
-    orders: EventStore, connect: Connect, mode: str
+    orders: EventStore, connect: Connect
 ) -> None:
     known, in_flight = ids_of_one_partition(orders.connection, 2)
     append_to(orders, known)
     orders.sequence_events()
-    gate, registrar, writer = connect(), connect(), connect(autocommit=False)
+    writer = connect(autocommit=False)
     append(EventStore(writer), in_flight)
-    gate.execute("select pg_advisory_lock(4711)")
-    stops_after_the_search(orders.connection, registrar)
-    registered = start(lambda: EventStore(registrar).register_view("v", mode=mode))
-    wait_blocked(orders.connection, registrar.info.backend_pid)
-    writer.commit()
-    assert orders.sequence_events() == 1
-    gate.execute("select pg_advisory_unlock(4711)")
-    registered.result(20)
-    assert delivered(orders, "v", mode) == [in_flight]
+    with searched(orders, connect):
+        writer.commit()
+        assert orders.sequence_events() == 1
+    for view in MODES:
+        assert delivered(orders, view) == [in_flight]

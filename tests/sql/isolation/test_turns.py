@@ -10,7 +10,7 @@ import pytest
 
 from millrace.resources.event_store import AppendedEvent, EventStore
 from tests.support.factories import Connect, append, at_once, new_event, rows, start, value, wait_blocked
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 Batch = Callable[[EventStore], list[AppendedEvent]]
 
@@ -55,7 +55,7 @@ def test_a_batch_that_lost_waits_for_its_turn_and_holds_nobody_up(
     assert [event.version for event in both(orders)] == [2, 1]  # who did not lose
     append(orders, "o-3")
     turns.rollback()
-    assert [event.version for event in losing.result(20)] == [3, 2]
+    assert [event.version for event in losing.result(patience())] == [3, 2]
     # nothing is locked once its transaction is over
     assert value(
         orders.connection, "select count(*) from (select from event_store.append_turns for update nowait) t"
@@ -74,7 +74,7 @@ def test_it_waits_for_no_turn(
     if written:
         append(loser, "o-0")
     losing = lose(orders, loser, EventStore(connect(autocommit=False)), batch)
-    assert losing.result(20)[0].version == 2
+    assert losing.result(patience())[0].version == 2
     loser.connection.commit()
     turns.rollback()
 
@@ -82,13 +82,13 @@ def test_it_waits_for_no_turn(
 def test_a_turn_is_of_its_streams_only(orders: EventStore, connect: Connect) -> None:
     """Another batch that lost, over other streams, goes on beside one that keeps its turn."""
     first, second = EventStore(connect(autocommit=False)), EventStore(connect())
-    lose(orders, first, EventStore(connect(autocommit=False)), both).result(20)
+    lose(orders, first, EventStore(connect(autocommit=False)), both).result(patience())
     holder = EventStore(connect(autocommit=False))
     append(holder, "o-3")
     losing = start(lambda: second.append_events([new_event("o-3"), new_event("o-4")]))
     wait_blocked(orders.connection, second.connection.info.backend_pid)
     holder.connection.commit()
-    assert [event.version for event in losing.result(20)] == [2, 1]
+    assert [event.version for event in losing.result(patience())] == [2, 1]
     first.connection.rollback()
 
 

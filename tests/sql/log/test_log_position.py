@@ -1,10 +1,23 @@
-"""Where an event is in the log."""
+"""Where an event is in the log, whether a position is missing, and what each log partition is."""
 
+from typing import LiteralString
 from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, LogPosition
-from tests.support.factories import Connect, append, append_many, append_to, buffers, ids_of_one_partition
+from tests.support.factories import (
+    Connect,
+    append,
+    append_many,
+    append_to,
+    buffers,
+    ids_of_one_partition,
+    refusal,
+    rows,
+    set_clock,
+    value,
+)
 
 
 def test_an_event_has_its_log_partition_at_once_and_its_position_when_it_is_sequenced(orders: EventStore) -> None:
@@ -31,7 +44,7 @@ def test_an_event_that_is_not_stored_has_no_place(orders: EventStore, connect: C
     assert orders.log_position(uuid4()) is None
 
 
-def test_a_purged_event_has_no_place(orders: EventStore) -> None:
+def test_a_purged_event_has_no_place_and_leaves_no_gap(orders: EventStore) -> None:
     first, _ = append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
@@ -39,6 +52,7 @@ def test_a_purged_event_has_no_place(orders: EventStore) -> None:
     archive.raise_low_water_mark(0, 1)
     assert archive.purge_events(0) == 1
     assert orders.log_position(first.event_id) is None
+    assert orders.log_gaps() == []
 
 
 def test_it_reads_a_few_pages_however_long_the_log_is(orders: EventStore) -> None:
@@ -49,3 +63,86 @@ def test_it_reads_a_few_pages_however_long_the_log_is(orders: EventStore) -> Non
     query = "select event_store.log_position(%s)"
     buffers(orders.connection, query, event.event_id)
     assert buffers(orders.connection, query, event.event_id) <= 20
+
+
+# Positions that are missing: there are none, unless something is broken
+
+
+def test_a_missing_position_is_told_while_it_is_among_the_newest(orders: EventStore) -> None:
+    append_to(orders, *["o-1"] * 10)
+    orders.sequence_events()
+    assert orders.log_gaps() == []
+    ((partition,),) = rows(orders.connection, "select distinct partition from event_store.event_log")
+    orders.connection.execute("delete from event_store.event_log where position = 5")
+    assert orders.log_gaps() == [partition]
+    assert orders.log_gaps(5) == [partition]
+    assert orders.log_gaps(4) == []
+    assert refusal(Malformed, lambda: orders.log_gaps(0)).detail == "v_recent is 0"
+
+
+# Log partitions: marks, size, activity, active views (B11)
+
+
+# B11
+
+
+def test_there_is_one_row_for_each_partition_with_its_marks_and_its_last_activity(bulk: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(bulk.connection, 1, partition=2)
+    for day in (1, 2):
+        set_clock(bulk.connection, f"2030-01-0{day} 00:00:00+00")
+        append_to(bulk, *[decider_id] * 3)
+    bulk.sequence_events()
+    info = bulk.partition_info()
+    assert [each.partition for each in info] == list(range(16))
+    assert (info[2].earliest_position, info[2].archived_position, info[2].high_water_mark, info[2].events) == (
+        0,
+        0,
+        6,
+        6,
+    )
+    assert info[2].last_activity == value(bulk.connection, "select max(created_at) from event_store.events")
+    assert (info[0].events, info[0].bytes, info[0].last_activity, info[0].unarchived_since) == (0, 0, None, None)
+    assert info[2].bytes > 0
+    first: LiteralString = "select min(created_at) from event_store.events"
+    assert info[2].unarchived_since == value(bulk.connection, first) < info[2].last_activity
+    ArchiveStore(bulk.connection).mark_archived(2, 5)
+    assert bulk.partition_info()[2].unarchived_since == info[2].last_activity
+    ArchiveStore(bulk.connection).mark_archived(2, 6)
+    assert bulk.partition_info()[2].unarchived_since is None
+
+
+def test_active_views_are_those_with_a_live_lease_or_an_event_in_flight(bulk: EventStore) -> None:
+    one, two = (ids_of_one_partition(bulk.connection, 1, partition)[0] for partition in (1, 2))
+    bulk.register_view("r", "-infinity")
+    bulk.register_view("idle", "-infinity", mode="bulk")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    append_to(bulk, one, two)
+    assert {each.active_views for each in bulk.partition_info()} == {0}
+    bulk.claim_batch("v", "me", 1, 60)
+    bulk.dispatch_events("r")
+    assert len(bulk.stream_events("r", 1, 30)) == 1
+    assert [each.active_views for each in bulk.partition_info()[:3]] == [0, 2, 0]
+    set_clock(bulk.connection, "2030-01-01 00:00:30+00")
+    assert [each.active_views for each in bulk.partition_info()[:3]] == [0, 1, 0]
+    set_clock(bulk.connection, "2030-01-01 00:01:00+00")
+    assert [each.active_views for each in bulk.partition_info()[:3]] == [0, 0, 0]
+
+
+def test_counts_stay_true_when_history_is_given_up(bulk: EventStore) -> None:
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 1) * 4)
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    activity = bulk.partition_info()[0].last_activity
+    ArchiveStore(bulk.connection).mark_archived(0, 4)
+    for mark in (3, 4):
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, mark)
+        for _ in range(2):
+            info = bulk.partition_info()[0]
+            assert (info.earliest_position, info.archived_position, info.high_water_mark, info.events) == (
+                mark,
+                4,
+                4,
+                4 - mark,
+            )
+            ArchiveStore(bulk.connection).purge_events(0)
+    assert info.bytes == 0
+    assert activity is not None

@@ -1,11 +1,11 @@
-"""Reading a log partition by its offsets."""
+"""Reading a log partition by its offsets, all of it or some kinds; which ranges it holds."""
 
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import EventStore
-from tests.support.factories import append_to, ids_of_one_partition
+from millrace.resources.event_store import AvailableRange, EventStore
+from tests.support.factories import append, append_many, append_to, buffers, ids_of_one_partition, rows
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def log(orders: EventStore) -> EventStore:
 # B6
 
 
-@pytest.mark.parametrize("purged", [False, True])
-def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore, purged: bool) -> None:
-    assert ArchiveStore(log.connection).purge_events(0) == 2 if purged else True
-    for from_position, limit, offsets in (
-        (2, 3, [2, 3, 4]),
-        (5, 3, [5, 6, 7]),
-        (5, 4, [5, 6, 7]),
-        (5, 2**63 - 1, [5, 6, 7]),
-        (8, 1, []),
-        (8, 2**63 - 1, []),
-    ):
-        assert [event.position for event in log.read_log(0, from_position, limit)] == offsets
+def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore) -> None:
+    for purged in (False, True):
+        assert ArchiveStore(log.connection).purge_events(0) == 2 if purged else True
+        for from_position, limit, offsets in (
+            (2, 3, [2, 3, 4]),
+            (5, 3, [5, 6, 7]),
+            (5, 4, [5, 6, 7]),
+            (5, 2**63 - 1, [5, 6, 7]),
+            (8, 1, []),
+            (8, 2**63 - 1, []),
+        ):
+            assert [event.position for event in log.read_log(0, from_position, limit)] == offsets
     assert log.read_log(1, 0) == []
 
 
@@ -54,3 +54,92 @@ def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
     for partition in (16, -1, None):
         with pytest.raises(UnknownPartition, match="Log partitions are 0 to 15"):
             log.read_log(partition, 0)  # type: ignore[arg-type]
+
+
+# For some deciders and events only
+
+
+@pytest.fixture
+def kinds(orders: EventStore) -> EventStore:
+    """Log partition 0 holds, twice: an order placed, an order paid, an invoice placed, an invoice paid."""
+    for decider_id in ids_of_one_partition(orders.connection, 2):
+        for decider in ("order", "invoice"):
+            placed = append(orders, decider_id, decider=decider)
+            append(orders, decider_id, placed.event_id, decider=decider, event="paid")
+    orders.sequence_events()
+    return orders
+
+
+def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> None:
+    for deciders, events, positions in (
+        (None, None, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ([], [], [0, 1, 2, 3, 4, 5, 6, 7]),
+        (["order"], None, [0, 1, 4, 5]),
+        (None, ["paid"], [1, 3, 5, 7]),
+        (["invoice"], ["paid"], [3, 7]),
+        (["order", "invoice"], ["paid", "placed"], [0, 1, 2, 3, 4, 5, 6, 7]),
+        (["unknown"], None, []),
+    ):
+        assert [event.position for event in kinds.read_log(0, 0, deciders=deciders, events=events)] == positions
+    assert [event.position for event in kinds.read_log(0, 0, 2, ["invoice"], ["paid"])] == [3, 7]
+    assert [event.position for event in kinds.read_log(0, 0, 1, ["invoice"], ["paid"])] == [3]
+    assert [event.position for event in kinds.read_log(0, 4, 1, ["invoice"], ["paid"])] == [7]
+    assert kinds.read_log(0, 8, 1, ["invoice"]) == []
+    with pytest.raises(Malformed):
+        kinds.read_log(0, 0, 0, ["order"])
+
+
+def test_it_reads_no_further_than_the_limit_needs(orders: EventStore) -> None:
+    append_many(orders.connection, 8000)
+    orders.sequence_events()
+    whole = "select event_store.read_log(0, 0, 1000000, '{order}')"
+    page = "select event_store.read_log(0, 100, 10, '{order}')"
+    assert len(rows(orders.connection, page)) == 10
+    assert buffers(orders.connection, page) < 100
+    assert buffers(orders.connection, whole) > 500
+
+
+# What each log partition holds, and whether it holds a range (B1, B6)
+
+
+def test_a_log_partition_holds_what_is_from_the_first_kept_offset_up_to_the_mark(log: EventStore) -> None:
+    assert log.available_offset_range(0) == [AvailableRange(0, 2, 8, 6)]
+    assert log.available_offset_range() == [
+        AvailableRange(0, 2, 8, 6),
+        *[AvailableRange(n, 0, 0, 0) for n in range(1, 16)],
+    ]
+    for partition in (16, -1):
+        with pytest.raises(UnknownPartition, match="Log partitions are 0 to 15"):
+            log.available_offset_range(partition)
+
+
+def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
+    (decider_id,) = ids_of_one_partition(orders.connection, 1)
+    for events, mark in ((5, 5), (3, 8)):
+        append_to(orders, *[decider_id] * events)
+        orders.sequence_events()
+        assert orders.available_offset_range(0) == [AvailableRange(0, 0, mark, mark)]
+    assert [event.position for event in orders.read_log(0, 0)] == list(range(8))
+
+
+def test_a_range_that_the_log_holds_is_valid_also_when_it_is_empty(log: EventStore) -> None:
+    for from_position, to_position in ((2, 8), (2, 2), (5, 6), (8, 8)):
+        log.validate_offset_range(0, from_position, to_position)
+    log.validate_offset_range(1, 0, 0)
+
+
+def test_a_range_that_it_does_not_hold_is_refused(log: EventStore) -> None:
+    for from_position, to_position, fault in (
+        (-1, 5, "-1 is negative"),
+        (1, 5, "1 lies below the earliest position"),
+        (5, 4, "the range ends at 4 before it begins at 5"),
+        (5, 9, "9 lies beyond the high-water mark"),
+        (9, 9, "9 lies beyond the high-water mark"),
+    ):
+        with pytest.raises(PositionOutOfRange, match=f"{fault}; earliest position 2, high-water mark 8"):
+            log.validate_offset_range(0, from_position, to_position)
+    for ends in ((None, 5), (5, None)):
+        with pytest.raises(Malformed, match="an end of the range is null"):
+            log.validate_offset_range(0, *ends)  # type: ignore[arg-type, unused-ignore]
+    with pytest.raises(UnknownPartition):
+        log.validate_offset_range(16, 0, 0)

@@ -1,19 +1,14 @@
 """The log's order: dense, in the order of commits, whoever is open, killed or restored."""
 
-import os
-import subprocess
-import tempfile
 import threading
 from functools import partial
-from pathlib import Path
 from random import Random
 
 import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import (
     Connect,
     LogEntry,
@@ -21,69 +16,19 @@ from tests.support.factories import (
     append_to,
     assert_dense_and_ordered,
     assert_log_holds_every_event_once,
-    assert_rising,
     at_once,
     ids_of_one_partition,
     new_event,
     read_log,
-    register_orders,
     rows,
-    set_clock,
     start,
     terminate,
     value,
     wait_blocked,
 )
-
-
-def mark(store: EventStore, partition: int = 0) -> int:
-    return int(
-        value(
-            store.connection,
-            "select high_water_mark from event_store.partitions where partition = %s",
-            partition,
-        )
-    )
-
+from tests.support.patience import patience
 
 # B1, B2
-
-
-def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    append_to(orders, *[decider_id] * 5)
-    assert orders.sequence_events() == 5
-    append_to(orders, *[decider_id] * 3)
-    assert orders.sequence_events() == 3
-    assert [entry.position for entry in read_log(orders.connection)] == list(range(8))
-    assert mark(orders) == 8
-    assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_rolled_back_append_leaves_no_hole(orders: EventStore, connect: Connect) -> None:
-    first, second, third = ids_of_one_partition(orders.connection, 3)
-    append(orders, first)
-    doomed = connect(autocommit=False)
-    append(EventStore(doomed), second)
-    append(orders, third)
-    doomed.rollback()
-    assert orders.sequence_events() == 2
-    assert [entry.decider_id for entry in read_log(orders.connection)] == [first, third]
-    assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_rolled_back_savepoint_leaves_no_hole_and_a_kept_one_its_event(orders: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    writer = EventStore(connection)
-    append(writer, "o-1")
-    with connection.transaction():
-        append(writer, "o-2")
-    with connection.transaction() as savepoint:
-        append(writer, "o-3")
-        raise psycopg.Rollback(savepoint)
-    connection.commit()
-    assert orders.sequence_events() == 2
-    assert_log_holds_every_event_once(orders.connection)
 
 
 def test_a_stream_stays_in_one_partition_for_all_deciders(orders: EventStore) -> None:
@@ -112,16 +57,6 @@ def test_the_partition_of_an_id_is_for_good(store: EventStore) -> None:
 
 
 FIXED_PARTITIONS = [7, 15, 6, 9]
-
-
-def test_a_call_with_nothing_new_writes_nothing(orders: EventStore, connect: Connect) -> None:
-    append(orders)
-    assert orders.sequence_events() == 1
-    before = rows(orders.connection, "select ctid::text, sequencer from event_store.sequencer")
-    idle = EventStore(connect())
-    set_clock(idle.connection, "2020-01-01 00:00:00+00")  # when somebody looked is noted twice a second at most
-    assert idle.sequence_events() == 0
-    assert rows(orders.connection, "select ctid::text, sequencer from event_store.sequencer") == before
 
 
 # A10
@@ -257,10 +192,10 @@ def test_a_tailing_reader_sees_dense_offsets_whoever_writes(
         open_here.commit()
         open_later.rollback()
         written.set()
-        seen = tailer.result(20)
+        seen = tailer.result(patience())
         elsewhere.rollback()
     for done in (*writers, *sequencers):
-        done.result(20)
+        done.result(patience())
     assert_dense_and_ordered(seen)
     assert len(seen) == value(orders.connection, "select count(*) from event_store.events") > 300
     assert len({entry.event_id for entry in seen}) == len(seen)
@@ -290,90 +225,9 @@ def test_a_sequencer_killed_while_it_writes_loses_and_doubles_nothing(orders: Ev
     assert orders.sequence_events() == 0  # the single writer's lock is taken
     terminate(orders.connection, doomed.info.backend_pid)
     blocker.rollback()
-    assert isinstance(killed.exception(20), psycopg.OperationalError)
+    assert isinstance(killed.exception(patience()), psycopg.OperationalError)
     assert orders.sequence_events() == 3
     assert_log_holds_every_event_once(orders.connection)
-
-
-def dump_and_restore(source: str, target: str) -> None:
-    """Copy a database as an operator would."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
-    with tempfile.TemporaryDirectory(prefix="dump-") as directory:
-        dump = str(Path(directory) / "dump")
-        commands: list[list[str]] = [
-            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", source],
-            [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
-        ]
-        for command in commands:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-
-
-def transaction_id(connection: psycopg.Connection) -> int:
-    return int(value(connection, "select pg_current_xact_id()::text::bigint"))
-
-
-def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
-    number = max(up_to - transaction_id(connection), 0)
-    connection.execute(
-        "create or replace procedure use_up(n int) language plpgsql as "
-        "$$ begin for i in 1..n loop perform pg_current_xact_id(); commit; end loop; end $$"
-    )
-    connection.execute("call use_up(%s)", (number,))
-
-
-@pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
-def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
-    orders: EventStore, dsn: str, connect: Connect, younger: str
-) -> None:
-    if younger != "older":
-        use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
-    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
-    assert orders.sequence_events() == 30
-    in_flight = connect(autocommit=False)
-    append(EventStore(in_flight), "in-flight")
-    append_to(orders, *[f"o-{n % 7}" for n in range(20)])
-    orders.sequence_events()
-    in_flight.commit()  # in progress in the stored snapshot, committed in the dump
-    append_to(orders, *[f"o-{n % 7}" for n in range(20)])  # not sequenced in the dump
-    before = read_log(orders.connection)
-    assert len(before) == 50
-    there = transaction_id(orders.connection)
-
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory)) as cluster,
-    ):
-        cluster.create_database("new")
-        migrate(cluster.dsn("new"))  # the roles, which the dump names
-        cluster.create_database("restored")
-        if younger == "older":
-            with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
-                use_up_transaction_ids(admin, there + 1000)
-        dump_and_restore(dsn, cluster.dsn("restored"))
-        validate(cluster.dsn("restored"))
-        assert not migrate(cluster.dsn("restored")).functions_replaced
-        with psycopg.connect(cluster.dsn("restored"), autocommit=True) as connection:
-            restored = EventStore(connection)
-            if younger == "overtaken before it is sequenced":
-                append_to(restored, *[f"new-{n}" for n in range(10)])
-                assert transaction_id(connection) < there - 1000
-                use_up_transaction_ids(connection, there + 1000)
-            for _ in range(3):
-                append_to(restored, *[f"o-{n}" for n in range(9)])
-                restored.sequence_events()
-            while restored.sequence_events():
-                pass
-            assert_log_holds_every_event_once(connection)
-            after = read_log(connection)
-            assert set(before) <= set(after)
-            offsets = [event.offset for event in restored.get_events("o-1", "order")]
-            assert_rising(offsets)
-            # transaction ids of the old cluster come up again here: nothing may be sequenced twice
-            use_up_transaction_ids(connection, there + 2000)
-            append_to(restored, "o-1", "o-2")
-            assert restored.sequence_events() == 2
-            assert_log_holds_every_event_once(connection)
 
 
 def pretend_younger_cluster(connection: psycopg.Connection) -> None:
@@ -389,7 +243,7 @@ def test_events_committed_while_the_sequencer_is_rebased_are_not_lost(orders: Ev
     wait_blocked(orders.connection, rebasing.info.backend_pid)
     append_to(orders, "o-3", "o-1")
     blocker.rollback()
-    rebased.result(20)
+    rebased.result(patience())
     while orders.sequence_events():
         pass
     assert_log_holds_every_event_once(orders.connection)
@@ -421,18 +275,3 @@ def test_a_rebase_beside_an_open_transaction_inverts_no_stream(orders: EventStor
     while orders.sequence_events():
         pass
     assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_template_clone_goes_on_where_it_was(orders: EventStore) -> None:
-    """Every test database is such a clone; it is the same cluster, so nothing is re-based."""
-    notices: list[str | None] = []
-    orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
-    append(orders)
-    assert orders.sequence_events() == 1
-    assert notices == []
-
-
-def test_events_of_a_registered_store_only(store: EventStore) -> None:
-    assert store.sequence_events() == 0
-    append(register_orders(store))
-    assert store.sequence_events() == 1

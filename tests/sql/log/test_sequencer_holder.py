@@ -1,17 +1,12 @@
 """Who holds up the whole log with an open transaction."""
 
-from collections.abc import Callable
-
-import psycopg
-
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up, said_of
-from tests.support.factories import append_to, rows, start, value, wait_blocked
+from tests.support.factories import Connect, append_to, rows, start, value, wait_blocked
+from tests.support.patience import patience
 
 
-def test_an_open_transaction_that_sequenced_is_named_with_its_login(
-    orders: EventStore, connect: Callable[..., psycopg.Connection]
-) -> None:
+def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: EventStore, connect: Connect) -> None:
     append_to(orders, "o-1")
     assert orders.sequencer_holder() is None
     assert held_up(orders) is None
@@ -33,7 +28,7 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(
     assert orders.sequence_events() == 2
 
 
-def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Callable[..., psycopg.Connection]) -> None:
+def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Connect) -> None:
     holder, waiting = connect(autocommit=False), connect()
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
@@ -42,12 +37,10 @@ def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Cal
     wait_blocked(orders.connection, waiting.info.backend_pid)
     assert rows(orders.connection, "select pid from event_store.sequencer_holder()") == [(holder.info.backend_pid,)]
     holder.rollback()
-    waits.result(20)
+    waits.result(patience())
 
 
-def test_calls_that_follow_each_other_hold_nothing_up(
-    orders: EventStore, connect: Callable[..., psycopg.Connection]
-) -> None:
+def test_calls_that_follow_each_other_hold_nothing_up(orders: EventStore, connect: Connect) -> None:
     other = EventStore(connect(autocommit=False))
 
     class Busy(EventStore):
@@ -63,9 +56,7 @@ def test_calls_that_follow_each_other_hold_nothing_up(
     other.connection.rollback()
 
 
-def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(
-    orders: EventStore, connect: Callable[..., psycopg.Connection]
-) -> None:
+def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(orders: EventStore, connect: Connect) -> None:
     with connect(autocommit=False) as other:
         other.execute("select * from event_store.sequencer_holder()")
         append_to(EventStore(other), "o-1")

@@ -15,7 +15,7 @@ from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, P
 from millrace.resources.event_store import Lease, StreamFailure
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
-    PATIENCE_S,
+    LIMIT_S,
     Life,
     Seek,
     consumers,
@@ -29,6 +29,8 @@ from tests.support.views.view_lives import (
 from tests.support.views.view_model import PARTITIONS, Consumer, Held, Name, Stream
 
 cuts = st.lists(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2, -1, 99]), min_size=PARTITIONS, max_size=PARTITIONS)
+maybe_cuts = st.none() | cuts
+failing = st.sets(stream_numbers, max_size=3)
 
 
 class BulkLife(Life):
@@ -40,9 +42,10 @@ class BulkLife(Life):
         return self.mode == "bulk"
 
     @precondition(is_bulk)
-    @rule(number=consumers, limit=st.sampled_from([1, 2, 5, 1000]), seconds=durations)
-    def claim(self, number: int, limit: int, seconds: int) -> None:
-        self.take_batch(self.consumers[number], limit, seconds)
+    @rule(number=consumers, limit=st.sampled_from([1000, 1, 2, 5]), seconds=durations, cuts=maybe_cuts, failing=failing)
+    def claim(self, number: int, limit: int, seconds: int, cuts: list[int] | None, failing: set[int]) -> None:
+        if self.take_batch(self.consumers[number], limit, seconds) and cuts:
+            self.commit(number, 0, cuts, failing)
 
     @precondition(is_bulk)
     @rule(number=consumers, other=consumers)
@@ -100,8 +103,10 @@ class BulkLife(Life):
         return claimed
 
     @precondition(is_bulk)
-    @rule(number=consumers, partition=partitions, seconds=durations)
-    def claim_for_rebuild(self, number: int, partition: int, seconds: int) -> None:
+    @rule(number=consumers, partition=partitions, seconds=durations, cuts=maybe_cuts, failing=failing)
+    def claim_for_rebuild(
+        self, number: int, partition: int, seconds: int, cuts: list[int] | None, failing: set[int]
+    ) -> None:
         consumer = self.consumers[number]
         if any(t.leased or partition in t.leases for t in self.transactions() if t is not consumer.transaction):
             return  # this would wait
@@ -125,6 +130,8 @@ class BulkLife(Life):
         }
         self.leases[partition] = Held(lease, consumer.name, self.now + seconds, delivers, set(), rebuilds=True)
         self.claims.append([self.leases[partition]])
+        if cuts:
+            self.commit(number, 0, cuts, failing)
 
     def rebuilt(self, consumer: Consumer, held: Held, failed: set[Name]) -> None:
         """Settle every stream of the rebuilt log partition, locked or not, but for those that fail again."""
@@ -164,12 +171,7 @@ class BulkLife(Life):
             assert call() == {name: [entry.offset for entry in entries] for name, entries in held.delivers.items()}
 
     @precondition(lambda self: self.is_bulk() and self.claims)
-    @rule(
-        number=consumers,
-        pick=picks,
-        cuts=cuts,
-        failing=st.sets(stream_numbers, max_size=3),
-    )
+    @rule(number=consumers, pick=picks, cuts=cuts, failing=failing)
     def commit(self, number: int, pick: int, cuts: list[int], failing: set[int]) -> None:
         """Commit a claim, or less of it or more, by its owner or by anybody else, with streams that fail."""
         consumer = self.consumers[number]
@@ -334,6 +336,8 @@ class BulkLife(Life):
             self.the_store_and_the_model_agree_on_what_is_pending()
 
 
-@pytest.mark.timeout(PATIENCE_S)
-def test_every_wanted_event_of_a_bulk_view_is_acknowledged_once_in_order(connect: Connect) -> None:
-    live(BulkLife, connect)
+@pytest.mark.timeout(LIMIT_S)
+def test_every_wanted_event_of_a_bulk_view_is_acknowledged_once_in_order(
+    connect: Connect, pytestconfig: pytest.Config
+) -> None:
+    live(BulkLife, connect, pytestconfig)

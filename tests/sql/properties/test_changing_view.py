@@ -13,7 +13,7 @@ from millrace.resources.event_store import Lease, StreamFailure
 from tests.sql.properties.test_bulk_view import BulkLife
 from tests.sql.properties.test_rows_view import RowsLife
 from tests.support.factories import Connect, refusal
-from tests.support.views.view_lives import PATIENCE_S, consumers, live, picks, stream_numbers
+from tests.support.views.view_lives import LIMIT_S, consumers, live, picks, stream_numbers
 
 
 class ChangingLife(RowsLife, BulkLife):
@@ -80,6 +80,8 @@ class ChangingLife(RowsLife, BulkLife):
         (RowsLife if self.mode == "rows" else BulkLife).drain(self)
 
 
-@pytest.mark.timeout(PATIENCE_S)
-def test_every_wanted_event_of_a_view_that_changes_its_mode_is_acknowledged_once_in_order(connect: Connect) -> None:
-    live(ChangingLife, connect)
+@pytest.mark.timeout(LIMIT_S)
+def test_every_wanted_event_of_a_view_that_changes_its_mode_is_acknowledged_once_in_order(
+    connect: Connect, pytestconfig: pytest.Config
+) -> None:
+    live(ChangingLife, connect, pytestconfig)

@@ -7,11 +7,9 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import fetched, view
+from tests.sql.rows.test_stream_events import fetched
 from tests.support.factories import Connect, append, pump, set_clock, value
 from tests.support.patience import wait_until
-
-__all__ = ["view"]
 
 CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
     "bound parameters": lambda c: c.execute("select * from event_store.stream_events(%s, %s::int)", ("v", 10)),
@@ -23,17 +21,16 @@ CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("autocommit", [True, False])
-def test_the_first_call_of_a_store_without_a_sequencer_has_the_events(
-    view: EventStore, connect: Connect, call: str, autocommit: bool
+def test_every_call_of_a_store_without_a_sequencer_has_the_events_however_soon_it_follows(
+    view: EventStore, connect: Connect
 ) -> None:
-    """Also the second one, however soon it follows."""
-    consumer = connect(autocommit=autocommit)
-    for stream in ("a", "b"):
-        append(view, stream)
-        assert len(CALLS[call](consumer).fetchall()) == 1
-        consumer.commit()
+    for autocommit in (True, False):
+        for name, call in CALLS.items():
+            consumer = connect(autocommit=autocommit)
+            for stream in ("a", "b"):
+                append(view, f"{name} {autocommit} {stream}")
+                assert len(call(consumer).fetchall()) == 1, name
+                consumer.commit()
 
 
 def test_a_transaction_that_idles_after_it_sequenced_is_ended_by_postgres(view: EventStore, connect: Connect) -> None:
@@ -49,13 +46,14 @@ def test_a_transaction_that_idles_after_it_sequenced_is_ended_by_postgres(view: 
     assert value(consumer, "show idle_in_transaction_session_timeout") == before
 
 
-@pytest.mark.parametrize(("own", "then"), [("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")])
-def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect, own: str, then: str) -> None:
-    consumer = connect(autocommit=False)
-    consumer.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", (own,))
-    append(view, "a")
-    assert len(EventStore(consumer).stream_events("v", 10)) == 1
-    assert value(consumer, "show idle_in_transaction_session_timeout") == then
+def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect) -> None:
+    for own, then in (("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")):
+        consumer = connect(autocommit=False)
+        consumer.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", (own,))
+        append(view, own)
+        assert len(EventStore(consumer).stream_events("v", 10)) == 1
+        assert value(consumer, "show idle_in_transaction_session_timeout") == then
+        consumer.commit()
 
 
 def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_long(
@@ -82,22 +80,26 @@ def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_lo
 def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
     view: EventStore, connect: Connect, isolation: psycopg.IsolationLevel
 ) -> None:
+    consumer = connect(autocommit=False)
+    consumer.isolation_level = isolation
+    for connection in (view.connection, consumer):
+        set_clock(connection, "2030-01-01 00:00:00+00")
+    consumer.commit()
     pump(view, "v")
     view.attend_log(10)
     append(view, "a")
-    consumer = connect(autocommit=False)
-    consumer.isolation_level = isolation
     assert EventStore(consumer).stream_events("v", 10) == []
     assert value(consumer, "show idle_in_transaction_session_timeout") != "10s"
     assert view.sequence_events() == 1  # nobody holds the sequencer's row
 
 
 def test_who_only_says_that_it_sequences_keeps_nobody_from_it(view: EventStore) -> None:
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
     pump(view, "v")
     view.attend_log(10)
     append(view, "a")
     assert fetched(view) == []
-    set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=3)).isoformat())
+    set_clock(view.connection, "2030-01-01 00:00:03+00")
     assert len(fetched(view)) == 1
 
 

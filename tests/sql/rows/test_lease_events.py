@@ -1,16 +1,12 @@
 """Deliveries that are fenced: a token with each, and no answer counts that comes late."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from uuid import uuid4
 
-import pytest
-
-from millrace.resources.errors import Malformed, MillraceError, NotInFlight, UnknownView, WrongMode
+from millrace.resources.errors import Malformed, NotInFlight, UnknownView
 from millrace.resources.event_store import EventStore, LeasedEvent
-from tests.sql.events.test_append_event import COLUMNS
-from tests.sql.rows.test_ack_event import locks
-from tests.sql.rows.test_stream_events import view
+from tests.sql.rows.test_answers import locks
 from tests.support.factories import (
     Connect,
     append,
@@ -18,16 +14,13 @@ from tests.support.factories import (
     at_once,
     pump,
     refusal,
-    rows,
     set_clock,
     start,
     take_over,
     terminate,
-    value,
     wait_blocked,
 )
-
-__all__ = ["view"]
+from tests.support.patience import patience
 
 Answer = Callable[[EventStore, LeasedEvent, int | None], object]
 
@@ -39,7 +32,22 @@ ANSWERS: dict[str, Answer] = {
     "extend_lock": lambda s, e, token: s.extend_lock("v", e.decider_id, e.offset, 60, token),
 }
 
-each_answer = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+
+def settle(store: EventStore) -> None:
+    """Let every lock and wait be over, acknowledge what is left, and go on at the wall's time."""
+    set_clock(store.connection, "2040-01-01 00:00:00+00")
+    while events := store.lease_events("v", 100, 1):
+        store.ack_events("v", [event.offset for event in events], [event.lease_token for event in events])
+    set_clock(store.connection, "")
+
+
+def each_answer(store: EventStore) -> Iterator[tuple[str, Answer]]:
+    """Yield each answer, with a new stream that has one event to deliver."""
+    for name, answer in ANSWERS.items():
+        settle(store)
+        append_to(store, name)
+        pump(store, "v")
+        yield name, answer
 
 
 def test_each_delivery_has_its_own_token_and_says_which_one_it_is(view: EventStore) -> None:
@@ -55,138 +63,60 @@ def test_each_delivery_has_its_own_token_and_says_which_one_it_is(view: EventSto
     assert min(event.lease_token for event in second) > max(event.lease_token for event in first)
 
 
-def test_the_token_of_the_delivery_answers_from_any_session(view: EventStore, connect: Connect) -> None:
-    append(view, "a")
-    pump(view, "v")
-    _, held = take_over(view, EventStore(connect()))
-    third = EventStore(connect())
-    (lock,) = third.ack_event("v", "a", held.offset, held.lease_token)
-    assert lock.last_offset == held.offset
-
-
 # A12
 
 
-@each_answer
-def test_a_late_answer_with_its_token_changes_nothing_and_says_so(
-    view: EventStore, connect: Connect, answer: Answer
+def test_a_late_answer_with_its_token_changes_nothing_and_the_new_holders_counts_with_and_without_its_own(
+    view: EventStore, connect: Connect
 ) -> None:
-    append_to(view, "a", "a")
-    pump(view, "v")
-    holder = EventStore(connect())
-    late, held = take_over(view, holder)
-    before = locks(view)
-    refused = refusal(NotInFlight, lambda: answer(view, late, late.lease_token))
-    assert f"in flight {held.offset} for somebody else" in str(refused.detail)
-    assert locks(view) == before
-    holder.ack_event("v", "a", held.offset)
+    for with_token in (True, False):
+        for name, answer in each_answer(view):
+            holder, third = EventStore(connect()), EventStore(connect())
+            late, held = take_over(view, holder)
+            before = locks(view)
+            refused = refusal(NotInFlight, partial(answer, view, late, late.lease_token))
+            assert f"in flight {held.offset} for somebody else" in str(refused.detail)
+            assert locks(view) == before
+            # behind a connection pool a session says nothing of who answers
+            set_clock(third.connection, "2030-01-01 00:10:59+00")
+            assert answer(third, held, held.lease_token if with_token else None), name
 
 
-@each_answer
-def test_an_answer_without_token_counts_from_any_session_while_the_lock_lasts(
-    view: EventStore, connect: Connect, answer: Answer
-) -> None:
-    """Behind a connection pool a session says nothing of who answers."""
-    append(view, "a")
-    pump(view, "v")
-    _, held = take_over(view, EventStore(connect()))
-    third = EventStore(connect())
-    set_clock(third.connection, "2030-01-01 00:10:59+00")
-    assert answer(third, held, None)
+def test_after_the_lock_ended_an_answer_counts_with_its_token_only_while_nobody_took_over(view: EventStore) -> None:
+    for name, answer in each_answer(view):
+        set_clock(view.connection, "2030-01-01 00:00:00+00")
+        (event,) = view.lease_events("v", 1, 60)
+        before = locks(view)
+        for token in (event.lease_token + 1, 0, -1, 2**63 - 1):  # never given
+            refused = refusal(NotInFlight, partial(answer, view, event, token))
+            assert f"lease token {token}" in str(refused.detail)
+        set_clock(view.connection, "2030-01-01 00:01:00+00")
+        refused = refusal(NotInFlight, partial(answer, view, event, None))
+        assert "but its lock ended at 2030-01-01 00:01:00" in str(refused.detail)
+        assert locks(view) == before
+        set_clock(view.connection, "2030-01-02 00:00:00+00")
+        assert answer(view, event, event.lease_token), name
 
 
-@each_answer
-def test_an_answer_without_token_after_the_lock_ended_is_refused_and_says_so(view: EventStore, answer: Answer) -> None:
-    append(view, "a")
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
-    (event,) = view.lease_events("v", 1, 60)
-    before = locks(view)
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
-    refused = refusal(NotInFlight, lambda: answer(view, event, None))
-    assert "but its lock ended at 2030-01-01 00:01:00" in str(refused.detail)
-    assert locks(view) == before
-    assert answer(view, event, event.lease_token)
-
-
-@each_answer
-@pytest.mark.parametrize("with_token", [False, True])
-def test_the_new_holder_answers_with_or_without_its_token(
-    view: EventStore, connect: Connect, answer: Answer, with_token: bool
-) -> None:
-    append(view, "a")
-    pump(view, "v")
-    holder = EventStore(connect())
-    _, held = take_over(view, holder)
-    assert answer(holder, held, held.lease_token if with_token else None)
-
-
-@each_answer
-def test_a_token_that_was_never_given_answers_nothing(view: EventStore, answer: Answer) -> None:
-    append(view, "a")
-    pump(view, "v")
-    (event,) = view.lease_events("v")
-    before = locks(view)
-    for token in (event.lease_token + 1, 0, -1, 2**63 - 1):
-        refused = refusal(NotInFlight, partial(answer, view, event, token))
-        assert f"lease token {token}" in str(refused.detail)
-    assert locks(view) == before
-
-
-@each_answer
-def test_an_answer_after_the_lock_ended_counts_while_nobody_took_over(view: EventStore, answer: Answer) -> None:
-    append(view, "a")
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
-    (event,) = view.lease_events("v", 1, 60)
-    set_clock(view.connection, "2030-01-02 00:00:00+00")
-    assert answer(view, event, event.lease_token)
-
-
-def test_a_session_that_took_over_from_itself_is_fenced_by_its_tokens(view: EventStore) -> None:
-    append(view, "a")
-    pump(view, "v")
-    late, held = take_over(view, view)
-    refusal(NotInFlight, lambda: view.ack_event("v", "a", late.offset, late.lease_token))
-    view.ack_event("v", "a", held.offset, held.lease_token)
-
-
-@each_answer
-@pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(
-    view: EventStore, connect: Connect, answer: Answer, end: str
-) -> None:
-    append(view, "a")
-    pump(view, "v")
-    former, holder = EventStore(connect()), EventStore(connect(autocommit=False))
-    set_clock(former.connection, "2030-01-01 00:00:00+00")
-    (late,) = former.lease_events("v", 1, 60)
-    set_clock(holder.connection, "2030-01-01 00:01:00+00")
-    holder.connection.commit()
-    (held,) = holder.lease_events("v", 1, 60)
-    answered = start(lambda: answer(former, late, late.lease_token))
-    wait_blocked(view.connection, former.connection.info.backend_pid)
-    if end == "commit":
-        holder.connection.commit()
-        refusal(NotInFlight, lambda: answered.result(20))
-        holder.ack_event("v", "a", held.offset)
-    else:
-        holder.connection.rollback()
-        assert answered.result(20)
-
-
-# A20
-
-
-def test_two_consumers_at_once_never_hold_the_same_stream(view: EventStore, connect: Connect) -> None:
-    append_to(view, *[f"o-{n}" for n in range(40)])
-    pump(view, "v")
-    stores = [EventStore(connect()) for _ in range(4)]
-    results = [result.result() for result in at_once([partial(s.lease_events, "v", 15) for s in stores])]
-    held = [event.decider_id for events in results for event in events]
-    assert len(held) == len(set(held))
-    held += [event.decider_id for event in view.lease_events("v", 100)]
-    assert sorted(held) == sorted({f"o-{n}" for n in range(40)})
+def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: EventStore, connect: Connect) -> None:
+    for ends in ("commit", "rollback"):
+        for _, answer in each_answer(view):
+            former, holder = EventStore(connect()), EventStore(connect(autocommit=False))
+            set_clock(former.connection, "2030-01-01 00:00:00+00")
+            (late,) = former.lease_events("v", 1, 60)
+            set_clock(holder.connection, "2030-01-01 00:01:00+00")
+            holder.connection.commit()
+            (held,) = holder.lease_events("v", 1, 60)
+            answered = start(partial(answer, former, late, late.lease_token))
+            wait_blocked(view.connection, former.connection.info.backend_pid)
+            if ends == "commit":
+                holder.connection.commit()
+                refusal(NotInFlight, partial(answered.result, patience()))
+                holder.ack_event("v", late.decider_id, held.offset)
+                holder.connection.commit()
+            else:
+                holder.connection.rollback()
+                assert answered.result(patience())
 
 
 # A21
@@ -230,17 +160,6 @@ def test_a_dead_letter_says_what_went_wrong_before_its_last_consumer_died(view: 
     assert letter.last_error == "The lock ended without an answer, at delivery 2. Before that: no such customer"
 
 
-def test_what_is_given_back_is_no_attempt_however_often(view: EventStore) -> None:
-    view.register_view("v", max_attempts=2)
-    append(view, "a")
-    pump(view, "v")
-    for _ in range(5):
-        (event,) = view.lease_events("v")
-        assert event.attempt == 1
-        view.nack_event("v", "a", event.offset, event.lease_token)
-    assert view.dead_letters("v") == []
-
-
 def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -> None:
     view.register_view("v", max_attempts=1)
     append_to(view, "dies", "waits")
@@ -258,23 +177,21 @@ def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -
 # Killed in the middle
 
 
-@each_answer
 def test_a_session_that_is_killed_in_the_middle_of_its_answer_changes_nothing(
-    view: EventStore, connect: Connect, answer: Answer
+    view: EventStore, connect: Connect
 ) -> None:
-    append(view, "a")
-    pump(view, "v")
-    consumer, gate = connect(), connect(autocommit=False)
-    (event,) = EventStore(consumer).lease_events("v")
-    before = locks(view)
-    gate.execute("select from event_store.stream_locks for update")
-    answered = start(lambda: answer(EventStore(consumer), event, event.lease_token))
-    wait_blocked(view.connection, consumer.info.backend_pid)
-    terminate(view.connection, consumer.info.backend_pid)
-    assert answered.exception(20) is not None
-    gate.rollback()
-    assert locks(view) == before
-    assert answer(view, event, event.lease_token)
+    for _, answer in each_answer(view):
+        consumer, gate = connect(), connect(autocommit=False)
+        (event,) = EventStore(consumer).lease_events("v")
+        before = locks(view)
+        gate.execute("select from event_store.stream_locks for update")
+        answered = start(partial(answer, EventStore(consumer), event, event.lease_token))
+        wait_blocked(view.connection, consumer.info.backend_pid)
+        terminate(view.connection, consumer.info.backend_pid)
+        assert answered.exception(patience()) is not None
+        gate.rollback()
+        assert locks(view) == before
+        assert answer(view, event, event.lease_token)
 
 
 def test_an_answer_that_is_given_twice_at_once_counts_once(view: EventStore, connect: Connect) -> None:
@@ -288,81 +205,16 @@ def test_an_answer_that_is_given_twice_at_once_counts_once(view: EventStore, con
         assert sorted(type(error).__name__ for error in errors) == ["NoneType", "NotInFlight", "NotInFlight"]
 
 
-# Arguments
+# Transactions and arguments
 
 
-def test_calls_in_one_transaction_see_each_other_and_commit_together(view: EventStore, connect: Connect) -> None:
-    first, second, third = append_to(view, "a", "a", "a")
-    pump(view, "v")
-    connection = connect(autocommit=False)
-    store = EventStore(connection)
-    for expected in (first, second):
-        (event,) = store.lease_events("v", 10)
-        assert event.offset == expected.offset
-        store.extend_lock("v", "a", event.offset, 60, event.lease_token)
-        store.ack_event("v", "a", event.offset, event.lease_token)
-    (event,) = store.lease_events("v", 10)
-    store.fail_event("v", "a", event.offset, "no", event.lease_token)
-    assert store.lease_events("v", 10) == []
-    assert value(view.connection, "select last_offset < %s from event_store.stream_locks", first.offset)
-    connection.commit()
-    assert rows(view.connection, "select last_offset, last_error, attempts from event_store.stream_locks") == [
-        (second.offset, "no", 1)
-    ]
-    assert event.offset == third.offset
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("unknown",), UnknownView),
-        ((None,), UnknownView),
-        (("bulk",), WrongMode),
-        (("v", 0), Malformed),
-        (("v", -1), Malformed),
-        (("v", None), Malformed),
-        (("v", 1, 0), Malformed),
-        (("v", 1, -5), Malformed),
-        (("v", 1, 3601), Malformed),
-    ],
-)
-def test_a_wrong_request_is_refused(view: EventStore, arguments: tuple[str], error: type[MillraceError]) -> None:
-    view.register_view("bulk", mode="bulk")
-    refusal(error, lambda: view.lease_events(*arguments))
-
-
-@pytest.mark.parametrize(("limit", "seconds"), [(2**31 - 1, 3600), (1, 1)])
-def test_the_largest_and_smallest_requests_are_served(view: EventStore, limit: int, seconds: int) -> None:
-    append(view, "a")
-    pump(view, "v")
-    (event,) = view.lease_events("v", limit, seconds)
-    view.ack_event("v", "a", event.offset, event.lease_token)
-
-
-@pytest.mark.parametrize("call", ["ack_event", "nack_event", "schedule_nack_event"])
-def test_answers_take_uuids_and_named_tokens(view: EventStore, call: str) -> None:
-    decider_id = uuid4()
-    append(view, str(decider_id))
-    pump(view, "v")
-    (event,) = view.lease_events("v")
-    delay = "v_milliseconds => 5, " if call == "schedule_nack_event" else ""
-    query = f"""
-        select last_offset from event_store.{call}(
-          v_view => 'v', v_decider_id => %s, {delay}v_offset => %s, v_lease_token => %s
-        )
-    """
-    arguments = (decider_id, event.offset, event.lease_token)
-    ((last_offset,),) = view.connection.execute(query.encode(), arguments).fetchall()
-    assert (last_offset == event.offset) == (call == "ack_event")
-
-
-def test_it_is_called_with_named_arguments(view: EventStore) -> None:
-    append(view, str(uuid4()))
-    pump(view, "v")
-    cursor = view.connection.execute(
-        "select * from event_store.lease_events(v_view => 'v', v_limit => 10, v_lock_s => 300)"
-    )
-    assert cursor.description is not None
-    assert [column.name for column in cursor.description] == [*COLUMNS, "version", "metadata", "lease_token", "attempt"]
-    assert len(cursor.fetchall()) == 1
-    assert view.connection.execute("select * from event_store.lease_events('v')").fetchall() == []
+def test_a_malformed_request_is_refused_and_the_largest_and_smallest_are_served(view: EventStore) -> None:
+    for limit, seconds in ((0, 60), (-1, 60), (None, 60), (1, 0), (1, -5), (1, 3601)):
+        refusal(Malformed, partial(view.lease_events, "v", limit, seconds))  # type: ignore[arg-type]
+        refusal(Malformed, partial(view.stream_events, "v", limit, seconds))  # type: ignore[arg-type]
+    refusal(UnknownView, partial(view.lease_events, None))  # type: ignore[arg-type]
+    for limit, seconds in ((2**31 - 1, 3600), (1, 1)):
+        append(view, f"o-{limit}")
+        pump(view, "v")
+        (event,) = view.lease_events("v", limit, seconds)
+        view.ack_event("v", event.decider_id, event.offset, event.lease_token)

@@ -10,25 +10,21 @@ import pytest
 
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
-from tests.support.factories import append_to, at_once, pump, refusal, rows, set_clock
-from tests.support.patience import wait_until
+from tests.support.factories import append_to, pump, refusal, rows, set_clock
 from tests.support.views.pooler import PROGRAM, pooled
-
-__all__ = ["view"]
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 
 Client = Callable[[], EventStore]
 
 
-@pytest.fixture(params=[1, 2], ids=["one session for all", "two sessions"])
-def client(dsn: str, view: EventStore, request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Yield a maker of clients that share sessions."""
+@pytest.fixture
+def client(dsn: str, view: EventStore) -> Iterator[Client]:
+    """Yield a maker of clients that share one session."""
     assert view.is_registered("v")
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, ExitStack() as opened:
-        address = opened.enter_context(pooled(dsn, Path(folder), request.param))
+        address = opened.enter_context(pooled(dsn, Path(folder), 1))
         yield lambda: EventStore(
             opened.enter_context(psycopg.connect(address, autocommit=True, prepare_threshold=None))
         )
@@ -64,32 +60,6 @@ def test_a_late_answer_with_its_token_is_refused_though_both_clients_share_a_ses
     holder.ack_event("v", "a", held.offset, held.lease_token)
 
 
-def test_consumers_behind_a_pool_take_every_event_once_and_count_by_their_names(
-    view: EventStore, client: Client
-) -> None:
-    append_to(view, *[f"o-{n % 10}" for n in range(50)])
-    pump(view, "v")
-    taken: list[int] = []
-
-    def consume(name: str) -> Callable[[], None]:
-        store = client()
-
-        def work() -> None:
-            store.attach_consumer("v", name)
-            while events := store.stream_events("v", 3):
-                taken.extend(store.ack_events("v", [event.offset for event in events]))
-                store.attach_consumer("v", name)
-
-        return work
-
-    for result in at_once([consume(name) for name in ("one", "two")]):
-        result.result()
-    wait_until(lambda: not view.stream_events("v"), "nothing is left")
-    assert sorted(taken) == sorted(set(taken))
-    assert len(taken) == 50
-    assert [poll.consumers for poll in view.poll_views() if poll.view == "v"] == [2]
-
-
 def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> None:
     view.register_view("b", "-infinity", mode="bulk")
     append_to(view, "a")
@@ -97,3 +67,5 @@ def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> 
     consumer.attach_consumer("b", "run 1")
     consumer.commit_batch("b", consumer.claim_batch("b", "run 1"))
     assert rows(view.connection, "select from pg_locks where locktype = 'advisory'") == []
+    client().attach_consumer("b", "run 2")  # counts by its name
+    assert [poll.consumers for poll in view.poll_views() if poll.view == "b"] == [2]

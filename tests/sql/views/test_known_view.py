@@ -1,9 +1,11 @@
-"""What is said of a view that is consumed in the other mode."""
+"""Every call that names a view refuses one that is not there, and one that is consumed in the other mode."""
 
 import re
 
-from millrace.resources.errors import WrongMode
+from millrace.resources.errors import MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from millrace.resources.signing import made_secret
 from tests.support.factories import refusal, rows
 
 
@@ -35,3 +37,67 @@ def test_the_hint_names_every_call_of_each_mode(orders: EventStore) -> None:
     assert said == refusal(WrongMode, lambda: orders.stream_events("bulk")).hint
     named = {mode: re.findall(r"\w+", calls) for mode, calls in re.findall(r"(rows|bulk): ([^.]+)\.", said)}
     assert {mode: set(calls) for mode, calls in named.items()} == {m: calls_of(orders, m) for m in ("rows", "bulk")}
+
+
+# what calls state where an argument has no default
+VALUES = {
+    "v_decider": "order",
+    "v_decider_id": "00000000-0000-0000-0000-000000000001",
+    "v_error": "no",
+    "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]',
+    "v_kind": "RESET_TO_EARLIEST",
+    "v_other": "rows",
+    "v_owner": "me",
+    "v_reason": "a test",
+    "v_secret": made_secret(),
+}
+# which say of a view that is not there that it has nothing, or make it
+OF_ANY_VIEW = {
+    "audit_log",
+    "detach_consumer",
+    "first_dead_letter",
+    "has_seen",
+    "is_registered",
+    "lease_owners",
+    "purged_discards",
+    "register_view",
+    "retried_events",
+    "version_of_view",
+}
+
+
+def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders: EventStore) -> None:
+    orders.register_view("rows")
+    orders.register_view("bulk", mode="bulk")
+    for_rows, for_bulk = calls_of(orders, "rows"), calls_of(orders, "bulk")
+    accepted: set[tuple[str, str]] = set()
+    wrong: list[tuple[str, str, MillraceError]] = []
+    for name, arguments, types in rows(
+        orders.connection,
+        """
+        select p.proname, p.proargnames[2:p.pronargs - p.pronargdefaults], array(
+          select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
+          where t.number between 2 and p.pronargs - p.pronargdefaults order by t.number
+        )
+        from pg_proc p
+        where p.pronamespace = 'event_store'::regnamespace and p.proargnames[1] in ('v_view', 'v_view_name')
+        """,
+    ):
+        stated = [VALUES.get(argument, "1") for argument in arguments]
+        stated = [f"{{{each}}}" if kind.endswith("[]") else each for each, kind in zip(stated, types, strict=True)]
+        places = ", ".join(["%s", *(f"%s::{kind}" for kind in types)])
+        other = {"bulk"} if name in for_rows else {"rows"} if name in for_bulk else set()
+        for view in ("unknown", *other):
+            expected = WrongMode if view in other else UnknownView
+            try:
+                with refusals(), orders.connection.transaction(force_rollback=True):
+                    orders.connection.execute(f"select event_store.{name}({places})".encode(), [view, *stated])
+            except expected as error:
+                if not error.detail or not error.hint:
+                    wrong.append((name, view, error))
+            except MillraceError as error:
+                wrong.append((name, view, error))
+            else:
+                accepted.add((name, view))
+    assert wrong == []
+    assert accepted == {(name, "unknown") for name in OF_ANY_VIEW}

@@ -1,11 +1,10 @@
-"""How far a view is behind."""
+"""How far views are behind, one and all: what is counted, how far, and what that costs."""
 
+from random import Random
 from typing import LiteralString
 
-import pytest
-
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import UnknownView
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
 from tests.support.factories import (
     append,
@@ -13,10 +12,48 @@ from tests.support.factories import (
     append_to,
     buffers,
     ids_of_one_partition,
+    new_event,
     pump,
+    refusal,
+    rows,
     set_clock,
     value,
 )
+
+FILTERS: dict[str, dict[str, list[str]]] = {
+    "all": {},
+    "order": {"deciders": ["order"]},
+    "paid": {"events": ["paid"]},
+    "order_paid": {"deciders": ["order"], "events": ["paid"]},
+}
+
+# event by event
+COUNTED: LiteralString = """
+    select v.view, c.partition, count(e."offset"),
+      extract(epoch from event_store_private.clock() - min(e.created_at) filter (
+        where e.position >= c.position or not exists (
+          select from event_store.stream_locks k
+          where k.view = v.view and k.decider = e.decider and k.decider_id = e.decider_id and k.parked_at is not null
+        )
+      ))
+    from event_store.views v
+    join event_store.checkpoints c using (view)
+    left join (
+      select l.partition, l.position, e.* from event_store.event_log l join event_store.events e using ("offset")
+    ) e on e.partition = c.partition
+      and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
+      and (
+        e.position >= c.position
+        or exists (
+          select from event_store.stream_locks k
+          where k.view = v.view and k.decider = e.decider and k.decider_id = e.decider_id and e."offset" > k.last_offset
+        )
+      )
+    group by v.view, c.partition
+    order by v.view, c.partition
+"""
+
+READ: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
 
 # B7
 
@@ -36,18 +73,6 @@ def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None
     orders.commit_batch("v", orders.claim_batch("v", "me"))
     assert orders.view_lag("v")[0] == PartitionLag(0, 2, 2, 0, 0, None)
     assert sum(each.behind for each in orders.view_lag("v")) == 0
-
-
-def test_events_that_the_view_does_not_want_are_not_pending(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", deciders=["order"], events=["paid"])
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    first = append(orders, decider_id)
-    append(orders, decider_id, first.event_id, event="paid")
-    append(orders, decider_id, decider="invoice", event="paid")
-    orders.sequence_events()
-    (lag, *_) = orders.view_lag("v")
-    assert (lag.behind, lag.lag) == (3, 1)
-    assert lag.lag_seconds is not None
 
 
 def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> None:
@@ -111,11 +136,24 @@ def test_what_was_given_up_is_not_pending_before_a_purge_either(orders: EventSto
     ArchiveStore(orders.connection).raise_low_water_mark(0, 3)
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
-    assert [orders.view_lag(view)[0].lag for view in ("all", "orders")] == [1, 1]
+    orders.register_view("new", mode="bulk")
+    assert [orders.view_lag(view)[0].lag for view in ("all", "orders", "new")] == [1, 1, 0]
+
+
+MOST = 10_000  # events read to count by; a tenth of the default, which the first test below holds
+
+
+def lags(store: EventStore, view: str) -> list[PartitionLag]:
+    """Ask for the lag as view_lag does, and read so many events at most."""
+    return store._all(
+        PartitionLag,
+        'select partition, "position", high_water_mark, behind, lag, lag_seconds, exact from event_store_private.lags(%s, %s)',
+        ([view], MOST),
+    )
 
 
 def behind(orders: EventStore, events: int) -> None:
-    """Put a bulk view with a filter, and one without, so many events of 16 log partitions behind."""
+    """Put bulk views with a filter, and one without, so many events of 16 log partitions behind."""
     append_many(orders.connection, events)
     orders.sequence_events()
     orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
@@ -127,64 +165,166 @@ def behind(orders: EventStore, events: int) -> None:
 def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: EventStore) -> None:
     behind(orders, 5000)
     assert sum(lag.lag for lag in orders.view_lag("all")) == 5000
-    read: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
     with orders.connection.transaction():
-        before = value(orders.connection, read)
+        before = value(orders.connection, READ)
         assert all(lag.exact and lag.lag_seconds is not None for lag in orders.view_lag("all"))
-        assert value(orders.connection, read) - before == 16
+        assert value(orders.connection, READ) - before == 16
     assert buffers(orders.connection, "select event_store.view_lag('all')") < 400
 
 
-def test_a_filtered_view_is_counted_up_to_100_000_positions_and_then_at_least(orders: EventStore) -> None:
-    behind(orders, 100_000)
-    for view, wanted in (("placed", 100_000), ("paid", 0)):
-        lags = orders.view_lag(view)
-        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (wanted, True)
+def test_a_hundred_thousand_events_are_read_at_most(store: EventStore) -> None:
+    found = rows(
+        store.connection,
+        "select proname, pg_get_expr(proargdefaults, 0) from pg_proc where proname in ('lags', 'view_info') order by 1",
+    )
+    assert found == [("lags", "100000"), ("view_info", "NULL::text, 100000")]
+
+
+def test_a_filtered_view_is_counted_up_to_so_many_positions_and_then_at_least(orders: EventStore) -> None:
+    behind(orders, MOST)
+    for view, wanted in (("placed", MOST), ("paid", 0)):
+        found = lags(orders, view)
+        assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (wanted, True)
     append(orders, "one more")
     orders.sequence_events()
     for view in ("placed", "paid"):
-        assert not all(lag.exact for lag in orders.view_lag(view))
-    append_many(orders.connection, 59_999, "more")
+        assert not all(lag.exact for lag in lags(orders, view))
+    append_many(orders.connection, 5999, "more")
     orders.sequence_events()
-    placed, paid = orders.view_lag("placed"), orders.view_lag("paid")
-    assert [lag.lag for lag in placed] == [6250] * 16
+    placed, paid = lags(orders, "placed"), lags(orders, "paid")
+    assert [lag.lag for lag in placed] == [625] * 16
     assert not any(lag.exact for lag in (*placed, *paid))
-    assert sum(lag.behind for lag in placed) == 160_000
+    assert sum(lag.behind for lag in placed) == 16_000
     # nothing wanted among what was read: it may be as old as what comes then
     assert all(lag.lag == 0 and lag.lag_seconds is not None for lag in paid)
-    assert [sum(lag.lag for lag in orders.view_lag("all"))] == [160_000]
+    assert [sum(lag.lag for lag in lags(orders, "all"))] == [16_000]
 
 
-def test_of_a_view_that_is_further_behind_than_that_999_events_behind_the_checkpoints_are_counted(
+def test_of_a_view_that_is_further_behind_than_that_99_events_behind_the_checkpoints_are_counted(
     orders: EventStore,
 ) -> None:
-    orders.register_view("999", "-infinity")
-    orders.register_view("1000", "-infinity")
-    append_to(orders, *["a"] * 999)
-    pump(orders, "999")
+    orders.register_view("99", "-infinity")
+    orders.register_view("100", "-infinity")
+    append_to(orders, *["a"] * 99)
+    pump(orders, "99")
     append(orders, "b")
-    pump(orders, "1000")
-    append_many(orders.connection, 100_000)
+    pump(orders, "100")
+    append_many(orders.connection, MOST)
     orders.sequence_events()
-    # the stream of one event is ahead of one view and behind the other: both are 100,000 positions or one more behind
-    for view, behind, exact in (("999", 100_001, True), ("1000", 100_000, True)):
-        lags = orders.view_lag(view)
-        assert sum(lag.behind for lag in lags) == behind
-        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (101_000, exact)
+    # the stream of one event is ahead of one view and behind the other
+    for view, ahead in (("99", MOST + 1), ("100", MOST)):
+        found = lags(orders, view)
+        assert sum(lag.behind for lag in found) == ahead
+        assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (MOST + 100, True)
     append(orders, "c")
     orders.sequence_events()
-    for view, exact in (("999", True), ("1000", False)):
-        lags = orders.view_lag(view)
-        assert (sum(lag.lag for lag in lags), all(lag.exact for lag in lags)) == (101_001, exact)
+    for view, exact in (("99", True), ("100", False)):
+        found = lags(orders, view)
+        assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (MOST + 101, exact)
 
 
-def test_every_view_has_its_own_lag(orders: EventStore) -> None:
-    append(orders)
-    orders.register_view("all", "-infinity", mode="bulk")
-    orders.register_view("new", mode="bulk")
-    assert [sum(each.behind for each in orders.view_lag(view)) for view in ("all", "new")] == [1, 0]
+# Many views in one call
 
 
-def test_an_unknown_view_is_refused(orders: EventStore) -> None:
-    with pytest.raises(UnknownView, match="register_view"):
-        orders.view_lag("unknown")
+def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
+    for view, wanted in FILTERS.items():
+        orders.register_view(view, "-infinity", mode="bulk", max_attempts=2, **wanted)  # type: ignore[arg-type]
+    random = Random(11)
+    for step in range(25):
+        set_clock(orders.connection, f"2030-01-01 00:00:{step:02}+00")
+        orders.append_events(
+            [
+                new_event(f"o-{random.randrange(9)}", event=random.choice(["placed", "paid"]), decider=decider)
+                for decider in random.choices(["order", "invoice"], k=random.randrange(1, 12))
+            ]
+        )
+        orders.sequence_events()
+        found = [
+            (view, lag.partition, lag.lag, lag.lag_seconds) for view in sorted(FILTERS) for lag in orders.view_lag(view)
+        ]
+        assert found == rows(orders.connection, COUNTED), f"step {step}"
+        for info in orders.view_info():
+            lags = orders.view_lag(info.view)
+            assert (info.lag, info.behind) == (sum(lag.lag for lag in lags), sum(lag.behind for lag in lags))
+            assert info.lag_seconds == max((lag.lag_seconds or 0 for lag in lags), default=0)
+            assert info.exact
+        for view in random.sample([*FILTERS], 2):
+            leases = orders.claim_batch(view, "me", random.randrange(1, 9))
+            for lease in leases[:1]:
+                if random.random() < 0.3 and (read := orders.read_batch(view, lease)):
+                    orders.fail_streams(view, lease, [StreamFailure(read[0].decider, read[0].decider_id, "no")])
+            if leases:
+                orders.commit_batch(view, leases)
+
+
+def test_a_view_that_has_all_it_wants_has_no_lag_however_many_positions_are_ahead(orders: EventStore) -> None:
+    for n in range(20):
+        orders.register_view(f"paid-{n:02}", "-infinity", mode="bulk", events=["paid"])
+    for _ in range(4):
+        append_many(orders.connection, 500, str(_))
+        orders.sequence_events()
+    infos = orders.view_info()
+    assert {(info.lag, info.lag_seconds, info.exact, info.behind) for info in infos} == {(0, 0, True, 2000)}
+    # each event is read once, and not once for each view
+    with orders.connection.transaction():
+        before = value(orders.connection, READ)
+        orders.view_info()
+        assert value(orders.connection, READ) - before == 2000
+
+
+def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> None:
+    for n in range(10):
+        orders.register_view(f"new-{n}", mode="bulk", events=["paid"])
+        orders.register_view(f"old-{n}", "-infinity", mode="bulk", events=["placed"])
+    for _ in range(3):
+        append_many(orders.connection, 5000, str(_))
+        orders.sequence_events()
+    for n in range(10):
+        orders.seek_view(f"new-{n}", "RESET_TO_LATEST")
+    append_to(orders, "one more")
+    orders.sequence_events()
+    orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
+    infos = {info.view: info for info in orders.view_info(most=MOST)}
+    with orders.connection.transaction():
+        before = value(orders.connection, READ)
+        orders.view_info(most=MOST)
+        assert value(orders.connection, READ) - before <= MOST + 10 * 16
+    for n in range(10):
+        assert (infos[f"new-{n}"].lag, infos[f"new-{n}"].exact) == (0, True)
+        old = infos[f"old-{n}"]
+        assert not old.exact
+        # what they share is read for all of them
+        assert 9000 < old.lag < old.behind == 15_001
+        assert old.lag_seconds > 0
+
+
+def test_lags_of_up_to_date_views_cost_a_look_up_each(orders: EventStore) -> None:
+    for n in range(100):
+        orders.register_view(f"view-{n:03}", "-infinity", mode="bulk", events=["paid"])
+    append_to(orders, *ids_of_one_partition(orders.connection, 1))
+    orders.sequence_events()
+    assert {(info.lag, info.behind) for info in orders.view_info()} == {(0, 1)}
+    assert buffers(orders.connection, "select event_store.view_info()") < 100 * 16 * 8
+
+
+def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    append_many(orders.connection, 4000)
+    orders.sequence_events()
+    pump(orders, "v")
+    orders.connection.execute("vacuum analyze")
+    (all_of_them,), (some,) = orders.view_info("v"), orders.view_info("v", 100)
+    assert (all_of_them.lag, all_of_them.exact) == (4000, True)
+    assert (some.lag, some.exact) == (100, False)
+    call: LiteralString = "select * from event_store_private.lags('{v}', 100)"
+    assert buffers(orders.connection, call) < 100 * 16
+    # also where nothing of these streams is wanted any more
+    orders.connection.execute("update event_store.stream_locks set last_offset = 1000000")
+    orders.connection.execute("vacuum analyze")
+    assert buffers(orders.connection, call) < 100 * 16
+    (some,) = orders.view_info("v", 100)
+    assert (some.lag, some.exact) == (0, False)
+
+
+def test_a_count_of_nothing_is_refused(orders: EventStore) -> None:
+    refusal(Malformed, lambda: orders.view_info(most=0))

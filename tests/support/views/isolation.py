@@ -17,19 +17,32 @@ from tests.support.factories import Connect
 
 Result = TypeVar("Result")
 
-LEVELS = [
-    pytest.param(IsolationLevel.REPEATABLE_READ, id="repeatable read"),
-    pytest.param(IsolationLevel.SERIALIZABLE, id="serializable"),
-]
+REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE
 
 
-@pytest.fixture(params=LEVELS)
+def of_two(first: IsolationLevel, second: IsolationLevel) -> list[object]:
+    """Return two levels, of which only `--long` takes the second."""
+    return [
+        pytest.param(first, id=first.name),
+        pytest.param(second, id=second.name, marks=pytest.mark.long),
+    ]
+
+
+@pytest.fixture(params=of_two(REPEATABLE_READ, SERIALIZABLE))
 def level(request: pytest.FixtureRequest) -> IsolationLevel:
+    """Return the level of a transaction that others overtake: what fails there fails in SERIALIZABLE, too."""
     chosen: IsolationLevel = request.param
     return chosen
 
 
-def snapshot(connect: Connect, level: IsolationLevel) -> EventStore:
+@pytest.fixture(params=of_two(SERIALIZABLE, REPEATABLE_READ))
+def racing(request: pytest.FixtureRequest) -> IsolationLevel:
+    """Return the level of sessions that race and repeat: what succeeds there has to succeed in REPEATABLE READ, too."""
+    chosen: IsolationLevel = request.param
+    return chosen
+
+
+def snapshot(connect: Connect, level: IsolationLevel | None) -> EventStore:
     """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
     connection = connect(autocommit=False)
     connection.isolation_level = level

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 # Debian puts it where only root's path looks
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
@@ -64,4 +64,4 @@ def pooled(
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(patience())

@@ -1,6 +1,7 @@
-"""A sequencer that says that it sleeps is woken by whatever appends, and by nothing while it is awake."""
+"""A sequencer is woken by what appends, if it sleeps; waiters are told which log partitions grew, once."""
 
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 import psycopg
@@ -8,7 +9,18 @@ import pytest
 
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append, new_event, refusal, register_orders, rows, unprepared, value
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    ids_of_one_partition,
+    new_event,
+    refusal,
+    register_orders,
+    rows,
+    unprepared,
+    value,
+)
 
 
 def bare_insert(store: EventStore) -> None:
@@ -45,28 +57,21 @@ def words(listener: psycopg.Connection) -> int:
     return len(list(listener.notifies(timeout=0)))
 
 
-@pytest.mark.parametrize("way", APPENDS)
-def test_each_way_to_append_wakes_a_sequencer_that_sleeps(
-    orders: EventStore, listener: psycopg.Connection, way: str
+def test_each_way_to_append_wakes_a_sequencer_that_sleeps_and_none_that_is_awake_or_gone(
+    orders: EventStore, listener: psycopg.Connection
 ) -> None:
-    APPENDS[way](orders)
-    assert words(listener) == 0  # nobody attends the log
-    orders.attend_log(10, sleeps=True)
-    APPENDS[way](orders)
-    assert words(listener) == 1
-
-
-@pytest.mark.parametrize("way", APPENDS)
-def test_no_append_notifies_while_the_sequencer_is_awake_or_gone(
-    orders: EventStore, listener: psycopg.Connection, way: str
-) -> None:
-    orders.attend_log(10, sleeps=True)
-    orders.attend_log(10)
-    APPENDS[way](orders)
-    orders.attend_log(10, sleeps=True)
-    orders.attend_log(0)
-    APPENDS[way](orders)
-    assert words(listener) == 0
+    for way in APPENDS.values():
+        way(orders)
+        assert words(listener) == 0  # nobody attends the log
+        orders.attend_log(10, sleeps=True)
+        way(orders)
+        assert words(listener) == 1
+        orders.attend_log(10)
+        way(orders)
+        orders.attend_log(10, sleeps=True)
+        orders.attend_log(0)
+        way(orders)
+        assert words(listener) == 0
 
 
 def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection) -> None:
@@ -115,9 +120,9 @@ def test_it_takes_no_transaction_id(orders: EventStore) -> None:
     assert value(connection, "select pg_current_xact_id_if_assigned()") is None
 
 
-@pytest.mark.parametrize("seconds", [-1, 11, None])
-def test_a_wrong_time_is_refused(orders: EventStore, seconds: int) -> None:
-    refusal(Malformed, lambda: orders.attend_log(seconds))
+def test_a_wrong_time_is_refused(orders: EventStore) -> None:
+    for seconds in (-1, 11, None):
+        refusal(Malformed, partial(orders.attend_log, seconds))  # type: ignore[arg-type]
     assert rows(orders.connection, "select is_called from event_store.attended_seq") == [(False,)]
 
 
@@ -133,3 +138,45 @@ def test_where_transactions_may_be_prepared_an_append_notifies_nobody_and_can_be
     store.connection.execute("commit prepared 'an append'")
     assert words(listener) == 0
     assert store.sequence_events() == 1
+
+
+# Positions are announced to those that wait for them
+
+
+@pytest.fixture
+def waiter(connect: Connect) -> psycopg.Connection:
+    connection = connect()
+    connection.execute("listen event_store_positions")
+    return connection
+
+
+def announced(waiter: psycopg.Connection) -> list[str]:
+    waiter.execute("select")
+    return [word.payload for word in waiter.notifies(timeout=0)]
+
+
+def marks(store: EventStore) -> list[int]:
+    return [each.high_water_mark for each in store.available_offset_range()]
+
+
+def test_the_word_names_the_log_partitions_that_grew_and_the_answer_has_their_marks(
+    orders: EventStore, waiter: psycopg.Connection
+) -> None:
+    (first,) = ids_of_one_partition(orders.connection, 1, 0)
+    (second,) = ids_of_one_partition(orders.connection, 1, 2)
+    append_to(orders, first, second)
+    known = orders.announce_positions([])
+    assert announced(waiter) == []  # nothing has a position yet
+    orders.sequence_events()
+    known = orders.announce_positions(known)
+    assert announced(waiter) == ["0,2"]
+    assert known == marks(orders)
+    append_to(orders, second)
+    orders.sequence_events()
+    known = orders.announce_positions(known)
+    assert announced(waiter) == ["2"]
+    assert orders.announce_positions(known) == known == marks(orders)
+    assert announced(waiter) == []
+    # one that knows nothing is told of all that holds something
+    orders.announce_positions([])
+    assert announced(waiter) == ["0,2"]

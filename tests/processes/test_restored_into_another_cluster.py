@@ -1,0 +1,108 @@
+"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order.
+
+Belongs here: whole clusters and pg_dump. Not here: re-basing a sequencer by itself (sql/log/test_sequence_events).
+"""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate, validate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_log_holds_every_event_once,
+    assert_rising,
+    read_log,
+    register_orders,
+    value,
+)
+
+
+def dump_and_restore(source: str, target: str) -> None:
+    """Copy a database as an operator would."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
+    with tempfile.TemporaryDirectory(prefix="dump-") as directory:
+        dump = str(Path(directory) / "dump")
+        commands: list[list[str]] = [
+            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", source],
+            [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
+        ]
+        for command in commands:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def transaction_id(connection: psycopg.Connection) -> int:
+    return int(value(connection, "select pg_current_xact_id()::text::bigint"))
+
+
+def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
+    number = max(up_to - transaction_id(connection), 0)
+    connection.execute(
+        "create or replace procedure use_up(n int) language plpgsql as "
+        "$$ begin for i in 1..n loop perform pg_current_xact_id(); commit; end loop; end $$"
+    )
+    connection.execute("call use_up(%s)", (number,))
+
+
+@pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
+def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
+    store: EventStore, dsn: str, connect: Connect, younger: str
+) -> None:
+    orders = register_orders(store)
+    if younger != "older":
+        use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
+    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
+    assert orders.sequence_events() == 30
+    in_flight = connect(autocommit=False)
+    append(EventStore(in_flight), "in-flight")
+    append_to(orders, *[f"o-{n % 7}" for n in range(20)])
+    orders.sequence_events()
+    in_flight.commit()  # in progress in the stored snapshot, committed in the dump
+    append_to(orders, *[f"o-{n % 7}" for n in range(20)])  # not sequenced in the dump
+    before = read_log(orders.connection)
+    assert len(before) == 50
+    there = transaction_id(orders.connection)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        EmbeddedPostgres(Path(directory)) as cluster,
+    ):
+        cluster.create_database("new")
+        migrate(cluster.dsn("new"))  # the roles, which the dump names
+        cluster.create_database("restored")
+        if younger == "older":
+            with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
+                use_up_transaction_ids(admin, there + 1000)
+        dump_and_restore(dsn, cluster.dsn("restored"))
+        validate(cluster.dsn("restored"))
+        assert not migrate(cluster.dsn("restored")).functions_replaced
+        with psycopg.connect(cluster.dsn("restored"), autocommit=True) as connection:
+            restored = EventStore(connection)
+            if younger == "overtaken before it is sequenced":
+                append_to(restored, *[f"new-{n}" for n in range(10)])
+                assert transaction_id(connection) < there - 1000
+                use_up_transaction_ids(connection, there + 1000)
+            for _ in range(3):
+                append_to(restored, *[f"o-{n}" for n in range(9)])
+                restored.sequence_events()
+            while restored.sequence_events():
+                pass
+            assert_log_holds_every_event_once(connection)
+            after = read_log(connection)
+            assert set(before) <= set(after)
+            offsets = [event.offset for event in restored.get_events("o-1", "order")]
+            assert_rising(offsets)
+            # transaction ids of the old cluster come up again here: nothing may be sequenced twice
+            use_up_transaction_ids(connection, there + 2000)
+            append_to(restored, "o-1", "o-2")
+            assert restored.sequence_events() == 2
+            assert_log_holds_every_event_once(connection)

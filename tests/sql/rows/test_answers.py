@@ -1,0 +1,338 @@
+"""What a consumer says of an event in flight: acknowledged, given back, failed, still at work.
+
+Belongs here: what each answer does, and when it is refused. Not here: late answers and tokens (test_lease_events), many
+at once (test_ack_events).
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import LiteralString
+
+import pytest
+
+from millrace.resources.errors import Malformed, NotInFlight
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.support.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over, value
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def locks(store: EventStore) -> object:
+    return rows(store.connection, "select to_jsonb(k) from event_store.stream_locks k order by k.decider_id, k.decider")
+
+
+def at(store: EventStore, **later: float) -> datetime:
+    """Set the session's clock to noon or so much later."""
+    time = NOON + timedelta(**later)
+    set_clock(store.connection, time.isoformat())
+    return time
+
+
+# Acknowledged
+
+
+def test_an_ack_frees_the_stream_and_returns_its_lock(view: EventStore) -> None:
+    first, second = append_to(view, "a", "a")
+    pump(view, "v")
+    view.stream_events("v")
+    (lock,) = view.ack_event("v", "a", first.offset)
+    assert (lock.view, lock.decider_id, lock.offset, lock.last_offset) == ("v", "a", second.offset, first.offset)
+    assert not lock.offset_final
+    assert [event.offset for event in view.stream_events("v")] == [second.offset]
+
+
+# A13
+
+
+def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: EventStore) -> None:
+    appended = append_to(view, "a", "a", "a", "b")
+
+    def is_refused(decider_id: str, offset: int, why: str = "") -> None:
+        before = locks(view)
+        detail = str(refusal(NotInFlight, lambda: view.ack_event("v", decider_id, offset)).detail)
+        assert f"offset {offset}" in detail
+        assert why in detail
+        assert locks(view) == before
+
+    is_refused("a", appended[0].offset, "nothing of this stream is waiting")
+    pump(view, "v")
+    is_refused("a", appended[0].offset, "nothing in flight")
+    view.stream_events("v", 10)
+    view.ack_event("v", "a", appended[0].offset)
+    is_refused("a", appended[0].offset, f"acknowledged up to {appended[0].offset}")
+    view.stream_events("v", 10)
+    is_refused("a", appended[0].offset)  # backwards
+    is_refused("a", appended[2].offset)  # beyond what was delivered
+    is_refused("b", appended[1].offset)  # in flight in another stream
+    is_refused("never", appended[1].offset)
+    for offset in (10**9, -1):
+        is_refused("a", offset)
+    view.ack_event("v", "a", appended[1].offset)
+
+
+# A12
+
+
+def test_an_ack_after_another_consumer_took_over_and_went_on_changes_nothing(
+    view: EventStore, connect: Connect
+) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    other = EventStore(connect())
+    late, held = take_over(view, other)
+    other.ack_event("v", "a", held.offset)
+    assert len(other.stream_events("v", 1, 60)) == 1
+    before = locks(view)
+    refusal(NotInFlight, lambda: view.ack_event("v", "a", late.offset))
+    # what is in flight now was never delivered to the late one
+    token = late.lease_token
+    for answer in (
+        lambda: view.nack_event("v", "a", None, token),
+        lambda: view.schedule_nack_event("v", "a", 0, None, token),
+    ):
+        assert "for somebody else" in str(refusal(NotInFlight, answer).detail)
+    assert locks(view) == before
+
+
+# Given back
+
+
+def test_a_nacked_event_is_delivered_again_at_once_or_not_before_its_time(view: EventStore) -> None:
+    append_to(view, "a", "a")
+    pump(view, "v")
+    at(view)
+    (event,) = view.stream_events("v")
+    (lock,) = view.nack_event("v", "a")
+    assert lock.last_offset < event.offset
+    assert view.stream_events("v") == [event]
+    # what was given back is no attempt
+    assert rows(view.connection, "select attempts from event_store.stream_locks") == [(1,)]
+    view.schedule_nack_event("v", "a", 1500)
+    # a stream that waits does not keep others waiting
+    append_to(view, "b")
+    pump(view, "v")
+    assert [event.decider_id for event in view.stream_events("v", 10)] == ["b"]
+    at(view, milliseconds=1499)
+    assert view.stream_events("v") == []
+    at(view, milliseconds=1500)
+    assert view.stream_events("v") == [event]
+
+
+def test_a_nack_without_an_event_in_flight_is_refused_and_so_is_an_ack_after_a_nack(view: EventStore) -> None:
+    (event,) = append_to(view, "a")
+    answers = partial(view.nack_event, "v", "a"), partial(view.schedule_nack_event, "v", "a", 1)
+
+    def are_refused(why: str) -> None:
+        before = locks(view)
+        for answer in answers:
+            assert why in str(refusal(NotInFlight, answer).detail)
+        assert locks(view) == before
+
+    are_refused("nothing of this stream is waiting")
+    pump(view, "v")
+    are_refused("nothing in flight")
+    view.stream_events("v")
+    view.nack_event("v", "a")
+    refusal(NotInFlight, lambda: view.ack_event("v", "a", event.offset))
+    assert len(view.stream_events("v")) == 1
+    view.ack_event("v", "a", event.offset)
+    are_refused("")
+
+
+def test_a_nack_counts_from_any_session_while_the_lock_lasts_with_its_offset_and_without(
+    view: EventStore, connect: Connect
+) -> None:
+    append(view, "a")
+    pump(view, "v")
+    other = EventStore(connect())
+    (event,) = view.stream_events("v")
+    for again in (
+        partial(other.nack_event, "v", "a"),
+        partial(other.schedule_nack_event, "v", "a", 0),
+        partial(other.nack_event, "v", "a", event.offset),
+    ):
+        again()
+        assert view.stream_events("v") == [event]
+
+
+def test_of_two_deciders_that_share_an_id_the_offset_tells_which_is_answered(view: EventStore) -> None:
+    append(view, "x")
+    append(view, "x", decider="invoice")
+    pump(view, "v")
+    order, invoice = view.lease_events("v", 10)
+    for ambiguous in (lambda: view.nack_event("v", "x"), lambda: view.schedule_nack_event("v", "x", 0)):
+        assert "deciders invoice, order" in str(refusal(Malformed, ambiguous).detail)
+    view.nack_event("v", "x", invoice.offset)
+    assert [event.offset for event in view.lease_events("v", 10)] == [invoice.offset]
+    view.nack_event("v", "x", None, order.lease_token)  # a token tells, too
+    assert [event.offset for event in view.lease_events("v", 10)] == [order.offset]
+    view.fail_event("v", "x", invoice.offset, "no")
+    assert rows(view.connection, "select decider, in_flight is null from event_store.stream_locks order by 1") == [
+        ("invoice", True),
+        ("order", False),
+    ]
+    (lock,) = view.ack_event("v", "x", order.offset)
+    assert (lock.offset, lock.last_offset) == (order.offset, order.offset)
+
+
+def test_why_it_was_given_back_is_the_locks_error_until_the_event_is_acknowledged(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    errors: LiteralString = "select last_error, attempts, parked_at from event_store.stream_locks"
+    for error, kept in (("no answer", "no answer"), (None, "no answer"), ("", "no answer"), ("HTTP 503", "HTTP 503")):
+        (event,) = view.lease_events("v")
+        view.nack_event("v", "a", event.offset, event.lease_token, error)
+        assert rows(view.connection, errors) == [(kept, 0, None)]
+    (event,) = view.lease_events("v")
+    view.schedule_nack_event("v", "a", 0, event.offset, event.lease_token, "HTTP 429")
+    assert rows(view.connection, errors) == [("HTTP 429", 0, None)]
+    (event,) = view.lease_events("v")
+    view.ack_event("v", "a", event.offset, event.lease_token)
+    assert rows(view.connection, "select from event_store.stream_locks where last_error is not null") == []
+
+
+# Still at work (A16)
+
+
+@pytest.mark.parametrize(("seconds", "lasts"), [(90, 120), (None, 70)])
+def test_an_extended_lock_lasts_from_now_on_as_the_caller_or_the_view_says(
+    view: EventStore, seconds: int | None, lasts: int
+) -> None:
+    view.register_view("v", lock_timeout_s=40)
+    append(view, "a")
+    pump(view, "v")
+    at(view)
+    (event,) = view.lease_events("v", 1, 60)
+    at(view, seconds=30)
+    (lock,) = view.extend_lock("v", "a", event.offset, seconds, event.lease_token)
+    assert lock.locked_until == at(view, seconds=lasts)
+    assert [e.attempt for e in view.lease_events("v")] == [2]
+
+
+def test_it_extends_by_the_wall_clock_inside_a_long_transaction(view: EventStore, connect: Connect) -> None:
+    append(view, "a")
+    pump(view, "v")
+    consumer = connect(autocommit=False)
+    consumer.execute("select")
+    (event,) = EventStore(consumer).lease_events("v", 1, 1)
+    EventStore(consumer).extend_lock("v", "a", event.offset, 60)
+    assert value(consumer, "select locked_until > now() + interval '60 seconds' from event_store.stream_locks")
+
+
+# Failed (A21)
+
+
+def fail(store: EventStore, decider_id: str, error: str = "no such customer") -> datetime:
+    """Fetch everything that is free, fail this stream's event, give the rest back; return until when it waits."""
+    for event in store.lease_events("v", 100, 60):
+        if event.decider_id == decider_id:
+            (lock,) = store.fail_event("v", decider_id, event.offset, error, event.lease_token)
+        else:
+            store.nack_event("v", event.decider_id, event.offset, event.lease_token)
+    return lock.locked_until
+
+
+def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventStore) -> None:
+    append_to(view, "poison", "poison")
+    pump(view, "v")
+    now = NOON
+    waits = []
+    for _ in range(4):
+        set_clock(view.connection, now.isoformat())
+        until = fail(view, "poison")
+        waits.append((until - now).total_seconds())
+        set_clock(view.connection, (until - timedelta(milliseconds=1)).isoformat())
+        assert view.lease_events("v", 10) == []
+        now = until
+    assert waits == [5, 10, 20, 40]
+    set_clock(view.connection, now.isoformat())
+    assert fail(view, "poison", "still no such customer") == datetime.max.replace(tzinfo=UTC)
+    set_clock(view.connection, (now + timedelta(days=999)).isoformat())
+    assert view.lease_events("v", 10) == []
+    (letter,) = view.dead_letters("v")
+    assert (letter.decider_id, letter.attempts, letter.last_error) == ("poison", 5, "still no such customer")
+    assert (letter.parked_at, letter.waiting) == (now, 2)
+    # the wait grows to an hour at most
+    delays = value(
+        view.connection,
+        "select array_agg(event_store_private.retry_delay(n)::text) from unnest('{0,1,10,11,2147483647}'::int[]) n",
+    )
+    assert delays == ["00:00:02.5", "00:00:05", "00:42:40", "01:00:00", "01:00:00"]
+
+
+def test_others_flow_while_a_stream_waits_or_is_parked_and_its_later_events_do_not_overtake(view: EventStore) -> None:
+    view.register_view("v", max_attempts=2)
+    appended = append_to(view, "poison", "poison", *["good"] * 3, "poison")
+    pump(view, "v")
+    taken = []
+    for n in range(6):
+        at(view, seconds=20 * n)
+        for event in view.lease_events("v", 10, 60):
+            if event.decider_id == "poison":
+                view.fail_event("v", "poison", event.offset, "no", event.lease_token)
+            else:
+                view.ack_event("v", "good", event.offset, event.lease_token)
+            taken.append(event.offset)
+    first, *_ = (event.offset for event in appended)
+    assert taken == [first, appended[2].offset, first, appended[3].offset, appended[4].offset]
+    assert len(view.dead_letters("v")) == 1
+
+
+def test_an_ack_begins_the_count_of_attempts_anew(view: EventStore) -> None:
+    view.register_view("v", max_attempts=2)
+    append_to(view, "a", "a")
+    pump(view, "v")
+    for n in range(2):
+        at(view, hours=2 * n)
+        fail(view, "a")
+        at(view, hours=2 * n + 1)
+        (event,) = view.lease_events("v", 1, 60)
+        assert event.attempt == 2
+        view.ack_event("v", "a", event.offset, event.lease_token)
+    assert view.dead_letters("v") == []
+
+
+# Refusals
+
+
+def test_what_is_not_in_flight_neither_fails_nor_is_extended(view: EventStore) -> None:
+    first, second = append_to(view, "a", "a")
+    answers = (
+        lambda offset: view.fail_event("v", "a", offset, "no"),
+        lambda offset: view.extend_lock("v", "a", offset),
+    )
+    for answer in answers:
+        for offset in (first.offset, second.offset, -1, 2**63 - 1, None):
+            refusal(NotInFlight, partial(answer, offset))
+    pump(view, "v")
+    view.lease_events("v")
+    view.fail_event("v", "a", first.offset, "no")
+    before = locks(view)
+    for answer in answers:
+        refusal(NotInFlight, partial(answer, first.offset))
+    assert locks(view) == before
+
+
+def test_a_malformed_answer_is_refused_and_changes_nothing(view: EventStore) -> None:
+    append(view, "a")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    before = locks(view)
+    for error in ("", None):
+        said = refusal(Malformed, lambda error=error: view.fail_event("v", "a", event.offset, error))  # type: ignore[misc]
+        assert "v_error" in str(said.detail)
+    with pytest.raises(Malformed, match="NUL"):
+        view.fail_event("v", "a", event.offset, "no\0")
+    for seconds in (0, -1, 3601):
+        said = refusal(Malformed, lambda seconds=seconds: view.extend_lock("v", "a", event.offset, seconds))  # type: ignore[misc]
+        assert str(seconds) in str(said.detail)
+    for milliseconds in ("-1", "null", "9223372036854775807"):
+        with pytest.raises(Malformed), refusals():
+            view.connection.execute(f"select event_store.schedule_nack_event('v', 'a'::text, {milliseconds})".encode())
+    assert locks(view) == before
+    view.extend_lock("v", "a", event.offset, 3600)
+    # a long error is kept
+    error = "é'\"\\\n" * 50_000
+    view.fail_event("v", "a", event.offset, error)
+    assert rows(view.connection, "select last_error = %s from event_store.stream_locks", error) == [(True,)]

@@ -1,0 +1,219 @@
+"""Arguments of all functions of the interface: null, a UUID as the id of a stream, names, durations.
+
+Belongs here: what is asked of every function, over pg_proc. Not here: the arguments of one function.
+"""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append, pump, rows, set_clock
+
+LOOK_UPS = {
+    "capture_gaps", "captured_tables", "first_dead_letter", "get_events", "get_last_event", "get_producer_state", "is_registered", "is_sequenced",
+    "is_unused_version", "lease_owners", "log_position", "model_versions", "offsets_for_timestamp", "purged_discards",
+    "release_owner", "owned_leases", "locked_streams", "attached_views",
+    "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_state", "version_of_view",
+}  # fmt: skip
+
+STREAM = "v_decider_id => %(id)s, v_decider => 'order'"
+ANSWER = "v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s, v_lease_token => %(token)s"
+# the functions that take a UUID for a stream's id, by the names of their arguments
+OF_A_STREAM = {
+    "append_event": (
+        "v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s, v_data => '{}',"
+        " v_command_id => %(new)s, v_previous_id => %(last)s"
+    ),
+    "get_events": STREAM,
+    "get_last_event": STREAM,
+    "read_stream": STREAM,
+    "stream_head": STREAM,
+    "ack_event": ANSWER,
+    "nack_event": f"{ANSWER}, v_error => 'later'",
+    "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
+    "fail_event": f"{ANSWER}, v_error => 'no'",
+    "extend_lock": f"{ANSWER}, v_lock_s => 60",
+}
+
+EVENT = "event event_id event_version decider decider_id data command_id previous_id final created_at offset"
+LOCK = "view decider_id offset last_offset locked_until offset_final created_at updated_at"
+# how callers of fstore-sql call its functions, and the columns they read
+OF_FSTORE_SQL = {
+    "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": (
+        "decider event event_version description"
+    ),
+    "register_view(v_view => 'w', v_start_at => timestamp '2023-01-23 12:17:17.078384', v_lock_timeout_s => 400,"
+    " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": (
+        "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
+    ),
+    "append_event(v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s,"
+    " v_data => '{}', v_command_id => %(new)s, v_previous_id => %(last)s, v_event_version => 1)": EVENT,
+    "append_event('paid', %(new)s, 'order', %(id)s, '{}', %(new)s, %(last)s)": EVENT,
+    "get_events(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
+    "get_last_event(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
+    "stream_events(v_view_name => 'other', v_limit => 10)": EVENT,
+    "stream_events('other')": EVENT,
+    "ack_event(v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s)": LOCK,
+    "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK,
+    "nack_event('v', %(id)s)": LOCK,
+    "schedule_nack_event(v_view => 'v', v_decider_id => %(id)s, v_milliseconds => 0)": LOCK,
+    "schedule_nack_event('v', %(id)s, 0)": LOCK,
+}
+
+
+def functions(store: EventStore) -> list[tuple[str, list[str]]]:
+    """Return the functions with the types of the arguments that have no default."""
+    return [
+        (name, types)
+        for name, types in rows(
+            store.connection,
+            """
+            select p.proname, array(
+              select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
+              where t.number <= p.pronargs - p.pronargdefaults order by t.number
+            )
+            from pg_proc p
+            where p.pronamespace = 'event_store'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+            """,
+        )
+        if types
+    ]
+
+
+# Null: as if left out where the default is null, refused elsewhere; a look-up of null finds nothing
+
+
+def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
+    accepted, odd = set(), []
+    for name, types in functions(orders):
+        call = f"select * from event_store.{name}({', '.join(f'null::{kind}' for kind in types)})"
+        try:
+            with orders.connection.transaction(force_rollback=True):
+                found = orders.connection.execute(call.encode()).fetchall()
+        except psycopg.Error as error:
+            if not (error.sqlstate or "").startswith("MR"):
+                odd.append(f"{name}: {error}")
+        else:
+            accepted.add(name)
+            assert name == "is_sequenced" or found in ([], [(None,)], [(False,)], [(0,)]), name
+    assert odd == []
+    assert accepted == LOOK_UPS
+
+
+def test_null_for_what_may_be_left_out_is_as_if_left_out(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity")
+    for name in ("dead_letters", "view_info", "audit_log", "available_offset_range", "producer_statistics"):
+        left_out, null = (
+            orders.connection.execute(f"select * from event_store.{name}({argument})".encode()).fetchall()
+            for argument in ("", "null")
+        )
+        assert null == left_out, name
+
+
+# UUIDs and names
+
+
+@pytest.fixture
+def stream(orders: EventStore) -> dict[str, Any]:
+    """Return what calls state of a stream whose first event is in flight for the view `v`, and free for `other`."""
+    decider_id = uuid4()
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    placed = append(orders, str(decider_id))
+    for view in ("v", "other"):
+        orders.register_view(view, "-infinity")
+        pump(orders, view)
+    (leased,) = orders.lease_events("v")
+    return {
+        "id": decider_id,
+        "offset": leased.offset,
+        "token": leased.lease_token,
+        "last": placed.event_id,
+        "new": UUID(int=7),
+    }
+
+
+def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Call a function and undo it; return its rows."""
+    with store.connection.transaction(force_rollback=True):
+        cursor = store.connection.cursor(row_factory=dict_row)
+        return cursor.execute(f"select * from event_store.{call}".encode(), arguments).fetchall()
+
+
+def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, stream: dict[str, Any]) -> None:
+    """In every function that has an argument v_decider_id of type uuid, called by the names of the arguments."""
+    with_a_uuid = rows(
+        orders.connection,
+        """
+        select distinct p.proname from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
+        where p.pronamespace = 'event_store'::regnamespace and a.name = 'v_decider_id' and a.type = 'uuid'::regtype
+        """,
+    )
+    assert {name for (name,) in with_a_uuid} == set(OF_A_STREAM)
+    wrong = []
+    for name, arguments in OF_A_STREAM.items():
+        by_uuid, by_text = (
+            result(orders, f"{name}({arguments})", {**stream, "id": decider_id})
+            for decider_id in (stream["id"], str(stream["id"]))
+        )
+        if name == "append_event":  # whose offset is another one each time
+            by_uuid[0]["offset"] = by_text[0]["offset"]
+        if by_uuid != by_text or len(by_uuid) != 1:
+            wrong.append((name, by_uuid, by_text))
+    assert wrong == []
+
+
+def test_callers_of_fstore_sql_call_as_before_and_read_the_same_columns(
+    orders: EventStore, stream: dict[str, Any]
+) -> None:
+    wrong = []
+    for call, columns in OF_FSTORE_SQL.items():
+        for decider_id in (stream["id"], str(stream["id"])):
+            (row,) = result(orders, call, {**stream, "id": decider_id})
+            # a view has more of them, after these
+            if list(row)[: len(columns.split())] != columns.split():
+                wrong.append((call, list(row)))
+    assert wrong == []
+
+
+def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventStore) -> None:
+    """No two forms of a function leave open which of them is meant."""
+    unclear = []
+    for name, names, types in rows(
+        orders.connection,
+        """
+        select p.proname, p.proargnames[1:p.pronargs], array(
+          select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
+        )
+        from pg_proc p
+        where p.pronamespace = 'event_store'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+        """,
+    ):
+        arguments = ", ".join(f"{each} => null::{kind}" for each, kind in zip(names or [], types, strict=True))
+        try:
+            orders.connection.execute(f"explain select * from event_store.{name}({arguments})".encode())
+        except psycopg.Error as error:
+            if not (error.sqlstate or "").startswith("MR"):
+                unclear.append(f"{name}: {error}")
+    assert unclear == []
+
+
+# Durations
+
+
+def test_a_duration_is_a_bigint_of_seconds_whose_name_ends_in_s(orders: EventStore) -> None:
+    """Only fstore-sql's schedule_nack_event takes milliseconds."""
+    found = rows(
+        orders.connection,
+        """
+        select p.proname, a.name, format_type(a.type, null)
+        from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
+        where p.pronamespace = 'event_store'::regnamespace
+          and (a.name ~ 'second|_ms$|minute|_s$|timeout|duration' or a.type = 'interval'::regtype)
+        """,
+    )
+    assert {name for _, name, _ in found if not name.endswith("_s")} == {"v_milliseconds"}
+    assert {kind for _, _, kind in found} == {"bigint"}

@@ -1,0 +1,129 @@
+"""What every view is doing, in numbers; a view that is given events, or no more; the log of what operators did."""
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.sql.views.test_dead_letters import park
+from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
+
+NUMBERS = "behind", "in_flight", "waiting", "dead_letters", "leased_partitions", "consumers"
+
+
+def numbers(store: EventStore, view: str = "v") -> tuple[int, ...]:
+    (info,) = store.view_info(view)
+    return tuple(getattr(info, name) for name in NUMBERS)
+
+
+def test_of_a_rows_view_it_counts_what_its_streams_do(view: EventStore) -> None:
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    assert numbers(view) == (0, 0, 0, 0, 0, 0)
+    append_to(view, "a", "b", "c", "d", "d")
+    view.sequence_events()
+    assert numbers(view) == (5, 0, 0, 0, 0, 0)
+    park(view, "a")
+    assert numbers(view) == (0, 0, 3, 1, 0, 0)
+    b, c = view.lease_events("v", 2, 60)
+    assert numbers(view) == (0, 2, 1, 1, 0, 0)
+    view.ack_event("v", "b", b.offset)
+    pump(view, "v")
+    assert numbers(view) == (0, 1, 1, 1, 0, 0)
+    view.schedule_nack_event("v", "c", 60_000, c.offset)
+    assert numbers(view) == (0, 0, 2, 1, 0, 0)
+    view.lease_events("v", 1, 60)
+    assert numbers(view) == (0, 1, 1, 1, 0, 0)
+    set_clock(view.connection, "2030-01-01 00:01:00+00")  # the lock ended
+    assert numbers(view) == (0, 0, 2, 1, 0, 0)
+
+
+def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(orders: EventStore) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    append_to(orders, *[f"o-{n}" for n in range(30)])
+    orders.sequence_events()
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    leases = orders.claim_batch("v", "owner", lease_s=60)
+    assert numbers(orders) == (30, 0, 0, 0, len(leases), 0)
+    set_clock(orders.connection, "2030-01-01 00:00:59+00")
+    orders.commit_batch("v", leases[:1])
+    lag = 30 - (leases[0].to_position - leases[0].from_position)
+    assert numbers(orders) == (lag, 0, 0, 0, len(leases) - 1, 0)
+    set_clock(orders.connection, "2030-01-01 00:01:00+00")
+    assert numbers(orders) == (lag, 0, 0, 0, 0, 0)
+
+
+def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: EventStore) -> None:
+    view.register_view("b", mode="bulk")
+    view.enable_view("b", False)
+    view.attach_consumer("v")
+    infos = {info.view: info for info in view.view_info()}
+    assert list(infos) == ["b", "v"]
+    assert (infos["b"].mode, infos["b"].enabled, infos["b"].consumers) == ("bulk", False, 0)
+    assert (infos["v"].mode, infos["v"].enabled, infos["v"].consumers) == ("rows", True, 1)
+
+
+# Enabled and disabled
+
+
+def test_a_disabled_view_is_given_nothing_and_what_is_in_flight_is_answered_as_ever(view: EventStore) -> None:
+    append_to(view, *"abcd", "late")
+    pump(view, "v")
+    a, b, c, d = view.lease_events("v", 4)
+    assert not view.enable_view("v", False).enabled
+    assert view.lease_events("v", 10) == view.stream_events("v", 10) == []
+    view.extend_lock("v", "a", a.offset, 60, a.lease_token)
+    view.ack_event("v", "a", a.offset, a.lease_token)
+    assert view.ack_events("v", [b.offset], [b.lease_token]) == {b.offset}
+    view.nack_event("v", "c", c.offset, c.lease_token)
+    view.fail_event("v", "d", d.offset, "no", d.lease_token)
+    assert view.lease_events("v", 10) == []
+    assert view.enable_view("v").enabled
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    assert {event.decider_id for event in view.lease_events("v", 10)} == {"c", "d", "late"}
+
+
+def test_a_disabled_bulk_view_commits_what_it_leased_and_claims_no_more(orders: EventStore) -> None:
+    orders.register_view("b", "-infinity", mode="bulk")
+    append_to(orders, *[f"o-{n}" for n in range(9)])
+    leases = orders.claim_batch("b", "owner")
+    orders.enable_view("b", False)
+    orders.commit_batch("b", leases)
+    append(orders, "more")
+    assert orders.claim_batch("b", "owner") == []
+    orders.enable_view("b", True)
+    assert len(orders.claim_batch("b", "owner")) == 1
+
+
+def test_a_change_is_written_down_with_its_reason_and_what_is_no_change_is_not(view: EventStore) -> None:
+    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    first = view.enable_view("v", False, reason="its receiver moves")
+    set_clock(view.connection, "2030-01-02 00:00:00+00")
+    assert view.enable_view("v", False) == first
+    # registering again does not enable
+    assert not view.register_view("v", lock_timeout_s=5).enabled
+    view.enable_view("v", True)
+    audited = "select view, detail, reason, done_by = session_user from event_store.audit_log where operation = 'enable_view' order by audit_id"
+    assert rows(view.connection, audited) == [
+        ("v", {"enabled": False}, "its receiver moves", True),
+        ("v", {"enabled": True}, None, True),
+    ]
+
+
+def test_the_newest_entries_of_the_audit_log_come_first_and_a_view_may_be_named(orders: EventStore) -> None:
+    for name in ("v", "w"):
+        orders.register_view(name)
+        orders.enable_view(name, False, reason=f"{name} rests")
+    orders.enable_view("v", reason="v goes on")
+    entries = [(e.operation, e.reason) for e in orders.audit_log()]
+    registered = ("register_view", None)
+    v_goes_on, w_rests, v_rests = (("enable_view", why) for why in ("v goes on", "w rests", "v rests"))
+    assert entries == [v_goes_on, w_rests, registered, v_rests, registered]
+    assert [(e.operation, e.reason) for e in orders.audit_log(limit=2)] == [v_goes_on, w_rests]
+    assert [(e.operation, e.reason) for e in orders.audit_log("v")] == [v_goes_on, v_rests, registered]
+    assert orders.audit_log("unknown") == []
+
+
+def test_neither_enabled_nor_disabled_is_refused(view: EventStore) -> None:
+    def neither() -> None:
+        with refusals():
+            view.connection.execute("select event_store.enable_view(v_view => 'v', v_enabled => null)")
+
+    refusal(Malformed, neither)
