@@ -112,25 +112,7 @@ def test_a_second_backup_into_the_same_folder_only_adds(
     assert tables(restored) == tables(filled)
 
 
-def test_purged_events_come_from_the_archive_and_their_streams_go_on(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    register_orders(store)
-    ids = ids_of_one_partition(store.connection, 2)
-    append_to(store, *ids * 5)
-    store.sequence_events()
-    before = tables(store)
-    archive_partition(dsn, tmp_path / "archive", 0, max_events=4, min_events=4, tail=True)
-    ArchiveStore(store.connection).raise_low_water_mark(0, 9)
-    ArchiveStore(store.connection).purge_events(0)
-    with pytest.raises(ForeignBackup, match="--archive"):
-        backup(dsn, tmp_path / "backup")
-    backup(dsn, tmp_path / "backup", archive=tmp_path / "archive", max_events=3)
-    restore(target, tmp_path / "backup")
-    assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
-
-
-def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_meanwhile_comes_from_the_archive(
+def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_comes_from_the_archive(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     register_orders(store)
@@ -155,6 +137,8 @@ def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_me
 
     manifest = backup(dsn, tmp_path / "backup", archive=tmp_path / "archive", max_events=3, progress=purge)
     assert manifest.events == 10
+    with pytest.raises(ForeignBackup, match="--archive"):
+        backup(dsn, tmp_path / "without")
     assert_rising(oldest)
     assert len(oldest) == 4
     restore(target, tmp_path / "backup")

@@ -24,7 +24,7 @@ from tests.support.factories import (
     start,
     value,
 )
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 
 def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_those_of_the_log(
@@ -107,7 +107,7 @@ def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_
         backup(dsn, folder)
     done.set()
     for each in running:
-        each.result(20)
+        each.result(patience())
     last = later[-1]
     restore(target, last)
     kept = ProducerStore(restored.connection)
@@ -153,4 +153,4 @@ def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
     )
     wait_until(lambda: value(filled.connection, query) == 1, "the backup waits")
     open_.connection.commit()
-    assert taken.result(20).events == value(filled.connection, "select count(*) from event_store.events")
+    assert taken.result(patience()).events == value(filled.connection, "select count(*) from event_store.events")

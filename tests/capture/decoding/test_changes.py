@@ -4,22 +4,17 @@ Belongs here: `capture.decoding.changes`, with messages made by hand and of the 
 (test_values), faults (test_faults), renamed tables and annotations (their own tests).
 """
 
-from uuid import UUID, uuid5
+from uuid import RFC_4122, UUID, uuid5
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import (
-    UNCHANGED,
-    Delete,
-    Lsn,
-    Truncate,
-    Type,
-    Update,
-)
+from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Truncate, Type, Update
 from millrace.resources.capture.decoding.transactions import whole_xid
 from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, decoder, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (
@@ -41,6 +36,7 @@ from tests.support.capturing.pgoutput_bytes import (
 from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
+
 
 NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 
@@ -341,3 +337,28 @@ def test_the_server_s_ids_are_made_whole(source: Source) -> None:
     source.run("insert into t select 1, pg_current_xact_id()::text")
     (change,) = streamed(source)
     assert str(change.xid) == body(change)["record"]["x"]
+
+
+# Event ids: they rise as events do --------------------------------------------------------------------------
+
+
+PLACES = st.tuples(st.booleans(), st.integers(0, 2**21 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**36 - 1))
+
+
+def id_of(place: tuple[bool, int, int, int]) -> str:
+    backfills, generation, at, number = place
+    return packed_id(packed_ids(at, generation=generation, backfills=backfills), number)
+
+
+@given(PLACES, PLACES)
+def test_ids_are_in_the_order_of_their_places_and_no_two_places_have_the_same(
+    one: tuple[bool, int, int, int], other: tuple[bool, int, int, int]
+) -> None:
+    assert (id_of(one) < id_of(other)) == (one < other)
+    assert (id_of(one) == id_of(other)) == (one == other)
+
+
+@given(PLACES)
+def test_an_id_is_a_uuid_of_version_8_as_postgres_writes_it(place: tuple[bool, int, int, int]) -> None:
+    found = UUID(id_of(place))
+    assert (found.version, found.variant, str(found)) == (8, RFC_4122, id_of(place))

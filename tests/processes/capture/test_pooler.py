@@ -13,7 +13,7 @@ from millrace.resources.capture.sessions import SessionsShared
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import at_once, start, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
 __all__ = ["captured", "new_source"]
@@ -37,10 +37,10 @@ def test_a_follower_behind_a_pool_in_transaction_mode_is_refused(
         def hold() -> None:
             with psycopg.connect(address, prepare_threshold=None) as connection:
                 connection.execute("select 1")
-                there.wait(20)
+                there.wait()
 
         # each of the sessions is there before the capture comes
-        there = threading.Barrier(sessions, timeout=20)
+        there = threading.Barrier(sessions, timeout=patience())
         for held in at_once([hold] * sessions):
             held.result()
         found = captured.store.execute(lent).fetchall()
@@ -69,4 +69,4 @@ def test_a_follower_behind_a_pool_in_session_mode_captures(captured: Captured) -
             wait_until(lambda: did(captured) == [("inserted", "[2]")], "it follows")
         finally:
             stop.set()
-        done.result(60)
+        done.result(patience())
