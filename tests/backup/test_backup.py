@@ -1,6 +1,7 @@
 """A backup restored into another database gives the same store."""
 
 from pathlib import Path
+from typing import LiteralString
 from uuid import uuid4
 
 import psycopg
@@ -11,6 +12,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.manifest import ForeignBackup
 from millrace.resources.backup.restore import restore
+from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from tests.support.backups import tables
@@ -187,3 +189,20 @@ def test_a_restored_store_takes_backups_of_its_own(filled: EventStore, dsn: str,
     restore(target, tmp_path)
     with pytest.raises(ForeignBackup, match="another event store"):
         backup(target, tmp_path)
+
+
+# Each column of its tables ----------------------------------------------------------------------------------
+
+
+# what a store finds by itself, and why
+LEFT_OUT = {"checkpoints": {"revision"}}
+
+
+def test_a_backup_has_each_column_of_its_tables(store: EventStore) -> None:
+    query: LiteralString = (
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped"
+        " and attgenerated = ''"
+    )
+    for table, (source, columns) in STATE_TABLES.items():
+        known = {name for (name,) in rows(store.connection, query, source)}
+        assert known - LEFT_OUT.get(table, set()) == set(columns), table

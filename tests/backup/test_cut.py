@@ -8,6 +8,7 @@ from uuid import uuid4
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.manifest import read_manifest
 from millrace.resources.backup.restore import restore
+from millrace.resources.errors import MessageDiffers
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStore
 from tests.support.backups import tables
@@ -19,6 +20,7 @@ from tests.support.factories import (
     at_once,
     pump,
     read_log,
+    refusal,
     register_orders,
     rows,
     start,
@@ -126,6 +128,9 @@ def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_
 def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_goes_on(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
+    before = ProducerStore(filled.connection)
+    readings = before.register_producer("readings").epoch
+    before.ingest_events("readings", 0, readings, 0, digest=b"first")
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     query = "select transaction_id from event_store.producer_results order by sequence"
@@ -138,6 +143,9 @@ def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_g
     registered = store.register_producer("orders.csv")
     assert (registered.epoch, registered.next_sequence) == (2, 2)
     assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
+    # another message under an old number is refused as before
+    assert store.ingest_events("readings", 0, readings, 0, digest=b"first").status == "duplicate"
+    refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 
 
 def test_a_backup_waits_until_a_message_that_is_being_done_is_done(

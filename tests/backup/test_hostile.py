@@ -33,7 +33,7 @@ for folder in sys.argv[2:]:
     try:
         restore(sys.argv[1], Path(folder))
     except MillraceError as error:
-        print(type(error).__name__, pa.default_memory_pool().max_memory(), error)
+        print(type(error).__name__, pa.default_memory_pool().max_memory(), *str(error).split())
 """
 
 
