@@ -193,7 +193,7 @@ class Redeclared(Scenario):
 class Stopped(Scenario):
     """A table cannot be captured any more, and another one goes on."""
 
-    steps = (*kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PROBED)
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PROBED)
 
     def make(self) -> None:
         self.captured.source.run(
@@ -240,7 +240,7 @@ class Mended(Stopped):
 class WithoutKey(Scenario):
     """Rows come into a table whose rows nothing names."""
 
-    steps = (*kill_steps.STORING[3:], *kill_steps.EMITTING)
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING[3:], *kill_steps.EMITTING)
 
     def make(self) -> None:
         self.captured.source.run("create table clicks (page text, at int)")
