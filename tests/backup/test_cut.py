@@ -87,7 +87,7 @@ def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
-    first, *later = (tmp_path / str(n) for n in range(6))
+    first, *later = (tmp_path / str(n) for n in range(4))
     sent: list[int] = []
     done = threading.Event()
 
