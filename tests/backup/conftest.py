@@ -12,12 +12,24 @@ from tests.support.filled_store import fill
 
 
 @pytest.fixture
-def target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[str]:
-    """Another store, empty."""
-    name = spares()
-    yield postgres.dsn(name)
+def new_target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[Callable[[], str]]:
+    """Return a maker of other stores, empty."""
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(spares())
+        return postgres.dsn(made[-1])
+
+    yield make
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)".encode())
+        for name in made:
+            admin.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def target(new_target: Callable[[], str]) -> str:
+    """Another store, empty."""
+    return new_target()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.backup.backup import backup
+from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.archive.test_bounded import lie
 from tests.long import LONG
 from tests.support.backups import rewrite, tables
-from tests.support.factories import append_to, register_orders
+from tests.support.factories import append_to, refusal, register_orders
 
 Body = dict[str, Any]
 RESTORE = """
@@ -28,10 +29,11 @@ from pathlib import Path
 import pyarrow as pa
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MillraceError
-try:
-    restore(sys.argv[1], Path(sys.argv[2]))
-except MillraceError as error:
-    print(type(error).__name__, pa.default_memory_pool().max_memory(), error)
+for folder in sys.argv[2:]:
+    try:
+        restore(sys.argv[1], Path(folder))
+    except MillraceError as error:
+        print(type(error).__name__, pa.default_memory_pool().max_memory(), *str(error).split())
 """
 
 
@@ -82,29 +84,31 @@ CHANGES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CHANGES)
 def test_a_manifest_that_asks_for_more_than_a_backup_has_is_refused(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, change: Callable[[Body], None]
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     assert filled
     backup(dsn, tmp_path)
-    rewrite(tmp_path, change)
+    whole = (tmp_path / MANIFEST).read_text()
     before = tables(restored)
-    with pytest.raises(MillraceError):
-        restore(target, tmp_path)
+    for change in CHANGES:
+        (tmp_path / MANIFEST).write_text(whole)
+        rewrite(tmp_path, change)
+        refusal(MillraceError, lambda: restore(target, tmp_path))
     assert tables(restored) == before
     append_to(register_orders(restored), "o-1")
 
 
+# a value, how often, what the footer says of it, and what is said: each decodes to 260 MB or more
+LARGE = (
+    ("x" * 967_000, 270, "says it", "has a row that no store has"),
+    ("x" * 17_000_000, 16, "says it", "A value of column description has 17,000,000 bytes"),
+    ("x" * 400_000_000, 1, "says it", "Column description has "),
+)
+
+
 @pytest.mark.parametrize(
-    ("value", "times", "footer", "said"),
-    [
-        # each of them decodes to about 967 MB
-        ("x" * 967_000, 1000, "says it", "has a row that no store has"),
-        ("x" * 17_000_000, 57, "says it", "A value of column description has 17,000,000 bytes"),
-        ("x" * 967_000_000, 1, "says it", "Column description has "),
-        pytest.param("x" * 967_000_000, 1, "lies", "Column description has ", marks=LONG),
-    ],
+    "cases", [LARGE, pytest.param((("x" * 967_000_000, 1, "lies", "Column description has "),), marks=LONG)]
 )
 def test_a_small_file_that_decodes_to_much_is_refused_in_bounded_memory(
     filled: EventStore,
@@ -112,36 +116,38 @@ def test_a_small_file_that_decodes_to_much_is_refused_in_bounded_memory(
     restored: EventStore,
     target: str,
     tmp_path: Path,
-    value: str,
-    times: int,
-    footer: str,
-    said: str,
+    cases: tuple[tuple[str, int, str, str], ...],
 ) -> None:
     assert filled
-    backup(dsn, tmp_path)
-
-    def repeated(body: Body) -> None:
-        (found,) = (each for each in body["tables"] if each["table"] == "deciders")
-        text = {name: pa.array([None] * times, pa.string()) for name in found["columns"]}
-        text |= {name: pa.array([f"d{n}" for n in range(times)]) for name in ("decider", "event")}
-        text |= {"description": pa.array([value] * times), "event_version": pa.array(["1"] * times)}
-        path = tmp_path / found["path"]
-        pq.write_table(pa.table({name: text[name] for name in found["columns"]}), path, compression="zstd")
-        if footer == "lies":
-            chunk = pq.ParquetFile(path).metadata.row_group(0).column(found["columns"].index("description"))
-            lie(path, chunk.total_uncompressed_size, 2000)
-        assert path.stat().st_size < 150_000
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found |= {"rows": times, "bytes": path.stat().st_size, "checksum": content}
-
-    rewrite(tmp_path, repeated)
-    command = [sys.executable, "-c", RESTORE, target, str(tmp_path)]
+    backup(dsn, tmp_path / "whole")
+    folders = [tmp_path / str(number) for number in range(len(cases))]
+    for folder, (value, times, footer, _) in zip(folders, cases, strict=True):
+        shutil.copytree(tmp_path / "whole", folder)
+        rewrite(folder, partial(repeated, folder, value, times, footer))
+    command = [sys.executable, "-c", RESTORE, target, *map(str, folders)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    kind, most, text = done.stdout.split(" ", 2)
-    assert kind == "BackupDamaged"
-    assert said in text
-    assert int(most) < 128 * 2**20
+    for line, (_, _, _, said) in zip(done.stdout.splitlines(), cases, strict=True):
+        kind, most, text = line.split(" ", 2)
+        assert kind == "BackupDamaged"
+        assert said in text
+        assert int(most) < 128 * 2**20
     append_to(register_orders(restored), "o-1")
+
+
+def repeated(folder: Path, value: str, times: int, footer: str, body: Body) -> None:
+    """Write the deciders of a backup anew: so many, each with this value as its description."""
+    (found,) = (each for each in body["tables"] if each["table"] == "deciders")
+    text = {name: pa.array([None] * times, pa.string()) for name in found["columns"]}
+    text |= {name: pa.array([f"d{n}" for n in range(times)]) for name in ("decider", "event")}
+    text |= {"description": pa.array([value] * times), "event_version": pa.array(["1"] * times)}
+    path = folder / found["path"]
+    pq.write_table(pa.table({name: text[name] for name in found["columns"]}), path, compression="zstd")
+    if footer == "lies":
+        chunk = pq.ParquetFile(path).metadata.row_group(0).column(found["columns"].index("description"))
+        lie(path, chunk.total_uncompressed_size, 2000)
+    assert path.stat().st_size < 150_000
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    found |= {"rows": times, "bytes": path.stat().st_size, "checksum": content}
 
 
 def test_a_link_that_leads_out_of_the_backup_is_refused(

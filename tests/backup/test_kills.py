@@ -1,19 +1,21 @@
 """Backups and restores killed anywhere: the one before is whole, and the next goes on."""
 
-import signal
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+import psycopg
 
 from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import Manifest, NoBackup, read_manifest
+from millrace.resources.backup.manifest import NoBackup, read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
 from tests.support.backups import tables
 from tests.support.factories import append_to, refusal
+from tests.support.patience import patience
 
 BACKUP_KILLED_AT = {
     "after the tables": "backup.write_log = die",
@@ -27,12 +29,9 @@ RESTORE_KILLED_AT = {
     "before it is finished": "BackupStore.finish_restore = die",
     "before the commit": "BackupStore.finish_restore = after(BackupStore.finish_restore)",
 }
-
-
-def killed(point: str, call: str) -> None:
-    """Do it in a process that kills itself at a point."""
-    program = f"""
-import os, signal
+# each piece of work is done in a fork that kills itself at its point; this process has no threads
+PROGRAM = """
+import json, os, signal, sys
 from pathlib import Path
 from millrace.resources.backup import backup
 from millrace.resources.backup import log_files, restore
@@ -49,43 +48,66 @@ def after(work):
         work(*a, **k)
         die()
     return wrapped
-{point}
-{call}
+ends = []
+for point, dsn, folder in json.loads(sys.argv[2]):
+    child = os.fork()
+    if not child:
+        try:
+            exec(point)
+            {"backup": backup.backup, "restore": restore.restore}[sys.argv[1]](dsn, Path(folder))
+        finally:
+            os._exit(1)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert ends == [-signal.SIGKILL] * len(ends), ends
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("point", BACKUP_KILLED_AT)
+def killed(work: str, *pieces: tuple[str, str, Path]) -> None:
+    """Back up or restore, each time until it is killed at a point."""
+    told = json.dumps([(point, dsn, str(folder)) for point, dsn, folder in pieces])
+    command = [sys.executable, "-c", PROGRAM, work, told]
+    subprocess.run(command, cwd=PROJECT, timeout=10 * patience(), check=True)
+
+
+def contents(dsn: str) -> dict[str, list[dict[str, object]]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return tables(EventStore(connection))
+
+
 def test_a_backup_killed_anywhere_leaves_the_one_before_or_itself_whole_and_the_next_goes_on(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, point: str
+    filled: EventStore, dsn: str, new_target: Callable[[], str], tmp_path: Path
 ) -> None:
-    call = f"backup.backup({dsn!r}, Path({str(tmp_path)!r}))"
-    killed(BACKUP_KILLED_AT[point], call)
-    finished = point == "after the manifest"
-    if not finished:
-        refusal(NoBackup, lambda: read_manifest(tmp_path))
-    first = backup(dsn, tmp_path)
+    folders = {point: tmp_path / point for point in BACKUP_KILLED_AT}
+    pieces = [(BACKUP_KILLED_AT[point], dsn, folder) for point, folder in folders.items()]
+    killed("backup", *pieces)
+    for point, folder in folders.items():
+        if point != "after the manifest":
+            refusal(NoBackup, lambda folder=folder: read_manifest(folder))  # type: ignore[misc]
+        first = backup(dsn, folder)
     before = tables(filled)
     append_to(filled, "o-1", "o-2", "more")
-    killed(BACKUP_KILLED_AT[point], call)
-    assert read_manifest(tmp_path).events == first.events + 3 * finished
-    restore(target, tmp_path)
+    killed("backup", *pieces)
     filled.sequence_events()
-    assert tables(restored) == (tables(filled) if finished else before)
-    last: Manifest = backup(dsn, tmp_path)
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")} == {
-        each.path for each in last.entries
-    }
+    for point, folder in folders.items():
+        finished = point == "after the manifest"
+        assert read_manifest(folder).events == first.events + 3 * finished, point
+        target = new_target()
+        restore(target, folder)
+        assert contents(target) == (tables(filled) if finished else before), point
+        last = backup(dsn, folder)
+        there = {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
+        assert there == {each.path for each in last.entries}, point
 
 
-@pytest.mark.parametrize("point", RESTORE_KILLED_AT)
 def test_a_restore_killed_anywhere_leaves_an_empty_store_and_the_next_does_it_all(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, point: str
+    filled: EventStore, dsn: str, new_target: Callable[[], str], tmp_path: Path
 ) -> None:
     backup(dsn, tmp_path)
-    killed(RESTORE_KILLED_AT[point], f"restore.restore({target!r}, Path({str(tmp_path)!r}))")
-    empty = tables(restored)
-    assert {table: len(found) for table, found in empty.items()} == {**dict.fromkeys(empty, 0), "partitions": 16}
-    restore(target, tmp_path)
-    assert tables(restored) == tables(filled)
+    targets = {point: new_target() for point in RESTORE_KILLED_AT}
+    killed("restore", *[(RESTORE_KILLED_AT[point], target, tmp_path) for point, target in targets.items()])
+    for point, target in targets.items():
+        empty = contents(target)
+        there = {table: len(found) for table, found in empty.items()}
+        assert there == {**dict.fromkeys(empty, 0), "partitions": 16}, point
+        restore(target, tmp_path)
+        assert contents(target) == tables(filled), point

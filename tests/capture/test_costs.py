@@ -20,22 +20,24 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured, Killed, killed, replay
+from tests.support.capturing.captured import ITEMS, Captured, captured, declared, killed_at, new_source, replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
+from tests.support.patience import patience
+
+__all__ = ["captured", "new_source"]
 
 
 @pytest.fixture
-def captured(postgres: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
+def alone(postgres: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
     """Make a source with the table items on a server of its own, which has no other writers than us."""
     # not pytest's tmp_path: its long path does not fit a unix socket
     with (
         tempfile.TemporaryDirectory(prefix="millrace-") as directory,
         EmbeddedPostgres(Path(directory), postgres.programs) as server,
-        psycopg.connect(server.dsn("postgres"), autocommit=True) as admin,
         psycopg.connect(dsn, autocommit=True) as store,
     ):
-        admin.execute("create database apart")
+        server.create_database("apart")
         source = Source(server.dsn("apart"), "apart")
         source.run(ITEMS)
         yield Captured(source, Capture("shop", lambda: source.dsn, (CapturedTable("items"),)), dsn, store)
@@ -73,12 +75,22 @@ def vacuumed(captured: Captured) -> Iterator[None]:
         yield
 
 
-def test_an_idle_run_costs_the_source_no_transaction_id_and_no_log(captured: Captured) -> None:
-    many = several(captured, 20)
+def test_a_run_costs_the_source_nothing_where_nothing_happened_and_waits_for_no_vacuum(alone: Captured) -> None:
+    many = several(alone, 20)
     many.drain()
     # the server writes now and then on its own account: one run without it shows that we write nothing
     runs = [spent(many) for _ in range(5)]
     assert (0, 0) in runs, runs
+    alone.drain()
+    alone.source.run("alter table items replica identity full", "insert into items values (1, 'a')")
+    with vacuumed(alone):
+        # the row, and that the replica identity is another one
+        assert alone.drain().emitted == 2
+        assert mark(alone) == ""
+        # a publication would have had an id before it had its lock
+        assert min(xids for xids, _ in (spent(alone) for _ in range(3))) == 0
+    alone.drain()
+    assert len(mark(alone).split()) == 1
 
 
 def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -122,19 +134,6 @@ def test_a_table_is_probed_anew_when_it_or_its_declaration_is_another_one(captur
     assert len(mark(captured).split()) == 1
 
 
-def test_a_run_waits_for_no_vacuum_and_probes_its_table_the_next_time(captured: Captured) -> None:
-    captured.drain()
-    captured.source.run("alter table items replica identity full", "insert into items values (1, 'a')")
-    with vacuumed(captured):
-        # the row, and that the replica identity is another one
-        assert captured.drain().emitted == 2
-        assert mark(captured) == ""
-        # a publication would have had an id before it had its lock
-        assert min(xids for xids, _ in (spent(captured) for _ in range(3))) == 0
-    captured.drain()
-    assert len(mark(captured).split()) == 1
-
-
 def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
     """Capture, and return what was read between two looks into the slot: tables, and rows at most."""
     seen: list[list[tuple[str, int]]] = []
@@ -154,7 +153,7 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
 
         patch.setattr(backfilling, "read_chunk", read_chunk)
         patch.setattr(process, "store", store)
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     return seen
 
 
@@ -178,26 +177,23 @@ def test_small_tables_are_read_together_and_wait_once_for_the_changes_before_the
     assert CaptureStore(captured.store).capture_info("shop")[0].tables_to_backfill == 0
 
 
-@pytest.mark.parametrize("bound", ["CHUNK", "CHUNK_BYTES"])
-def test_what_is_read_together_is_about_one_chunk(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
-    many = several(captured, 8)
-    for n in range(8):
-        captured.source.connection.execute(f"insert into t{n} values (1), (2)".encode())
-    monkeypatch.setattr(backfilling, bound, 5)
-    assert [len(group) for group in reads(many, monkeypatch) if group] == [3, 3, 2]
-    assert len(many.changes()) == 16
+def test_what_is_read_together_is_about_one_chunk(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    several(captured, 16)
+    for bound, first in (("CHUNK", 0), ("CHUNK_BYTES", 8)):
+        many = declared(captured, *[CapturedTable(f"t{n}", where="id > 0") for n in range(first, first + 8)])
+        for n in range(first, first + 8):
+            captured.source.connection.execute(f"insert into t{n} values (1), (2)".encode())
+        with monkeypatch.context() as patch:
+            patch.setattr(backfilling, bound, 5)
+            assert [len(group) for group in reads(many, monkeypatch) if group] == [3, 3, 2], bound
+        assert len(many.changes()) == 16
 
 
 def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.source.run("insert into items values (1)", "create table early (id int primary key)")
-    with monkeypatch.context() as patch:
-        patch.setattr(backfilling, "read_chunk", killed)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, backfilling, "read_chunk")
     tables = (CapturedTable("early"), CapturedTable("items"))
     both = replace(captured, capture=replace(captured.capture, tables=tables))
     with psycopg.connect(captured.source.dsn) as writer:

@@ -27,24 +27,43 @@ def test_tables_of_the_store_itself_are_never_captured(captured: Captured) -> No
         pass
 
 
-@pytest.mark.parametrize(
-    ("tables", "options", "said"),
-    [
-        ((), {}, "it has no table"),
-        ((CapturedTable("a"), CapturedTable("a")), {}, "declared twice"),
-        ((CapturedTable("a"),), {"actions": ("insert", "upsert")}, "not upsert"),
-        ((CapturedTable("a"),), {"actions": ()}, "no action"),
-        ((CapturedTable("a", columns=()),), {}, "not empty"),
-        ((CapturedTable("a", decider="x"), CapturedTable("b", decider="x")), {}, "decider x is declared twice"),
-    ],
+A = CapturedTable("a")
+CLICKS = CapturedTable("clicks", key=())
+# tables and options, and what is said of them
+REFUSED: tuple[tuple[tuple[CapturedTable, ...], dict[str, Any], str], ...] = (
+    ((), {}, "it has no table"),
+    ((A, A), {}, "declared twice"),
+    ((A,), {"actions": ("insert", "upsert")}, "not upsert"),
+    ((A,), {"actions": ()}, "no action"),
+    ((CapturedTable("a", decider="x"), CapturedTable("b", decider="x")), {}, "decider x is declared twice"),
+    ((CLICKS,), {}, r"public.clicks: key=\(\) .* row's delete or update"),
+    ((CLICKS,), {"actions": ("insert", "update")}, "row's update concerns"),
+    ((A,), {"patterns": "public.*"}, "are tuples"),
+    ((A,), {"patterns": ("public.*",), "exclude": "public.*"}, "are tuples"),
+    ((A,), {"patterns": ("items",)}, r"pattern items has no schema: write such as public\.\*"),
+    ((A,), {"patterns": ("public.*",), "exclude": ("items",)}, "pattern items has no schema"),
+    ((A,), {"exclude": ("public.a*",)}, "exclude is stated with patterns"),
+    ((), {"patterns": (), "exclude": ()}, "no table, and no pattern"),
 )
-def test_a_declaration_that_cannot_work_is_refused(
-    tables: tuple[CapturedTable, ...], options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(InvalidCapture, match=said):
-        Capture("shop", lambda: "", tables, **options)
+# options of a table
+REFUSED_OF_TABLES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"columns": ()}, "not empty"),
+    ({"mask": "iban"}, "tuples of columns"),
+    ({"hash": "iban", "hash_key": str}, "tuples of columns"),
+    ({"mask": ("a",), "hash": ("a",), "hash_key": str}, "a is stated twice"),
+    ({"mask": ("a",), "key": ("a",)}, "a belongs to its key"),
+    ({"mask": ("a",), "columns": ("id",)}, "columns leave out a"),
+    ({"hash": ("a",)}, "hash and hash_key are stated together"),
+    ({"hash_key": str}, "hash and hash_key are stated together"),
+)
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_a_declaration_that_cannot_work_is_refused() -> None:
+    for tables, options, said in REFUSED:
+        with pytest.raises(InvalidCapture, match=said):
+            Capture("shop", str, tables, **options)
+    for options, said in REFUSED_OF_TABLES:
+        with pytest.raises(InvalidCapture, match=said):
+            Capture("shop", str, (CapturedTable("t", **options),))
     with pytest.raises(InvalidCapture, match="a-z"):
-        Capture("Shop 1", lambda: "", (CapturedTable("a"),))
+        Capture("Shop 1", str, (A,))

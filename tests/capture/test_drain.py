@@ -8,13 +8,14 @@ import psycopg
 import pytest
 
 from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
 from tests.long import LONG
-from tests.support.capturing.captured import Captured, Killed, captured, did, killed, new_source
+from tests.support.capturing.captured import Captured, Killed, captured, declared, did, killed, new_source
 from tests.support.factories import rows, start, value
+from tests.support.patience import patience
 
 __all__ = ["captured", "new_source"]
 
@@ -24,15 +25,50 @@ def test_the_rows_that_were_there_and_what_happens_to_them_become_events(capture
     report = captured.drain()
     assert (report.backfilled, report.emitted) == (2, 0)
     assert captured.replayed() == captured.table()
-    captured.source.run(
-        "update items set name = 'uno' where id = 1",
-        "delete from items where id = 2",
-        "insert into items values (3, 'three', 3, null)",
-    )
+    with psycopg.connect(captured.source.dsn) as slow:
+        slow.execute("insert into items values (3)")
+        captured.source.run(
+            "update items set name = 'uno' where id = 1; update items set name = 'un' where id = 1",
+            "delete from items where id = 2",
+            """
+            insert into items values (4, 'four', 3, null);
+            select pg_logical_emit_message(true, 'millrace.annotations', '{"user": "ada"}');
+            insert into items values (5)
+            """,
+            "begin; insert into items values (6); rollback",
+        )
+        slow.commit()
     report = captured.drain()
-    assert (report.stored, report.emitted, report.replayed) == (3, 3, 0)
+    assert (report.stored, report.emitted, report.replayed) == (6, 6, 0)
     assert captured.replayed() == captured.table()
-    assert did(captured) == [("updated", "[1]"), ("deleted", "[2]"), ("inserted", "[3]")]
+    assert did(captured) == [
+        ("updated", "[1]"), ("updated", "[1]"), ("deleted", "[2]"), ("inserted", "[4]"), ("inserted", "[5]"),
+        ("inserted", "[3]"),
+    ]  # fmt: skip
+    changes = captured.changes()[2:]
+    assert [change["commit_idx"] for change in changes] == [0, 1, 0, 0, 1, 0]
+    assert [change["annotations"] for change in changes] == [None, None, None, None, {"user": "ada"}, None]
+
+
+def test_only_the_declared_rows_columns_and_actions_are_captured(captured: Captured) -> None:
+    captured.source.run("alter table items replica identity full", "insert into items values (1, 'a', 5), (2, 'b', 50)")
+    filtered = declared(captured, CapturedTable("items", where="amount > 10"))
+    filtered.drain()
+    captured.source.run("update items set amount = 20 where id = 1", "update items set amount = 2 where id = 2")
+    filtered.drain()
+    assert [(c["action"], c["record_pk"], c["record"]["amount"]) for c in filtered.changes()] == [
+        ("backfilled", "[2]", 50), ("inserted", "[1]", 20), ("deleted", "[2]", 50),
+    ]  # fmt: skip
+    captured.source.run("truncate items")
+    filtered.drain()
+    narrow = declared(captured, CapturedTable("items", columns=("id", "amount")), actions=("insert",))
+    narrow.drain()
+    before = len(narrow.changes())
+    captured.source.run("insert into items values (3, 'c', 7)", "update items set name = 'x'", "delete from items")
+    narrow.drain()
+    assert [(c["action"], c["record"]) for c in narrow.changes()[before:] if c["action"] != "schema_changed"] == [
+        ("inserted", {"id": 3, "amount": 7})
+    ]
 
 
 def test_a_drain_that_failed_stops_nobody_else_and_may_go_on(
@@ -45,23 +81,10 @@ def test_a_drain_that_failed_stops_nobody_else_and_may_go_on(
         with monkeypatch.context() as patch:
             patch.setattr(pipeline, "advance", killed)
             with pytest.raises(Killed):
-                process.drain(budget_s=60, idle_s=0, stop=stop)
+                process.drain(budget_s=patience(), idle_s=0, stop=stop)
         assert not stop.is_set()
-        process.drain(budget_s=60, idle_s=0, stop=stop)
+        process.drain(budget_s=patience(), idle_s=0, stop=stop)
     assert did(captured) == [("inserted", "[1]")]
-
-
-def test_two_updates_of_one_row_in_one_transaction_are_two_events_with_their_own_images(captured: Captured) -> None:
-    captured.source.run("alter table items replica identity full", "insert into items values (1, 'a', 0, true)")
-    captured.drain()
-    captured.source.run("update items set name = 'b' where id = 1; update items set name = 'c' where id = 1")
-    captured.drain()
-    _, first, second = captured.changes()
-    assert [(c["commit_idx"], c["changes"], c["record"]["name"]) for c in (first, second)] == [
-        (0, {"name": "a"}, "b"),
-        (1, {"name": "b"}, "c"),
-    ]
-    assert first["commit_lsn"] == second["commit_lsn"]
 
 
 def test_a_large_transaction_and_a_small_one_right_behind_it_stay_in_the_order_of_their_commits(
@@ -76,146 +99,23 @@ def test_a_large_transaction_and_a_small_one_right_behind_it_stay_in_the_order_o
     assert len({(c["commit_lsn"], c["commit_idx"]) for c in changes}) == 1001
 
 
-def test_transactions_that_interleave_come_one_after_the_other_and_what_was_rolled_back_never(
-    captured: Captured,
-) -> None:
-    captured.drain()
-    with (
-        psycopg.connect(captured.source.dsn) as slow,
-        psycopg.connect(captured.source.dsn) as quick,
-        psycopg.connect(captured.source.dsn) as undone,
-    ):
-        slow.execute("insert into items values (1)")
-        undone.execute("insert into items values (7)")
-        quick.execute("insert into items values (2)")
-        slow.execute("insert into items values (3)")
-        quick.execute("insert into items values (4)")
-        with slow.transaction(force_rollback=True):  # a savepoint
-            slow.execute("insert into items values (8)")
-        quick.commit()
-        undone.rollback()
-        slow.execute("insert into items values (5)")
-        slow.commit()
-    captured.drain()
-    assert [row for _, row in did(captured)] == ["[2]", "[4]", "[1]", "[3]", "[5]"]
-
-
-def test_a_key_change_and_a_truncate_leave_the_rows_that_the_table_has(captured: Captured) -> None:
-    captured.source.run("insert into items values (1, 'a,b'), (2, 'c\"d')")
-    captured.drain()
-    captured.source.run("update items set id = 10 where id = 1")
-    captured.drain()
-    deleted, updated = captured.changes()[-2:]
-    assert (deleted["action"], deleted["record_pk"], updated["action"], updated["record_pk"]) == (
-        "deleted", "[1]", "updated", "[10]",
-    )  # fmt: skip
-    data = [
-        row for (row,) in rows(captured.store, 'select data from event_store.events order by "offset" desc limit 2')
-    ]
-    assert [(d.get("new_key"), d.get("old_key")) for d in data] == [(None, [1]), ([10], None)]
-    assert captured.replayed() == captured.table()
-    captured.source.run("truncate items", "insert into items values (2, 'again')")
-    captured.drain()
-    assert did(captured)[-4:] == [("truncated", "[]"), ("deleted", "[10]"), ("deleted", "[2]"), ("inserted", "[2]")]
-    assert captured.replayed() == captured.table()
-
-
-def test_each_change_is_decoded_with_the_columns_of_its_time(captured: Captured) -> None:
-    captured.drain()
-    captured.source.run(
-        "insert into items values (1, 'one')",
-        "alter table items add column tags text[]",
-        "insert into items (id, tags) values (2, '{x,y}')",
-        "alter table items rename column name to title",
-        "insert into items (id, title) values (3, 'three')",
-        "alter table items drop column amount",
-        "insert into items (id, title) values (4, 'four')",
-    )
-    captured.drain()
-    assert [sorted(c["record"]) for c in captured.changes() if c["action"] == "inserted"] == [
-        ["amount", "id", "name", "ok"],
-        ["amount", "id", "name", "ok", "tags"],
-        ["amount", "id", "ok", "tags", "title"],
-        ["id", "ok", "tags", "title"],
-    ]
-
-
-def test_a_row_that_leaves_the_filter_is_deleted_and_one_that_comes_to_meet_it_is_inserted(captured: Captured) -> None:
-    captured.source.run("alter table items replica identity full", "insert into items values (1, 'a', 5), (2, 'b', 50)")
-    filtered = Captured(
-        captured.source,
-        Capture("shop", lambda: captured.source.dsn, (CapturedTable("items", where="amount > 10"),)),
-        captured.dsn,
-        captured.store,
-    )  # fmt: skip
-    filtered.drain()
-    filtered.source.run("update items set amount = 20 where id = 1", "update items set amount = 2 where id = 2")
-    filtered.drain()
-    assert [(c["action"], c["record_pk"], c["record"]["amount"]) for c in filtered.changes()] == [
-        ("backfilled", "[2]", 50),
-        ("inserted", "[1]", 20),
-        ("deleted", "[2]", 50),
-    ]
-
-
-def test_only_the_declared_columns_are_captured(captured: Captured) -> None:
-    captured.source.run("insert into items values (1, 'a', 5)")
-    narrow = Captured(
-        captured.source,
-        Capture("shop", lambda: captured.source.dsn, (CapturedTable("items", columns=("id", "amount")),)),
-        captured.dsn,
-        captured.store,
-    )
-    narrow.drain()
-    narrow.source.run("update items set amount = 6, name = 'b'")
-    narrow.drain()
-    assert [c["record"] for c in narrow.changes()] == [{"id": 1, "amount": 5}, {"id": 1, "amount": 6}]
-
-
-def test_only_the_declared_actions_are_captured(captured: Captured) -> None:
-    inserts = Captured(
-        captured.source,
-        Capture("shop", lambda: captured.source.dsn, (CapturedTable("items"),), actions=("insert",)),
-        captured.dsn,
-        captured.store,
-    )
-    inserts.drain()
-    inserts.source.run("insert into items values (1)", "update items set name = 'x'", "delete from items")
-    inserts.drain()
-    assert did(inserts) == [("inserted", "[1]")]
-
-
-def test_annotations_belong_to_the_changes_behind_them_in_their_transaction(captured: Captured) -> None:
-    captured.drain()
-    captured.source.run(
-        """
-        insert into items values (1);
-        select pg_logical_emit_message(true, 'millrace.annotations', '{"user": "ada"}');
-        insert into items values (2)
-        """,
-        "insert into items values (3)",
-    )
-    captured.drain()
-    assert [c["annotations"] for c in captured.changes()] == [None, {"user": "ada"}, None]
-
-
 def test_a_slot_of_idle_tables_follows_the_log_of_others(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
     captured.drain()
     captured.source.run("create table other (t text)")
     slot = value(captured.store, "select slot from event_store.captures")
-    for _ in range(3):
-        captured.source.run("insert into other select repeat('x', 1000) from generate_series(1, 10000)")
+    for _ in range(2):
+        captured.source.run("insert into other select repeat('x', 1000) from generate_series(1, 3000)")
         before = slot_state(captured.source.connection, slot)
         captured.drain()
         after = slot_state(captured.source.connection, slot)
         assert before is not None
         assert after is not None
-        assert (before.lag_bytes or 0) > 10_000_000
+        assert (before.lag_bytes or 0) > 3_000_000
         assert (after.lag_bytes or 0) < 1_000_000
 
 
-@pytest.mark.parametrize("tries", [300, pytest.param(1000, marks=LONG)])
+@pytest.mark.parametrize("tries", [100, pytest.param(1000, marks=LONG)])
 def test_a_commit_that_races_the_idle_advance_is_never_skipped(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
@@ -225,34 +125,33 @@ def test_a_commit_that_races_the_idle_advance_is_never_skipped(
     def commit() -> None:
         with psycopg.connect(captured.source.dsn, autocommit=True) as connection:
             for number in range(tries):
-                go.acquire(timeout=60)
+                go.acquire(timeout=patience())
                 connection.execute("insert into items values (%s)", (number,))
         stop.set()
 
     with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         writing = start(commit)
         while not stop.is_set():
             go.release()
             process.store()
             process.emit()
-        writing.result(60)
-        process.drain(budget_s=60, idle_s=0)
+        writing.result(patience())
+        process.drain(budget_s=patience(), idle_s=0)
     assert [c["record"]["id"] for c in captured.changes()] == list(range(tries))
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_the_isolation_that_a_database_defaults_to_does_not_matter(captured: Captured, level: str) -> None:
+def test_the_isolation_that_a_database_defaults_to_does_not_matter(captured: Captured) -> None:
     captured.drain()
     captured.source.run(
         *["insert into items select max(id) + 1 from (select 0 as id union all select id from items) i"] * 20
     )
     name = captured.store.info.dbname
-    captured.store.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
+    captured.store.execute(f"alter database {name} set default_transaction_isolation = 'serializable'".encode())
     with captured.process() as process:
         process.store()  # a backlog
         captured.source.run("insert into items values (100)")
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     assert captured.replayed() == captured.table()
 
 
@@ -260,9 +159,9 @@ def test_an_idle_capture_writes_nothing(captured: Captured, monkeypatch: pytest.
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 1000.0)
     written = "select xmin, ctid from event_store.captures"
     with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         before = rows(captured.store, written)
-        process.drain(budget_s=60, idle_s=0.5)
+        process.drain(budget_s=patience(), idle_s=0.5)
         assert rows(captured.store, written) == before
 
 
@@ -272,7 +171,7 @@ from pathlib import Path
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.declaration import Capture, CapturedTable
 with CaptureDrain(sys.argv[1], Capture("shop", lambda: sys.argv[2], (CapturedTable("items"),)), "test") as process:
-    process.drain(budget_s=300, idle_s=0)
+    process.drain(budget_s=3000, idle_s=0)
 print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """
 
@@ -292,10 +191,10 @@ def test_a_transaction_of_any_size_takes_the_same_memory(captured: Captured) -> 
     insert = "insert into items select n, repeat('x', 1000) from generate_series({}) n"
     captured.source.connection.execute(insert.format("1, 1000").encode())
     small = peak_kb(captured)
-    captured.source.connection.execute(insert.format("1001, 40000").encode())
+    captured.source.connection.execute(insert.format("1001, 25000").encode())
     large = peak_kb(captured)
-    assert value(captured.store, "select count(*) from event_store.events") == 40_000
-    # of 39 MB of rows
+    assert value(captured.store, "select count(*) from event_store.events") == 25_000
+    # of 24 MB of rows
     assert large - small < 15_000
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from millrace.resources.capture.emitter import MOST_PIECES, Emitter
 from tests.support.factories import start
+from tests.support.patience import patience
 
 
 class Emissions:
@@ -19,7 +20,7 @@ class Emissions:
 
     def __call__(self) -> None:
         self.begun.release()
-        self.let_go.acquire(timeout=60)
+        self.let_go.acquire(timeout=patience())
         if self.error is not None:
             raise self.error
         self.ended += 1
@@ -43,7 +44,7 @@ def test_it_waits_until_all_is_emitted_for_as_long_as_is_said() -> None:
         assert not emitter.wait(0.01)
         waiting = start(emitter.wait)
         emit.let_go.release()
-        assert waiting.result(60)
+        assert waiting.result(patience())
         assert emitter.wait(0)
 
 
@@ -51,14 +52,14 @@ def test_whoever_stores_waits_where_too_much_is_not_emitted_yet() -> None:
     emit = Emissions()
     with Emitter(emit, lambda: None, 60) as emitter:
         emitter.hand_over()
-        assert emit.begun.acquire(timeout=60)
+        assert emit.begun.acquire(timeout=patience())
         for _ in range(MOST_PIECES):
             emitter.hand_over()
         one_more = start(emitter.hand_over)
         with pytest.raises(TimeoutError):
             one_more.result(0.2)
         emit.let_go.release()
-        one_more.result(60)
+        one_more.result(patience())
         emit.let_go.release(MOST_PIECES + 1)
     assert emit.ended == MOST_PIECES + 2
 
@@ -92,8 +93,8 @@ def test_an_error_of_the_one_that_stores_is_not_hidden_by_one_of_the_emission() 
 def test_while_there_is_nothing_to_do_it_rests_and_an_error_there_is_raised_too() -> None:
     rested = threading.Semaphore(0)
     with Emitter(lambda: None, rested.release, 0.001):
-        assert rested.acquire(timeout=60)
-        assert rested.acquire(timeout=60)
+        assert rested.acquire(timeout=patience())
+        assert rested.acquire(timeout=patience())
 
     failed = threading.Semaphore(0)
 
@@ -102,4 +103,4 @@ def test_while_there_is_nothing_to_do_it_rests_and_an_error_there_is_raised_too(
         raise ValueError("lost")
 
     with pytest.raises(ValueError, match="lost"), Emitter(lambda: None, failing, 0.001):
-        assert failed.acquire(timeout=60)
+        assert failed.acquire(timeout=patience())

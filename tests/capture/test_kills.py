@@ -1,177 +1,413 @@
-"""A capture that is killed at every step while its source changes: in the end its history is the source's, once."""
+"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice.
 
-import json
-import subprocess
-import sys
-import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from functools import partial
-from random import Random
-from typing import Any
-from uuid import UUID
+Belongs here: the table of scenarios and steps. A scenario has one source and one store, and goes on from turn to turn:
+at each turn the next run is killed at a step, the one after it at the second such step, and the last one ends. Not
+here: processes that are killed at random moments (tests/processes/capture), what a kill leaves for a while
+(test_pieces, test_backfill).
+"""
 
-import psycopg
+from collections import Counter
+from contextlib import suppress
+from typing import ClassVar, LiteralString
+
 import pytest
 
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.settings import PROJECT
-from tests.support.capturing.captured import new_source, replay
-from tests.support.capturing.killed_captures import declared
-from tests.support.capturing.sources import Source
-from tests.support.factories import assert_log_holds_every_event_once, rows, start
-
-__all__ = ["new_source"]
-
-# items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did
-SCHEMA = (
-    "create table items (id int primary key, name text, note text, version int)",
-    "alter table items alter note set storage external",
-    "create table notes (id int primary key, name text, note text, version int)",
-    "alter table notes replica identity full; alter table notes alter note set storage external",
-    "create table journal (writer int, number int, changes jsonb, primary key (writer, number))",
+from millrace.resources.capture import backfill, drain
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.setup import GapOpen, remove, restart
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import UnknownCapture
+from tests.support.capturing import kill_steps
+from tests.support.capturing.captured import (
+    Captured,
+    Killed,
+    assert_left,
+    captured,
+    declared,
+    dying,
+    killed_at,
+    new_source,
+    schemas_told,
 )
-KEYS = 40
+from tests.support.capturing.kill_steps import Step
+from tests.support.factories import rows, value
+
+__all__ = ["captured", "new_source"]
+
+ITEMS = CapturedTable("items")
+Did = list[tuple[str, str]]
 
 
-def write(dsn: str, writer: int, stop: threading.Event) -> int:
-    """Do transactions until `stop`; each says in the journal what it did. Return how many there were."""
-    random = Random(writer)
-    number = 0
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        while not stop.is_set():
-            number += 1
-            did: list[str] = []
-            try:
-                with connection.transaction():
-                    for _ in range(random.randint(1, 5)):
-                        did += change(connection, random)
-                    connection.execute("insert into journal values (%s, %s, %s)", (writer, number, json.dumps(did)))
-                    if random.random() < 0.1:
-                        raise psycopg.Rollback
-            except (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation):
-                continue
-            if writer == 0 and number % 20 == 0:
-                alter(connection, number)
-            stop.wait(0.004)
-    return number
+class Scenario:
+    """Rows of a table change, each turn has rows of its own."""
+
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING, *kill_steps.EMITTING, *kill_steps.PURGING)
+
+    def __init__(self, captured: Captured, patch: pytest.MonkeyPatch) -> None:
+        self.captured, self.patch = captured, patch
+        self.seen = 0
+        self.make()
+
+    def make(self) -> None:
+        """Make what is there before the first turn."""
+        self.captured.source.run("insert into items values (1, 'read')")
+        self.captured.drain()
+
+    def happen(self, turn: int) -> None:
+        """Let something happen in the source."""
+        first = turn * 10
+        self.captured.source.connection.execute(
+            f"""
+            insert into items values ({first}, 'a'), ({first + 1}, 'a'), ({first + 2}, 'a');
+            update items set name = 'b' where id = {first};
+            update items set id = {first + 5} where id = {first + 1}
+            """.encode()
+        )
+        self.captured.source.connection.execute(f"delete from items where id = {first + 2}".encode())
+
+    def expected(self, turn: int) -> Did:
+        """Return which changes of rows become events by that."""
+        new, moved, gone, there = (f"[{turn * 10 + n}]" for n in (0, 1, 2, 5))
+        insertions = [("inserted", new), ("inserted", moved), ("inserted", gone)]
+        return [*insertions, ("updated", new), ("deleted", moved), ("updated", there), ("deleted", gone)]
+
+    def run(self) -> None:
+        """Do what is killed."""
+        self.captured.drain()
+
+    def look(self, turn: int) -> None:
+        """Look at what is there in the end of a turn."""
+        streamed = [c for c in self.captured.changes() if c["action"] != "backfilled"]
+        assert [(c["action"], c["record_pk"]) for c in streamed[self.seen :]] == self.expected(turn)
+        self.seen = len(streamed)
+        assert_left(self.captured, "items")
 
 
-def change(connection: psycopg.Connection, random: Random) -> list[str]:
-    """Change a row, perhaps twice; return what that was, as the captured history says it."""
-    table = random.choice(["items", "notes"])
-    key, other = random.randint(1, KEYS), random.randint(1, KEYS)
-    # longer than what a row keeps in itself, half of the times
-    note = f"{random.random()}" * random.choice([1, 200])
-    match random.choice(["insert", "insert", "update", "twice", "move", "delete"]):
-        case "insert":
-            done = connection.execute(
-                f"insert into {table} values (%s, 'new', %s, 1) on conflict do nothing".encode(), (key, note)
-            )
-            return [f"inserted {table} [{key}]"] * done.rowcount
-        case "update":
-            done = connection.execute(
-                f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key)
-            )
-            return [f"updated {table} [{key}]"] * done.rowcount
-        case "twice":
-            # each by itself: another writer may insert the row in between
-            updates = [
-                connection.execute(f"update {table} set {what} where id = %s".encode(), (key,)).rowcount
-                for what in ("version = version + 1", "name = 'twice'")
-            ]
-            return [f"updated {table} [{key}]"] * sum(updates)
-        case "move":
-            done = connection.execute(
-                f"update {table} set id = %s where id = %s and not exists (select from {table} where id = %s)".encode(),
-                (other, key, other),
-            )
-            return [f"deleted {table} [{key}]", f"updated {table} [{other}]"] * done.rowcount
-        case _:
-            done = connection.execute(f"delete from {table} where id = %s".encode(), (key,))
-            return [f"deleted {table} [{key}]"] * done.rowcount
+class Replayed(Scenario):
+    """The slot gives changes again that a killed run has stored."""
+
+    steps = (*kill_steps.REPLAYING, Step(drain, "advance"))
+
+    def happen(self, turn: int) -> None:
+        super().happen(turn)
+        killed_at(self.captured, self.patch, drain, "advance")
 
 
-def alter(connection: psycopg.Connection, number: int) -> None:
-    """Let the tables have another column than before."""
-    connection.execute("set lock_timeout = '1s'")
-    for table in ("items", "notes"):
-        connection.execute(f"alter table {table} drop column if exists extra_{number - 20}".encode())
-        connection.execute(f"alter table {table} add column extra_{number} int default 7".encode())
+class Renamed(Scenario):
+    """A table has another name for a while, and changes under it."""
+
+    steps = kill_steps.STORING[3:]
+
+    def happen(self, turn: int) -> None:
+        self.captured.source.run("alter table items rename to things")
+        self.captured.source.connection.execute(f"insert into things values ({turn * 10}, 'elsewhere')".encode())
+        self.captured.source.run("alter table things rename to items")
+
+    def expected(self, turn: int) -> Did:
+        return [("inserted", f"[{turn * 10}]")]
 
 
-def history(store: psycopg.Connection) -> list[dict[str, Any]]:
-    return [row for (row,) in rows(store, "select to_jsonb(c) from event_store.change_events c order by seq")]
+class Columns(Scenario):
+    """The columns of a table change within one transaction and over several, back and forth."""
 
-
-def assert_history_is_whole(changes: list[dict[str, Any]]) -> None:
-    """Each transaction is there with all that it did, once, in one piece, and in the order of its writer."""
-    streamed = [change for change in changes if change["action"] != "backfilled"]
-    positions = [(lsn(change["commit_lsn"]), change["commit_idx"]) for change in streamed]
-    assert positions == sorted(set(positions))
-    by_commit: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for change in streamed:
-        by_commit[change["commit_lsn"]].append(change)
-    written: dict[int, list[int]] = defaultdict(list)
-    for made in by_commit.values():
-        (entry,) = [change["record"] for change in made if change["source_table_name"] == "journal"]
-        written[entry["writer"]].append(entry["number"])
-        rows_made = [c for c in made if c["action"] != "schema_changed"]
-        did = [f"{c['action']} {c['source_table_name']} {c['record_pk']}" for c in rows_made]
-        assert did == [*entry["changes"], f"inserted journal [{entry['writer']},{entry['number']}]"]
-    for numbers in written.values():
-        assert numbers == sorted(set(numbers))
-
-
-def lsn(text: str) -> int:
-    high, low = text.split("/")
-    return int(high, 16) << 32 | int(low, 16)
-
-
-def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.Connection) -> None:
-    """Compare the rows that the history leaves with the source's, in the columns that were always there."""
-    left = replay(changes)
-    for table in ("items", "notes"):
-        found = {
-            key: {name: record[name] for name in ("id", "name", "note", "version")}
-            for (of, key), record in left.items()
-            if of == table
-        }
-        query = f"select format('[%s]', id), jsonb_build_object('id', id, 'name', name, 'note', note, 'version', version) from {table}"
-        assert found == dict(source.execute(query.encode()).fetchall())
-
-
-@pytest.mark.timeout(600)
-def test_killed_at_every_step_the_history_is_whole_and_leads_to_the_source_s_rows(
-    new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config
-) -> None:
-    kills = max(1, pytestconfig.getoption("--kills") // 2)
-    source = new_source()
-    source.run(*SCHEMA)
-    source.run("insert into items select n, 'old', repeat('x', 3000), 0 from generate_series(1, 30) n")
-    source.run("insert into notes select n, 'old', repeat('y', 3000), 0 from generate_series(1, 30) n")
-    stop = threading.Event()
-    writers = [start(partial(write, source.dsn, writer, stop)) for writer in range(2)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.capturing.killed_captures", dsn, source.dsn, str(kills), "1"],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=550,
+    steps = (
+        *kill_steps.SCHEMAS,
+        *kill_steps.STORING,
+        *kill_steps.PUBLISHED,
+        *kill_steps.LOOKING_AGAIN,
+        *kill_steps.EMITTING,
+        *kill_steps.READING,
+    )
+    ways: tuple[LiteralString, ...] = (
+        "insert into items (id) values (20); alter table items add a int default 1; insert into items (id) values (21);"
+        " alter table items drop a; insert into items (id) values (22)",
+        "alter table items add b int default 2",
+        "update items set b = 3 where id = 20",
+        "alter table items rename b to c",
+        "update items set c = 4 where id = 21; truncate items; insert into items (id) values (30)",
+        "alter table items drop c",
+        "insert into items select n from generate_series(31, 40) n",
+    )
+    order = (
+        "inserted", "schema_changed", "inserted", "schema_changed", "inserted", "schema_changed", "updated",
+        "schema_changed", "updated", "truncated", "inserted", "schema_changed", *["inserted"] * 10,
     )  # fmt: skip
-    stop.set()
-    transactions = [writer.result(60) for writer in writers]
-    assert done.returncode == 0, done.stderr
-    killed = Counter(json.loads(done.stdout))
-    assert killed.total() >= kills
-    with CaptureDrain(dsn, declared(source.dsn), "test") as capturing:
-        capturing.drain(budget_s=120, idle_s=0)
-    with psycopg.connect(dsn, autocommit=True) as store:
-        changes = history(store)
-        assert_history_is_whole(changes)
-        assert_rows_are_the_source_s(changes, source.connection)
-        journal = {key for (table, key) in replay(changes) if table == "journal"}
-        kept = source.connection.execute("select format('[%s,%s]', writer, number) from journal").fetchall()
-        assert journal == {key for (key,) in kept}
-        assert len({UUID(change["event_id"]) for change in changes}) == len(changes)
-        assert min(transactions) > 0
-        while store.execute("select event_store.sequence_events()").fetchone() != (0,):
-            pass
-        assert_log_holds_every_event_once(store)
+
+    def make(self) -> None:
+        self.captured.source.run(
+            "create table others (id int primary key)",
+            "insert into items select n, 'read', 1.5 from generate_series(1, 10) n",
+            "insert into others select generate_series(1, 10)",
+        )
+        self.captured = declared(self.captured, ITEMS, CapturedTable("others"))
+        self.captured.drain()
+
+    def happen(self, turn: int) -> None:
+        assert turn
+        self.captured.source.run(*self.ways)
+
+    def look(self, turn: int) -> None:
+        changes = [c for c in self.captured.changes() if c["source_table_name"] == "items"]
+        # a truncation and a reading take rows away, wherever the kill fell between
+        streamed = [c["action"] for c in changes if c["commit_lsn"] and c["action"] not in {"deleted", "backfilled"}]
+        assert tuple(streamed[self.seen :]) == self.order
+        self.seen = len(streamed)
+        told = schemas_told(self.captured)
+        assert [before["new"] for before in told[:-1]] == [after["old"] for after in told[1:]]
+        added = [[c["name"] for c in each["new"]["columns"]][4:] for each in told]
+        assert added == [["a"], [], ["b"], ["c"], []] * turn
+        assert_left(self.captured, "items", "others")
+        others = "select count(*) from event_store.events where decider = 'table:public.others'"
+        assert value(self.captured.store, others) == 10
+
+
+class Redeclared(Scenario):
+    """A declaration has other columns than before, so that its table is published and read anew."""
+
+    steps = (
+        *kill_steps.PUBLISHING,
+        *kill_steps.SKIPPING,
+        *kill_steps.PUBLISHED,
+        *kill_steps.PROBED,
+        *kill_steps.READING,
+    )
+
+    def make(self) -> None:
+        self.captured.source.run("insert into items select n, 'read', n from generate_series(1, 9) n")
+        self.captured.drain()
+
+    def happen(self, turn: int) -> None:
+        super().happen(turn)
+        self.columns = ("id", "amount") if turn % 2 else ("id", "name", "amount", "ok")
+        self.captured = declared(self.captured, CapturedTable("items", columns=self.columns))
+
+    def look(self, turn: int) -> None:
+        assert turn
+        last = {c["record_pk"]: c for c in self.captured.changes() if c["action"] != "schema_changed"}
+        left = {key: c["record"] for key, c in last.items() if c["action"] != "deleted"}
+        there = {f"[{row['id']}]": {name: row[name] for name in self.columns} for row in self.captured.table()}
+        assert left == there
+
+
+class Stopped(Scenario):
+    """A table cannot be captured any more, and another one goes on."""
+
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PROBED)
+
+    def make(self) -> None:
+        self.captured.source.run(
+            "create table good (id int primary key, name text)", "insert into items values (1, 'read')"
+        )
+        self.captured = declared(self.captured, ITEMS, CapturedTable("good"))
+        self.captured.drain()
+
+    def happen(self, turn: int) -> None:
+        # a transaction of both that is stored and given again: without one of them its changes have other numbers
+        self.captured.source.run("update items set name = 'x'; update good set name = 'x'")
+        killed_at(self.captured, self.patch, drain, "advance")
+        self.captured.source.run("alter table items rename to elsewhere")
+        self.captured.source.connection.execute(f"insert into good values ({turn}, 'goes on')".encode())
+
+    def look(self, turn: int) -> None:
+        assert_left(self.captured, "good", "elsewhere", without={"elsewhere": "items"})
+        self.captured.source.run("alter table elsewhere rename to items")
+        self.captured.source.connection.execute(f"insert into items values ({turn * 10})".encode())
+        self.captured.drain()
+        assert_left(self.captured, "good", "items")
+        (info,) = CaptureStore(self.captured.store).capture_info("shop")
+        assert info.tables_stopped == 0
+
+
+class Mended(Stopped):
+    """A table that could not be captured for a while can be captured again."""
+
+    steps = (*Stopped.steps, *kill_steps.PUBLISHED, *kill_steps.READING)
+
+    def happen(self, turn: int) -> None:
+        super().happen(turn)
+        self.captured.drain()
+        self.captured.source.connection.execute(
+            f"delete from elsewhere where id < {turn * 10 - 10}; insert into elsewhere values ({turn * 10})".encode()
+        )
+        self.captured.source.run("alter table elsewhere rename to items")
+
+    def look(self, turn: int) -> None:
+        assert turn
+        assert_left(self.captured, "good", "items")
+
+
+class WithoutKey(Scenario):
+    """Rows come into a table whose rows nothing names."""
+
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING[3:], *kill_steps.EMITTING)
+
+    def make(self) -> None:
+        self.captured.source.run("create table clicks (page text, at int)")
+        clicks = CapturedTable("clicks", key=())
+        self.captured = declared(self.captured, clicks, actions=("insert", "truncate"))
+        self.captured.drain()
+
+    def happen(self, turn: int) -> None:
+        insert = f"insert into clicks select 'a', {turn * 10} + n from generate_series(1, 4) n"
+        self.captured.source.connection.execute(insert.encode())
+
+    def look(self, turn: int) -> None:
+        changes = self.captured.changes()
+        assert [c["record"] for c in changes] == [
+            {"page": "a", "at": each * 10 + n} for each in range(1, turn + 1) for n in range(1, 5)
+        ]
+        assert set(Counter(c["record_pk"] for c in changes).values()) == {1}
+
+
+class WithoutKeyAdded(WithoutKey):
+    """A table whose rows nothing names is declared: nothing is read of it."""
+
+    steps = (*kill_steps.PUBLISHING, *kill_steps.PUBLISHED, *kill_steps.PROBED)
+
+    def happen(self, turn: int) -> None:
+        assert turn
+        declared(self.captured, ITEMS, actions=("insert", "truncate")).drain()
+
+    def look(self, turn: int) -> None:
+        super().happen(turn)
+        self.captured.drain()
+        super().look(turn)
+
+
+class Lost(Scenario):
+    """Somebody drops the publication: whenever that is met, it is a gap."""
+
+    steps = (*kill_steps.LOSING, *kill_steps.PUBLISHING[:2])
+
+    def happen(self, turn: int) -> None:
+        name = value(self.captured.source.connection, "select pubname from pg_publication")
+        self.captured.source.connection.execute(f"drop publication {name}".encode())
+        super().happen(turn)
+
+    def run(self) -> None:
+        with pytest.raises(GapOpen, match="somebody else"):
+            self.captured.drain()
+
+    def look(self, turn: int) -> None:
+        self.run()
+        restart(self.captured.dsn, self.captured.capture, "the publication was dropped")
+        self.captured.drain()
+        assert_left(self.captured, "items")
+        assert (
+            value(
+                self.captured.store,
+                "select count(*) from event_store.capture_gaps where resolved_by_generation is null",
+            )
+            == 0
+        )
+        assert turn <= value(self.captured.store, "select count(*) from event_store.capture_gaps") <= turn * 3
+
+
+class Restarted(Scenario):
+    """A capture begins anew, with rows that changed while nobody captured them."""
+
+    steps = (*kill_steps.PUBLISHING, *kill_steps.BEGINNING)
+
+    def happen(self, turn: int) -> None:
+        slot = value(self.captured.store, "select slot from event_store.captures")
+        self.captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
+        super().happen(turn)
+
+    def run(self) -> None:
+        restart(self.captured.dsn, self.captured.capture, "the slot is gone")
+
+    def look(self, turn: int) -> None:
+        assert turn
+        self.captured.drain()
+        assert_left(self.captured, "items")
+
+
+class Removed(Scenario):
+    """A capture is removed: its events stay, and nothing is left on the source."""
+
+    steps = kill_steps.REMOVING
+
+    def happen(self, turn: int) -> None:
+        super().happen(turn)
+        self.captured.drain()
+        self.events = value(self.captured.store, "select count(*) from event_store.events")
+
+    def run(self) -> None:
+        with suppress(UnknownCapture):
+            remove(self.captured.dsn, self.captured.capture, "not needed")
+
+    def look(self, turn: int) -> None:
+        assert turn
+        assert rows(
+            self.captured.source.connection,
+            "select slot_name::text from pg_replication_slots where database = current_database()"
+            " union all select pubname from pg_publication",
+        ) == []  # fmt: skip
+        with pytest.raises(UnknownCapture):
+            remove(self.captured.dsn, self.captured.capture, "not needed")
+        assert value(self.captured.store, "select count(*) from event_store.events") == self.events
+
+
+class Repaired(Scenario):
+    """A stream that says another row than the table has is repaired."""
+
+    steps = kill_steps.COMPARING
+
+    def happen(self, turn: int) -> None:
+        self.captured.store.execute("set session_replication_role = replica")
+        self.captured.store.execute(
+            "update event_store.events set data = jsonb_set(data, '{record,name}', '\"wrong\"')"
+            ' where "offset" = (select max("offset") from event_store.events where decider_id = \'[1]\')'
+        )
+        self.captured.store.execute("reset session_replication_role")
+        assert turn
+
+    def run(self) -> None:
+        compare(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
+
+    def look(self, turn: int) -> None:
+        assert_left(self.captured, "items")
+        assert value(self.captured.store, "select count(*) from event_store.events") == 1 + turn
+        assert value(self.captured.store, "select count(*) from event_store.unchanged_rows") == 0
+
+
+SCENARIOS: tuple[type[Scenario], ...] = (
+    Scenario, Replayed, Renamed, Columns, Redeclared, Stopped, Mended, WithoutKey, WithoutKeyAdded, Lost, Restarted,
+    Removed, Repaired,
+)  # fmt: skip
+
+
+def test_each_step_of_a_run_is_one_at_which_a_scenario_is_killed() -> None:
+    taken = {step for scenario in SCENARIOS for step in scenario.steps}
+    assert set(kill_steps.OF_RUNS) - taken == set()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, scenario: type[Scenario]
+) -> None:
+    # small, so that one run takes each step several times
+    for place, name, size in (
+        (drain, "MOST_CHANGES", 6), (drain, "PIECE", 3), (drain, "EMIT", 4), (backfill, "FIRST_CHUNK", 4),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, size)
+    going_on = scenario(captured, monkeypatch)
+    for turn, step in enumerate(going_on.steps, start=1):
+        original = getattr(step.place, step.name)
+        try:
+            going_on.happen(turn)
+            with monkeypatch.context() as patch:
+                patch.setattr(step.place, step.name, dying(original, 1, after=step.after))
+                with pytest.raises(Killed):
+                    going_on.run()
+                patch.setattr(step.place, step.name, dying(original, 2, after=step.after))
+                with suppress(Killed):
+                    going_on.run()
+            going_on.run()
+            going_on.look(turn)
+        except BaseException as error:
+            error.add_note(f"killed {step}")
+            raise
+        ids = "select count(*) - count(distinct event_id) from event_store.events"
+        assert value(captured.store, ids) == 0, step

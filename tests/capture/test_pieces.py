@@ -13,7 +13,7 @@ from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, Killed, captured, dying, killed, new_source, preceded
 from tests.support.factories import rows, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -83,31 +83,18 @@ def test_killed_between_two_pieces_the_first_ones_are_compared_and_the_others_st
     assert slot_lsn(filled) != before
 
 
-def test_killed_before_the_slot_is_moved_all_pieces_are_compared(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "advance", killed)
-        with pytest.raises(Killed):
-            filled.drain()
-    assert stored_and_emitted(filled)[0] == 3 * PIECES
-    report = filled.drain()
-    assert (report.replayed, report.stored) == (3 * PIECES, 0)
-    assert stored_and_emitted(filled) == (3 * PIECES, 3 * PIECES)
-
-
 def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def know() -> None:
         # the drain knows that it failed
-        assert process._failed.wait(60)
+        assert process._failed.wait(patience())
 
     monkeypatch.setattr(CaptureStore, "copy_changes", dying(CaptureStore.copy_changes, 5))
     monkeypatch.setattr(CaptureStore, "emit_changes", preceded(CaptureStore.emit_changes, know))
     monkeypatch.setattr(pipeline, "EMIT", 1)
     with filled.process() as process, pytest.raises(Killed):
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     assert stored_and_emitted(filled) == (12, 1)
 
 
@@ -136,14 +123,14 @@ def test_a_table_whose_columns_changed_is_read_anew_whichever_piece_told_it(
     captured.source.run("insert into items values (1), (2)")
     monkeypatch.setattr(pipeline, "PIECE", 3)
     with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         captured.source.run(
             "alter table items add column more int default 7",
             "insert into items values (3)",
             "insert into items values (4)",
             "insert into items values (5)",
         )
-        assert process.drain(budget_s=60, idle_s=0).backfilled == 2 + 2
+        assert process.drain(budget_s=patience(), idle_s=0).backfilled == 2 + 2
     assert captured.replayed() == captured.table()
 
 
@@ -155,7 +142,7 @@ def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
 
     def wait() -> None:
         # one step for what came, and two for the emission
-        assert thrice.wait(60)
+        assert thrice.wait(patience())
 
     def step(report: CaptureReport) -> None:
         steps.append(report.emitted)
@@ -166,7 +153,7 @@ def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
     # so few that nobody waits for the emission
     monkeypatch.setattr(pipeline, "PIECE", 1000)
     with filled.process() as process:
-        process.drain(budget_s=60, idle_s=0, on_step=step)
+        process.drain(budget_s=patience(), idle_s=0, on_step=step)
     assert steps[:3] == [0, 0, 0]
     # what was emitted at last is told, too
     assert steps[-1] == 3 * PIECES
@@ -179,9 +166,9 @@ def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_st
         with monkeypatch.context() as patch:
             patch.setattr(CaptureStore, "emit_changes", killed)
             with pytest.raises(Killed):
-                process.drain(budget_s=60, idle_s=0)
+                process.drain(budget_s=patience(), idle_s=0)
         assert stored_and_emitted(filled)[1] == 0
-        report = process.drain(budget_s=60, idle_s=0)
+        report = process.drain(budget_s=patience(), idle_s=0)
     assert report.emitted == 3 * PIECES
     assert filled.replayed() == filled.table()
 
@@ -192,7 +179,7 @@ def test_a_drain_that_is_stopped_while_it_stores_ends_once_the_look_into_the_slo
     stop = threading.Event()
     monkeypatch.setattr(CaptureStore, "store_changes", preceded(CaptureStore.store_changes, stop.set))
     with filled.process() as process:
-        process.drain(budget_s=60, idle_s=60, stop=stop)
+        process.drain(budget_s=patience(), idle_s=60, stop=stop)
     assert stored_and_emitted(filled) == (3 * PIECES, 0)
     filled.drain()
     assert filled.replayed() == filled.table()

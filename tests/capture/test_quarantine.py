@@ -2,11 +2,11 @@
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding import changes as captured_changes
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, declared, did, new_source
 
 __all__ = ["captured", "new_source"]
 
@@ -39,12 +39,7 @@ def test_a_change_that_is_too_large_waits_with_the_later_ones_of_its_row_and_all
 
 def test_a_change_that_cannot_be_decoded_holds_its_row_until_it_is_given_up(captured: Captured) -> None:
     captured.source.run("create table documents (id int primary key, content json)")
-    documents = Captured(
-        captured.source,
-        Capture("shop", lambda: captured.source.dsn, (CapturedTable("documents"),)),
-        captured.dsn,
-        captured.store,
-    )
+    documents = declared(captured, CapturedTable("documents"))
     documents.drain()
     documents.source.run(
         """insert into documents values (1, '"\\u0000"'), (2, '{"a": 1}')""",

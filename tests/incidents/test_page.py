@@ -10,7 +10,8 @@ from tests.support.pages.documents import chapters
 def test_each_chapter_with_commands_is_followed_by_a_test() -> None:
     followed = {
         call.args[0].value if isinstance(call.args[0], ast.Constant) else None
-        for file in (PROJECT / "tests" / "incidents").glob("test_*.py")
+        for folder in ("incidents", "processes/incidents")
+        for file in (PROJECT / "tests" / folder).glob("test_*.py")
         for call in ast.walk(ast.parse(file.read_text()))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "incident"
     } - {None}

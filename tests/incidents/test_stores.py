@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 
 from millrace.resources.event_store import EventStore
-from tests.backup.conftest import filled, restored, target
+from tests.backup.conftest import filled, new_target, restored, target
 from tests.support.backups import tables
 from tests.support.factories import (
     Connect,
@@ -20,7 +20,7 @@ from tests.support.factories import (
 )  # fmt: skip
 from tests.support.incidents.page import declare, incident
 
-__all__ = ["filled", "restored", "target"]
+__all__ = ["filled", "new_target", "restored", "target"]
 
 
 def waiting(connection: psycopg.Connection) -> int:

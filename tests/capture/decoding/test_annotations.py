@@ -3,12 +3,7 @@
 import pytest
 
 from tests.support.capturing.decoded_changes import T, annotated, body, decoded, decoder, streamed
-from tests.support.capturing.pgoutput_bytes import (
-    begin,
-    commit,
-    encode,
-    insert,
-)
+from tests.support.capturing.pgoutput_bytes import begin, commit, encode, insert
 from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]

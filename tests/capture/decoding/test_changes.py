@@ -4,9 +4,12 @@ Belongs here: `capture.decoding.changes`, with messages made by hand and of the 
 (test_values), faults (test_faults), renamed tables and annotations (their own tests).
 """
 
-from uuid import UUID, uuid5
+from typing import Any
+from uuid import RFC_4122, UUID, uuid5
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
@@ -16,6 +19,8 @@ from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,
     Lsn,
+    Message,
+    Relation,
     Truncate,
     Type,
     Update,
@@ -41,6 +46,7 @@ from tests.support.capturing.pgoutput_bytes import (
 from tests.support.capturing.sources import Source, new_source, source
 
 __all__ = ["new_source", "source"]
+
 
 NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 
@@ -105,22 +111,6 @@ def test_two_updates_of_a_row_in_one_transaction_are_two_changes_with_right_imag
     ]
 
 
-def test_without_the_old_row_an_update_does_not_say_what_changed() -> None:
-    assert moves(decoded(encode(T), encode(Update(TABLE, None, None, (b"7", b"b"))))) == [
-        ("updated", "[7]", {"record": {"id": 7, "note": "b"}})
-    ]
-
-
-def test_an_update_that_changes_nothing_says_so() -> None:
-    assert moves(
-        decoded(
-            encode(FULL),
-            encode(Update(TABLE, "O", (b"7", b"b"), (b"7", b"b"))),
-            tables=[CapturedTable("t", key=("id",))],
-        )
-    ) == [("updated", "[7]", {"record": {"id": 7, "note": "b"}, "changes": {}})]
-
-
 def test_a_delete_has_the_key_only_and_names_what_the_log_does_not_hold(source: Source) -> None:
     source.run("create table t (id int primary key, note text, n int)", "insert into t values (1, 'a', 2)")
     source.listen()
@@ -128,17 +118,31 @@ def test_a_delete_has_the_key_only_and_names_what_the_log_does_not_hold(source: 
     assert moves(streamed(source)) == [("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["note", "n"]})]
 
 
-def test_a_delete_under_full_has_the_whole_row() -> None:
-    assert moves(
-        decoded(encode(FULL), encode(Delete(TABLE, "O", (b"7", None))), tables=[CapturedTable("t", key=("id",))])
-    ) == [("deleted", "[7]", {"record": {"id": 7, "note": None}})]
+ALL_KEY = relation(("id", INT4), ("note", TEXT), key=("id", "note"))
+# a table, a message, and what it does to which rows
+MOVES: tuple[tuple[Relation, Message, list[tuple[str, str, dict[str, Any]]]], ...] = (
+    # without the old row an update does not say what changed
+    (T, Update(TABLE, None, None, (b"7", b"b")), [("updated", "[7]", {"record": {"id": 7, "note": "b"}})]),
+    (
+        FULL, Update(TABLE, "O", (b"7", b"b"), (b"7", b"b")),
+        [("updated", "[7]", {"record": {"id": 7, "note": "b"}, "changes": {}})],
+    ),
+    (FULL, Delete(TABLE, "O", (b"7", None)), [("deleted", "[7]", {"record": {"id": 7, "note": None}})]),
+    (ALL_KEY, Delete(TABLE, "K", (b"7", b"a")), [("deleted", '[7,"a"]', {"record": {"id": 7, "note": "a"}})]),
+    (
+        FULL, Update(TABLE, "O", (b"7", b"a"), (b"8", UNCHANGED)),
+        [
+            ("deleted", "[7]", {"record": {"id": 7, "note": "a"}, "new_key": [8]}),
+            ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "changes": {"id": 7}, "old_key": [7]}),
+        ],
+    ),
+)  # fmt: skip
 
 
-def test_a_delete_of_a_table_that_is_all_key_lacks_nothing() -> None:
-    only = relation(("id", INT4), ("note", TEXT), key=("id", "note"))
-    assert moves(decoded(encode(only), encode(Delete(TABLE, "K", (b"7", b"a"))))) == [
-        ("deleted", '[7,"a"]', {"record": {"id": 7, "note": "a"}})
-    ]
+def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
+    for table, message, expected in MOVES:
+        declared = [CapturedTable("t", key=("id",))] if table is FULL else []
+        assert moves(decoded(encode(table), encode(message), tables=declared)) == expected
 
 
 def test_a_large_value_that_did_not_change_is_unavailable_or_from_the_old_row(source: Source) -> None:
@@ -181,14 +185,6 @@ def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
         ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
     ]
     assert [change.event_id for change in changes] == [packed_id(packed_ids(100, generation=3), n) for n in range(4)]
-
-
-def test_a_changed_key_under_full_has_both_rows_whole() -> None:
-    moved = encode(Update(TABLE, "O", (b"7", b"a"), (b"8", UNCHANGED)))
-    assert moves(decoded(encode(FULL), moved, tables=[CapturedTable("t", key=("id",))])) == [
-        ("deleted", "[7]", {"record": {"id": 7, "note": "a"}, "new_key": [8]}),
-        ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "changes": {"id": 7}, "old_key": [7]}),
-    ]
 
 
 def test_keys_are_unambiguous_and_in_the_order_of_the_columns() -> None:
@@ -341,3 +337,28 @@ def test_the_server_s_ids_are_made_whole(source: Source) -> None:
     source.run("insert into t select 1, pg_current_xact_id()::text")
     (change,) = streamed(source)
     assert str(change.xid) == body(change)["record"]["x"]
+
+
+# Event ids: they rise as events do --------------------------------------------------------------------------
+
+
+PLACES = st.tuples(st.booleans(), st.integers(0, 2**21 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**36 - 1))
+
+
+def id_of(place: tuple[bool, int, int, int]) -> str:
+    backfills, generation, at, number = place
+    return packed_id(packed_ids(at, generation=generation, backfills=backfills), number)
+
+
+@given(PLACES, PLACES)
+def test_ids_are_in_the_order_of_their_places_and_no_two_places_have_the_same(
+    one: tuple[bool, int, int, int], other: tuple[bool, int, int, int]
+) -> None:
+    assert (id_of(one) < id_of(other)) == (one < other)
+    assert (id_of(one) == id_of(other)) == (one == other)
+
+
+@given(PLACES)
+def test_an_id_is_a_uuid_of_version_8_as_postgres_writes_it(place: tuple[bool, int, int, int]) -> None:
+    found = UUID(id_of(place))
+    assert (found.version, found.variant, str(found)) == (8, RFC_4122, id_of(place))

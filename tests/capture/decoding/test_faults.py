@@ -20,17 +20,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Update,
 )
 from tests.support.capturing.decoded_changes import FULL, T, annotated, decoded, decoder, moves
-from tests.support.capturing.pgoutput_bytes import (
-    INT4,
-    JSONB,
-    TABLE,
-    TEXT,
-    begin,
-    commit,
-    encode,
-    insert,
-    relation,
-)
+from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, begin, commit, encode, insert, relation
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,12 @@ from dataclasses import replace
 import pytest
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import (
-    ChangeDecoder,
-    KeyChanged,
-    TableRenamed,
-)
+from millrace.resources.capture.decoding.changes import ChangeDecoder, KeyChanged, TableRenamed
 from millrace.resources.capture.decoding.declared_names import DeclaredName
-from millrace.resources.capture.decoding.pgoutput import (
-    Lsn,
-    Truncate,
-)
+from millrace.resources.capture.decoding.pgoutput import Lsn, Truncate
 from millrace.resources.capture.decoding.schemas import Schemas
 from tests.support.capturing.decoded_changes import T, data, decoder
-from tests.support.capturing.pgoutput_bytes import (
-    INT4,
-    TABLE,
-    TEXT,
-    begin,
-    commit,
-    encode,
-    insert,
-    relation,
-)
+from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, commit, encode, insert, relation
 
 
 @pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])

@@ -1,8 +1,10 @@
-"""The connection to a source, and what any source can be asked. Not here: its slots (test_slot)."""
+"""The connection to a source, what any source can be asked, and which way its log came. Not here: slots (test_slot)."""
 
 import pytest
 
+from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
+from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.errors import Unreachable
 from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import value
@@ -58,3 +60,31 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
     assert (before[0] < after[0], before[1] < after[1], after[1].tzinfo is not None) == (True, True, True)
     assert next_xid(source.connection) > xid
     assert xid == value(source.connection, "select xmin::text::int from pg_class where relname = 't'")
+
+
+# Timelines: how far two histories of a log are the same -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("1", "1", None),
+        ("1 0/10, 2", "1 0/10, 2", None),
+        ("1", "1 0/10, 2", "0/10"),
+        ("1", "1 0/10, 2 0/20, 3", "0/10"),
+        ("1 0/10, 2", "1 0/10, 2 0/20, 3", "0/20"),
+        # both were promoted, each by itself
+        ("1 0/10, 2", "1 0/18, 2", "0/10"),
+        ("1 0/10, 2", "1 0/10, 3", "0/10"),
+        ("1 0/10, 2 0/20, 4", "1 0/10, 3 0/30, 4", "0/10"),
+        # histories without a common beginning
+        ("2", "3", "0/0"),
+    ],
+)
+def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
+    one: str, other: str, common: str | None
+) -> None:
+    for a, b in ((one, other), (other, one)):
+        found = Timelines.parse(a).common(Timelines.parse(b))
+        assert found == (None if common is None else Lsn.parse(common))
+        assert str(Timelines.parse(a)) == a

@@ -5,7 +5,6 @@ already (their own tests).
 """
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,11 +12,9 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, LogicalMessage, Lsn, Message, decode
+from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
 from millrace.resources.capture.source import slot as slots
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.resources.capture.source.connection import connect_source, flush_lsn
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
@@ -31,7 +28,7 @@ from millrace.resources.capture.source.slot import (
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.capturing.sources import Source, new_source, source
 from tests.support.factories import start, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["new_source", "source"]
 
@@ -110,12 +107,6 @@ def test_a_slot_waits_for_open_transactions_but_not_for_ever(source: Source) -> 
     source.run("rollback")
 
 
-def test_a_slot_is_dropped_once_and_again(capturing: psycopg.Connection, source: Source) -> None:
-    drop_slot(capturing, source.slot)
-    assert slot_state(capturing, source.slot) is None
-    drop_slot(capturing, source.slot)
-
-
 def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, source: Source) -> None:
     advance(capturing, source.slot, flush_lsn(capturing)[0])
     before = slot_state(capturing, source.slot)
@@ -191,44 +182,19 @@ def test_reading_can_end_early(capturing: psycopg.Connection, source: Source) ->
     assert value(capturing, "show statement_timeout") == "1min"
 
 
-def test_emitted_messages_are_passed_on(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("select pg_logical_emit_message(true, 'millrace.annotations', '{}')")
-    assert [message.prefix for message in peeked(capturing, source.slot) if isinstance(message, LogicalMessage)] == [
-        "millrace.annotations"
-    ]
-
-
-@pytest.mark.parametrize("name", ["a b", 'a"b', "a,b", "A", "ä'"])
-def test_a_publication_may_be_named_oddly(capturing: psycopg.Connection, source: Source, name: str) -> None:
-    capturing.execute(
-        psycopg.sql.SQL("alter publication {} rename to {}").format(*map(psycopg.sql.Identifier, (source.slot, name)))
-    )
-    drop_slot(capturing, source.slot)
-    create_slot(capturing, source.slot)
+def test_a_publication_may_be_named_oddly(capturing: psycopg.Connection, source: Source) -> None:
     source.run("insert into t values (1)")
-    with peek(capturing, source.slot, name) as messages:
-        assert keys([decode(raw) for raw in messages]) == [b"1"]
-
-
-@pytest.mark.usefixtures("capturing")
-def test_a_large_transaction_is_read_in_bounded_memory(source: Source) -> None:
-    source.run("insert into t select n, repeat('x', 500) from generate_series(1, 100000) n")
-    # in a process of its own: this one has been larger before
-    program = f"""
-import resource
-from millrace.resources.capture.decoding.pgoutput import decode
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.slot import peek
-with connect_source({source.dsn!r}) as connection:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with peek(connection, {source.slot!r}, {source.slot!r}) as messages:
-        size = sum(len(raw) for raw in messages)
-print(size // 1_000_000, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1000)
-"""
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    megabytes, grown = map(int, said.split())
-    assert megabytes >= 50
-    assert grown < 10
+    before = source.slot
+    for name in ("a b", 'a"b', "a,b", "A", "ä'"):
+        names = map(psycopg.sql.Identifier, (before, name))
+        capturing.execute(psycopg.sql.SQL("alter publication {} rename to {}").format(*names))
+        before = name
+        # the slot gives what was committed since it was made
+        drop_slot(capturing, source.slot)
+        create_slot(capturing, source.slot)
+        source.run("delete from t", "insert into t values (1)")
+        with peek(capturing, source.slot, name) as messages:
+            assert keys([decode(raw) for raw in messages]) == [b"1"], name
 
 
 def test_a_slot_that_somebody_holds_is_waited_for(
@@ -249,7 +215,7 @@ def test_a_slot_that_somebody_holds_is_waited_for(
             "a first refusal",
         )
         source.connection.execute("select pg_terminate_backend(%s)", (pid,))
-    assert reading.result(20) == [b"1"]
+    assert reading.result(patience()) == [b"1"]
 
 
 def test_a_slot_that_somebody_keeps_is_busy(
@@ -306,13 +272,6 @@ def test_a_slot_whose_log_the_source_removed_is_lost(
             admin.execute("select pg_reload_conf()")
 
 
-def test_a_publication_that_is_gone_is_missing(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t values (1)")
-    capturing.execute(f"drop publication {source.slot}".encode())
-    with pytest.raises(PublicationMissing, match="has none of this name"):
-        peeked(capturing, source.slot)
-
-
 def test_changes_without_the_publication_are_noticed_when_it_is_back(
     capturing: psycopg.Connection, source: Source
 ) -> None:
@@ -337,7 +296,7 @@ def test_a_slot_of_another_database_is_postgres_own_error(
 
 
 def test_a_killed_session_raises_psycopg_s_error(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t select generate_series(1, 100000)")
+    source.run("insert into t select generate_series(1, 50000)")
 
     def read() -> None:
         with peek(capturing, source.slot, source.slot) as messages:
@@ -347,36 +306,4 @@ def test_a_killed_session_raises_psycopg_s_error(capturing: psycopg.Connection, 
 
     with pytest.raises(psycopg.OperationalError):
         read()
-    assert len(keys(peeked(source.connection, source.slot))) == 100000
-
-
-def test_filters_and_columns_and_actions_are_the_source_s(source: Source) -> None:
-    source.run(
-        "create table t (id int primary key, n int, secret text)",
-        "alter table t replica identity full",
-        "create table k (id int primary key, n int, secret text)",
-    )
-    with connect_source(source.dsn) as connection:
-        connection.execute(
-            f"create publication {source.slot} for table t where (n > 10), k (id, n) with (publish = 'insert, update, delete')".encode()
-        )
-        create_slot(connection, source.slot)
-        source.run(
-            "insert into t values (1, 1), (2, 20)",
-            "update t set n = n + 10 where id = 1",
-            "update t set n = 5 where id = 2",
-            "delete from t",
-            "truncate t",
-            "insert into k values (1, 2, 'secret')",
-        )
-        to_changes = ChangeDecoder([CapturedTable("t", key=("id",)), CapturedTable("k")], "c", 1, next_xid(connection))
-        with peek(connection, source.slot, source.slot) as messages:
-            changes = [change for raw in messages for change in to_changes.feed(raw)]
-    assert [(change.decider, change.decider_id, change.action) for change in changes] == [
-        ("table:public.t", "[2]", "inserted"),
-        ("table:public.t", "[1]", "inserted"),
-        ("table:public.t", "[2]", "deleted"),
-        ("table:public.t", "[1]", "deleted"),
-        ("table:public.k", "[1]", "inserted"),
-    ]
-    assert (changes[-1].data or "").startswith('{"record": {"id": 1, "n": 2}, "commit_lsn"')
+    assert len(keys(peeked(source.connection, source.slot))) == 50000

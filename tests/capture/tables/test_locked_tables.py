@@ -19,7 +19,7 @@ from millrace.resources.capture.source import connection as source_connection
 from tests.support.capturing.captured import Captured, captured, declared, killed_at, left, new_source
 from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
 from tests.support.factories import rows, start
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -77,7 +77,7 @@ def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) 
             lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
         )
         held.close()
-    done.result(60)
+    done.result(patience())
     assert captured.replayed() == captured.table()
 
 
@@ -94,9 +94,9 @@ def test_a_locked_table_is_tried_again_after_a_while_and_not_at_each_step(
     monkeypatch.setattr(backfill, "read_chunk", reading)
     captured = both(captured)
     with captured.process() as process, locking(captured):
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         captured.source.run("update good set name = 'changed'")
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     assert (tried.count("items"), left(captured, "good")) == (1, captured.table("good"))
 
 
@@ -107,12 +107,12 @@ def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting
     captured = both(captured)
     with captured.process() as process:
         with locking(captured):
-            process.drain(budget_s=60, idle_s=0)
+            process.drain(budget_s=patience(), idle_s=0)
             captured.source.run("update good set name = 'changed'")
-            process.drain(budget_s=60, idle_s=0)
+            process.drain(budget_s=patience(), idle_s=0)
             assert left(captured, "good") == captured.table("good")
             assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     assert left(captured, "items") == captured.table()
 
 
@@ -131,7 +131,7 @@ def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_p
         captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
         with captured.process() as process:
             assert list(process.stopped) == ["public.more"]
-            process.drain(budget_s=60, idle_s=0)
+            process.drain(budget_s=patience(), idle_s=0)
         assert left(captured, "good") == captured.table("good")
         assert left(captured, "more") == []
     captured.source.run("delete from more where id = 1")

@@ -5,19 +5,17 @@ has another name when a run begins, which is stopped (test_stopped_tables).
 """
 
 import logging
-import threading
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.capture import drain
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import TableRenamed
-from millrace.resources.capture.follow import follow
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, declared, did, killed_at, left, new_source
-from tests.support.factories import start, value
-from tests.support.patience import wait_until
+from tests.support.capturing.captured import Captured, captured, declared, did, left, new_source
+from tests.support.capturing.following import arrived, followed
+from tests.support.factories import value
+from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -41,34 +39,6 @@ def test_what_a_table_did_under_another_name_is_captured_once_it_has_its_own_aga
     assert captured.replayed() == captured.table()
     assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
     assert CaptureStore(captured.store).capture_gaps("shop") == []
-
-
-def test_killed_before_the_slot_moved_what_a_table_did_under_another_name_is_the_same_again(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured.drain()
-    captured.source.run(
-        "alter table items rename to things",
-        "insert into things values (1, 'under another name')",
-        "alter table things rename to items",
-    )
-    killed_at(captured, monkeypatch, drain, "advance")
-    assert captured.drain().replayed == 1
-    assert did(captured) == [("inserted", "[1]")]
-
-
-def test_a_process_that_meets_a_table_under_another_name_ends_and_the_next_one_goes_on(captured: Captured) -> None:
-    with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
-        captured.source.run(
-            "alter table items rename to things",
-            "insert into things values (1, 'under another name')",
-            "alter table things rename to items",
-        )
-        with pytest.raises(TableRenamed, match=r"(?s)public\.items .*public\.things"):
-            process.drain(budget_s=60, idle_s=0)
-    captured.drain()
-    assert did(captured) == [("inserted", "[1]")]
 
 
 def test_a_filtered_table_of_partitions_that_had_another_name_keeps_its_filter_and_its_changes(
@@ -116,14 +86,14 @@ def test_two_tables_that_exchange_their_names_and_exchange_them_back_keep_their_
 def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: Captured) -> None:
     captured.source.run("insert into items values (1, 'a')")
     with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         captured.source.run(
             "insert into items values (2, 'b')",
             "alter table items rename to things",
             "update things set name = 'c' where id = 1",
         )
         with pytest.raises(TableRenamed):
-            process.drain(budget_s=60, idle_s=0)
+            process.drain(budget_s=patience(), idle_s=0)
     renamed = declared(captured, CapturedTable("things"))
     renamed.drain()
     captured.source.run("delete from things where id = 2")
@@ -137,12 +107,9 @@ def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: C
 
 
 def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
-    captured.drain()
-    stop = threading.Event()
-    done = start(lambda: follow(captured.dsn, captured.capture, stop))
-    try:
+    with followed(captured):
         captured.source.run("insert into items values (1, 'a')")
-        wait_until(lambda: did(captured) == [("inserted", "[1]")], "it follows")
+        arrived(captured, "[1]")
         with captured.source.connection.transaction():
             captured.source.run(
                 "alter table items rename to things",
@@ -151,9 +118,6 @@ def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.Lo
             )
         captured.source.run("insert into items values (3, 'after')")
         wait_until(lambda: len(did(captured)) == 3, "it went on")
-    finally:
-        stop.set()
-    done.result(60)
     assert did(captured)[1:] == [("inserted", "[2]"), ("inserted", "[3]")]
     assert [record.levelno for record in caplog.records if "public.items" in record.message] == [logging.WARNING]
 
@@ -161,12 +125,9 @@ def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.Lo
 def test_a_follower_stops_a_table_that_keeps_another_name_and_captures_the_others(captured: Captured) -> None:
     captured.source.run("create table good (id int primary key)")
     both = declared(captured, CapturedTable("items"), CapturedTable("good"))
-    both.drain()
-    stop = threading.Event()
-    done = start(lambda: follow(both.dsn, both.capture, stop))
-    try:
+    with followed(both):
         captured.source.run("insert into items values (1, 'a')")
-        wait_until(lambda: did(both) == [("inserted", "[1]")], "it follows")
+        arrived(both, "[1]")
         captured.source.run(
             "alter table items rename to things",
             "insert into things values (2, 'under another name')",
@@ -174,6 +135,3 @@ def test_a_follower_stops_a_table_that_keeps_another_name_and_captures_the_other
         )
         wait_until(lambda: left(both, "good") == [{"id": 7}], "the other table is captured")
         assert CaptureStore(both.store).capture_info("shop")[0].tables_stopped == 1
-    finally:
-        stop.set()
-    done.result(60)

@@ -5,67 +5,91 @@ tables that are locked (test_locked_tables) or exchanged (test_setup).
 """
 
 from dataclasses import replace
-from typing import LiteralString
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain, setup
+from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import has_work
 from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesWaiting
-from tests.support.capturing.captured import ITEMS, Captured, captured, declared, killed_at, left, new_source
+from tests.support.capturing.captured import Captured, captured, declared, left, new_source
 from tests.support.capturing.two_tables import GOOD, both, info, problems
 from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
 
-# what is done to the table, and what mends it
-BAD: dict[str, tuple[LiteralString, LiteralString]] = {
-    "dropped": ("drop table items", f"{ITEMS}; insert into items values (2, 'stays'), (3, 'changes')"),
-    "renamed": ("alter table items rename to elsewhere", "alter table elsewhere rename to items"),
-    "in another schema": (
-        "create schema elsewhere; alter table items set schema elsewhere",
-        "alter table elsewhere.items set schema public",
+# what is done to a table, and what mends it
+MADE = "create table {t} (id int primary key, name text)"
+BAD: dict[str, tuple[str, str]] = {
+    "dropped": ("drop table {t}", MADE + "; insert into {t} values (2, 'stays'), (3, 'changes')"),
+    "renamed": ("alter table {t} rename to elsewhere", "alter table elsewhere rename to {t}"),
+    "moved": ("create schema other; alter table {t} set schema other", "alter table other.{t} set schema public"),
+    "keyless": ("alter table {t} drop constraint {t}_pkey", "alter table {t} add primary key (id)"),
+    "nothing": ("alter table {t} replica identity nothing", "alter table {t} replica identity default"),
+    "view": (
+        "alter table {t} rename to below; create view {t} as select * from below",
+        "drop view {t}; alter table below rename to {t}",
     ),
-    "without a key": ("alter table items drop constraint items_pkey", "alter table items add primary key (id)"),
-    "identity nothing": ("alter table items replica identity nothing", "alter table items replica identity default"),
-    "a view": (
-        "alter table items rename to elsewhere; create view items as select * from elsewhere",
-        "drop view items; alter table elsewhere rename to items",
+    # its filter cannot see deletes any more
+    "filtered": ("alter table {t} replica identity default", "alter table {t} replica identity full"),
+    # a partition has another identity
+    "parted": (
+        "create table more partition of {t} for values from (100) to (200); insert into more values (101, 'x')",
+        "alter table more replica identity full",
     ),
 }
+FULL = "alter table {t} replica identity full"
+PARTED = (
+    "create table {t} (id int primary key, name text) partition by range (id)", FULL,
+    "create table part partition of {t} for values from (0) to (100)", FULL.replace("{t}", "part"),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_the_others_go_on_and_once_it_is_mended_its_state_is_that_of_the_table(captured: Captured, bad: str) -> None:
-    breaks, mends = BAD[bad]
-    captured = both(captured)
+def for_each(captured: Captured, *statements: str) -> None:
+    """Do something to each of the tables that go bad."""
+    for name in BAD:
+        for statement in statements:
+            captured.source.connection.execute(statement.replace("{t}", name).encode())
+
+
+def test_the_others_go_on_and_once_they_are_mended_their_state_is_that_of_the_tables(captured: Captured) -> None:
+    captured.source.run("create table good (id int primary key, name text)", "insert into good values (1, 'first')")
+    for_each(captured, MADE)
+    for statement in (FULL.replace("{t}", "filtered"), "drop table parted", *PARTED):
+        captured.source.connection.execute(statement.replace("{t}", "parted").encode())
+    for_each(captured, "insert into {t} values (1, 'goes'), (2, 'stays'), (3, 'changes')")
+    filters = {"filtered": "name <> 'nobody'"}
+    captured = declared(captured, GOOD, *[CapturedTable(name, where=filters.get(name)) for name in BAD])
     captured.drain()
-    captured.source.run(
-        "insert into items values (4, 'not captured yet')", breaks, "insert into good values (2, 'second')"
-    )
+    for_each(captured, "insert into {t} values (4, 'not captured yet')")
+    for name, (breaks, _) in BAD.items():
+        captured.source.connection.execute(breaks.replace("{t}", name).encode())
+    captured.source.run("insert into good values (2, 'second')")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
-    assert (info(captured).tables, info(captured).tables_stopped, info(captured).tables_to_backfill) == (2, 1, 0)
-    (said,) = problems(captured)
-    assert said.startswith("table public.items is stopped, the others are captured: ")
+    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (len(BAD), 0)
+    for name in BAD:
+        said = f"table public.{name} is stopped, the others are captured: "
+        assert [problem for problem in problems(captured) if problem.startswith(said)] != [], name
     assert not has_work(captured.dsn, captured.capture)
     captured.source.run("update good set name = 'third' where id = 2")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
-    captured.source.run(mends, "delete from items where id = 2", "update items set name = 'changed' where id = 3")
-    captured.source.run("insert into items values (7, 'comes')")
+    for name, (_, mends) in BAD.items():
+        captured.source.connection.execute(mends.replace("{t}", name).encode())
+    for_each(captured, "delete from {t} where id = 2", "update {t} set name = 'changed' where id = 3")
+    for_each(captured, "insert into {t} values (7, 'comes')")
     assert has_work(captured.dsn, captured.capture)
     captured.drain()
-    assert left(captured, "items") == captured.table()
+    assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
     assert (info(captured).tables_stopped, info(captured).gaps, problems(captured)) == (0, 0, [])
-    captured.source.run("update items set name = 'again' where id = 7")
+    for_each(captured, "update {t} set name = 'again' where id = 7")
     assert captured.drain().backfilled == 0
-    assert left(captured, "items") == captured.table()
+    assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
 
 
 def test_it_is_said_since_when_and_why_and_a_reason_that_stays_is_written_once(captured: Captured) -> None:
@@ -132,42 +156,6 @@ def test_a_new_start_leaves_it_out(captured: Captured) -> None:
     assert left(captured, "items") == captured.table()
 
 
-@pytest.mark.parametrize("step", ["ensure_publication", "advance", "next_xid", "mark_probed"])
-def test_killed_where_it_stops_and_where_it_goes_on_the_next_run_does_it(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    captured = both(captured)
-    captured.drain()
-    captured.source.run("alter table items rename to elsewhere")
-    if step == "ensure_publication":
-        killed_at(captured, monkeypatch, setup, step)
-    captured.drain()
-    captured.source.run("delete from elsewhere where id = 1", "alter table elsewhere rename to items")
-    killed_at(captured, monkeypatch, setup, step)
-    captured.source.run("insert into items values (8, 'after the kill')")
-    captured.drain()
-    assert left(captured, "items") == captured.table()
-    assert (info(captured).tables_stopped, info(captured).gaps) == (0, 0)
-
-
-def test_after_a_kill_before_the_slot_moved_a_table_that_stops_makes_no_other_history(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured = both(captured)
-    captured.drain()
-    # one transaction of both tables: the numbers of its changes are others without one of them
-    with captured.source.connection.transaction():
-        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
-    killed_at(captured, monkeypatch, drain, "advance")
-    captured.source.run("alter table items replica identity nothing")
-    killed_at(captured, monkeypatch, setup, "advance")
-    captured.drain()
-    assert left(captured, "good") == captured.table("good")
-    captured.source.run("alter table items replica identity default")
-    captured.drain()
-    assert left(captured, "items") == captured.table()
-
-
 def test_a_partition_of_a_table_that_is_captured_stays_stopped(captured: Captured) -> None:
     captured.source.run(
         "create table parts (id int primary key) partition by range (id)",
@@ -178,45 +166,6 @@ def test_a_partition_of_a_table_that_is_captured_stays_stopped(captured: Capture
     (said,) = problems(captured)
     assert "it is a partition of public.parts, which is captured as a whole" in said
     assert not has_work(captured.dsn, captured.capture)
-
-
-def test_a_partition_with_another_identity_stops_its_table_only(captured: Captured) -> None:
-    captured.source.run(
-        "create table parts (id int primary key, name text) partition by range (id)",
-        "alter table parts replica identity full",
-        "create table parts_1 partition of parts for values from (0) to (100)",
-        "alter table parts_1 replica identity full",
-        "insert into parts values (1, 'a')",
-    )
-    captured = both(captured, CapturedTable("parts"))
-    captured.drain()
-    captured.source.run(
-        "create table parts_2 partition of parts for values from (100) to (200)",
-        "insert into parts values (101, 'b')",
-        "insert into good values (2, 'second')",
-    )
-    captured.drain()
-    assert left(captured, "good") == captured.table("good")
-    (said,) = problems(captured)
-    assert "its partition public.parts_2 has another replica identity than the table" in said
-    captured.source.run("alter table parts_2 replica identity full", "update parts set name = 'c' where id = 101")
-    captured.drain()
-    assert left(captured, "parts") == captured.table("parts")
-    assert (problems(captured), info(captured).gaps) == ([], 0)
-
-
-def test_a_filter_that_cannot_see_deletes_any_more_stops_its_table_only(captured: Captured) -> None:
-    captured = both(captured)
-    captured.source.run("alter table items replica identity full")
-    captured = declared(captured, CapturedTable("items", where="name <> 'goes'"), GOOD)
-    captured.drain()
-    captured.source.run("alter table items replica identity default", "insert into good values (2, 'second')")
-    captured.drain()
-    assert left(captured, "good") == captured.table("good")
-    assert "where uses name, which the log does not hold" in problems(captured)[0]
-    captured.source.run("alter table items replica identity full", "delete from items where id = 2")
-    captured.drain()
-    assert [row["id"] for row in left(captured, "items")] == [3]
 
 
 def test_a_right_that_is_taken_stops_its_table_only(captured: Captured) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.rereads.reading import compare
@@ -17,7 +17,7 @@ from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import DeciderCaptured, MillraceError
-from tests.support.capturing.captured import Captured, captured, killed_at, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
@@ -72,41 +72,6 @@ def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
     clicks.drain()
     assert clicked(clicks) == [("after", 1)]
     assert streams(clicks)["[]"] == 1
-
-
-@pytest.mark.parametrize(
-    ("where", "step"),
-    [
-        (CaptureStore, "begin_generation"),
-        (CaptureStore, "store_changes"),
-        (CaptureDrain, "emit"),
-        (CaptureDrain, "purge"),
-    ],
-)
-def test_killed_anywhere_each_row_is_one_event(
-    clicks: Captured, monkeypatch: pytest.MonkeyPatch, where: object, step: str
-) -> None:
-    if step != "begin_generation":
-        clicks.drain()
-        clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
-    killed_at(clicks, monkeypatch, where, step)
-    clicks.drain()
-    if step == "begin_generation":
-        clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
-        clicks.drain()
-    assert clicked(clicks) == [("a", n) for n in range(1, 21)]
-    assert set(streams(clicks).values()) == {1}
-
-
-def test_killed_before_it_is_known_to_be_published_it_is_captured_from_then_on(
-    clicks: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace(clicks, capture=replace(clicks.capture, tables=(CapturedTable("items"),))).drain()
-    killed_at(clicks, monkeypatch, CaptureStore, "publish_tables")
-    clicks.source.run("insert into clicks values ('a', 1)")
-    report = clicks.drain()
-    assert (report.backfilled, clicked(clicks)) == (0, [("a", 1)])
-    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
 
 
 def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: Captured) -> None:
@@ -168,13 +133,6 @@ def test_its_rows_are_compared_with_nothing(clicks: Captured) -> None:
     with pytest.raises(MillraceError) as refused:
         compare(clicks.dsn, clicks.capture, CLICKS)
     assert "nothing names the rows of public.clicks" in str(refused.value)
-
-
-def test_updates_and_deletes_are_refused() -> None:
-    with pytest.raises(InvalidCapture, match=r"public.clicks: key=\(\) .* row's delete or update"):
-        Capture("shop", lambda: "", (CLICKS,))
-    with pytest.raises(InvalidCapture, match="row's update concerns"):
-        Capture("shop", lambda: "", (CLICKS,), ("insert", "update"))
 
 
 def test_without_the_declaration_it_is_no_table_to_capture(clicks: Captured) -> None:

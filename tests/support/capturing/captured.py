@@ -4,18 +4,19 @@ Belongs here: makers and looks that several such tests share. Not here: the sour
 (`captures`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import rows
+from tests.support.patience import patience
 
 __all__ = ["new_source"]
 
@@ -35,7 +36,7 @@ class Captured:
     def drain(self, owner: str = "test") -> CaptureReport:
         """Capture until nothing is left."""
         with self.process(owner) as process:
-            return process.drain(budget_s=60, idle_s=0)
+            return process.drain(budget_s=patience(), idle_s=0)
 
     @contextmanager
     def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
@@ -51,15 +52,15 @@ class Captured:
         """Return the rows that the captured history leaves, in the order of their keys."""
         return sorted(replay(self.changes()).values(), key=str)
 
-    def table(self, name: LiteralString = "items") -> list[dict[str, Any]]:
+    def table(self, name: str = "items") -> list[dict[str, Any]]:
         """Return the rows that the source has, in the same order."""
         found = self.source.connection.execute(b"select to_jsonb(t) from " + name.encode() + b" t")
         return sorted((row for (row,) in found), key=str)
 
 
-def declared(captured: Captured, *tables: CapturedTable) -> Captured:
+def declared(captured: Captured, *tables: CapturedTable, actions: Sequence[str] = ACTIONS) -> Captured:
     """Return the same source with another declaration."""
-    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables, tuple(actions)))
 
 
 def did(captured: Captured) -> list[tuple[str, str]]:
@@ -130,6 +131,42 @@ def left(captured: Captured, table: str) -> list[dict[str, Any]]:
     """Return the rows of a table that the captured history leaves, in the order of their keys."""
     found = replay([change for change in captured.changes() if change["source_table_name"] == table])
     return sorted(found.values(), key=str)
+
+
+def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | None = None) -> None:
+    """Look that the rows that the events leave are those of these tables of the source.
+
+    Args:
+        captured: The capture.
+        names: The tables.
+        without: Tables that have another name for a while: the captured one, by the present name.
+    """
+    renamed = without or {}
+    rows_left: dict[tuple[str, str], dict[str, Any]] = {}
+    for decider, key, action, data in rows(
+        captured.store, 'select decider, decider_id, event, data from event_store.events order by "offset"'
+    ):
+        if action == "deleted":
+            rows_left.pop((decider, key), None)
+        elif data["record"] is not None:
+            # a row has the columns that its last change says, whatever it had before
+            before = rows_left.get((decider, key), {})
+            rows_left[decider, key] = {c: before[c] for c in data.get("unavailable", ())} | data["record"]
+    for name in names:
+        decider = f"table:public.{renamed.get(name, name)}"
+        found = [row for (of, _), row in rows_left.items() if of == decider]
+        assert sorted(found, key=str) == sorted((dict(row) for row in captured.table(name)), key=str), name
+
+
+def schemas_told(captured: Captured, table: str = "items") -> list[dict[str, Any]]:
+    """Return what the log says of the columns of a table, in order."""
+    found = rows(
+        captured.store,
+        "select data from event_store.events where event = 'schema_changed' and decider = %s"
+        " and decider_id = 'schema' order by \"offset\"",
+        f"table:public.{table}",
+    )
+    return [data for (data,) in found]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """An operator in an incident, who has docs/incidents.md before them and does what its chapter says.
 
 Belongs here: following the blocks of a chapter one by one. Not here: making the incident and what must hold after it
-(tests/incidents); reading pages (`tests.support.pages`).
+(tests/incidents, tests/processes/incidents); reading pages (`tests.support.pages`).
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 from millrace.resources.settings import EXAMPLE
 from tests.support.pages.documents import Block, chapters
 from tests.support.pages.printed import assert_printed
+from tests.support.patience import patience
 
 PAGE = "docs/incidents.md"
 PACKAGE = "my_platform"
@@ -54,7 +55,7 @@ class Operator:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patience(),
             check=False,
         )
         assert (done.returncode != 0) == refused, f"{block}:\n{done.stdout}{done.stderr}"

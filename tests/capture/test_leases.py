@@ -16,7 +16,7 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import start, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "new_source"]
 
@@ -26,7 +26,7 @@ def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one
 ) -> None:
     captured.source.run("insert into items values (1)")
     with captured.process("first") as first:
-        first.drain(budget_s=60, idle_s=0)
+        first.drain(budget_s=patience(), idle_s=0)
         with pytest.raises(CaptureInUse, match="first"):
             captured.drain("second")
         captured.source.run("insert into items values (2)")
@@ -52,20 +52,20 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
 
     def hang(self: CaptureStore, capture: str, lease_token: int, to_lsn: Lsn, stored_at: datetime) -> int:
         hangs.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(patience())
         return original(self, capture, lease_token, to_lsn, stored_at)
 
     with captured.process("first") as first:
         with monkeypatch.context() as patch:
             patch.setattr(CaptureStore, "store_changes", hang)
             storing = start(first.store)
-            assert hangs.wait(60)
+            assert hangs.wait(patience())
         captured.store.execute(
             "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
         )
         captured.drain("second")
         goes_on.set()
-        assert isinstance(storing.exception(60), psycopg.OperationalError)
+        assert isinstance(storing.exception(patience()), psycopg.OperationalError)
     assert did(captured) == [("inserted", "[1]")]
 
 
@@ -84,4 +84,4 @@ def test_the_lease_is_kept_while_the_source_decodes_for_long(
 
     monkeypatch.setattr(pipeline, "peek", slow)
     with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)

@@ -1,10 +1,10 @@
-"""A program that kills a capture: `python -m tests.support.capturing.killed_captures DSN SOURCE KILLS SEED`.
+"""A program that kills a capture: `python -m tests.processes.capture.killed_captures DSN SOURCE KILLS SEED`.
 
 The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
-source changes meanwhile. tests/capture/test_kills.py captures the rest and asserts what is there then. This is a
+source changes meanwhile. test_random_kills.py captures the rest and asserts what is there then. This is a
 program of its own because pytest has threads, which a fork does not survive.
 
-Belongs here: the steps, killing. Not here: pytest, what the source does.
+Belongs here: killing. Not here: the steps (`tests.support.capturing.kill_steps`), pytest, what the source does.
 """
 
 import json
@@ -24,25 +24,11 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.store import CaptureStore
+from tests.support.capturing.kill_steps import OF_RUNS
 from tests.support.forks import fork
 
 # every row meets it: with and without it the same is captured, but each time the table is published and read anew
 SAME = "id > 0"
-# before or after which call of which function a fork kills itself
-STEPS: tuple[tuple[object, str, bool], ...] = (
-    (CaptureStore, "copy_changes", False),
-    (CaptureStore, "copy_changes", True),
-    (CaptureStore, "store_changes", True),  # all is done but the commit
-    (capture, "advance", False),
-    (capture, "advance", True),
-    (CaptureStore, "emit_changes", False),
-    (CaptureStore, "emit_changes", True),
-    (CaptureStore, "verify_changes", True),
-    (backfill, "read_chunk", True),
-    (CaptureStore, "emit_backfill", False),
-    (CaptureStore, "emit_backfill", True),
-    (CaptureStore, "finish_backfill", True),
-)
 
 
 def declared(source: str, where: str | None = None) -> Capture:
@@ -110,7 +96,7 @@ def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
         number = random.randint(1, 3)
         captured = declared(source, random.choice([None, None, SAME]))
         if kind < 0.7:
-            place, name, after = random.choice(STEPS)
+            place, name, after = random.choice(OF_RUNS)
             step = f"{'after' if after else 'before'} {name}"
             child = fork_capture(dsn, captured, partial(kill_at, place, name, after, number))
         elif kind < 0.8:

@@ -1,7 +1,7 @@
-"""A table that is compared with its streams, to verify or to repair, with its capture beside it or not."""
+"""A table that is compared with its streams, to verify, to repair, or because its capture begins anew."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,18 +12,23 @@ import pytest
 from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture import drain
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.rereads import reading
 from millrace.resources.capture.rereads.reading import BadCondition, Comparison, compare
 from millrace.resources.capture.rereads.store import ReadingStore
+from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.connection import flush_lsn
 from millrace.resources.capture.source.slot import peek
 from millrace.resources.errors import ReadingOver
-from tests.support.capturing.captured import Captured, Killed, captured, new_source
+from tests.capture.decoding.test_values import TYPES
+from tests.support.capturing.captured import Captured, captured, declared, new_source, replay
 from tests.support.factories import rows, value
+from tests.support.patience import patience
 
 __all__ = ["captured", "new_source"]
+
 
 ITEMS = CapturedTable("items")
 
@@ -97,7 +102,7 @@ def test_an_idle_source_is_caught_up_with_at_once(captured: Captured, monkeypatc
         return peek(*arguments)
 
     with captured.process() as process:
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
         monkeypatch.setattr(drain, "peek", counting)
         for _ in range(3):
             captured.source.run("create table if not exists others (id int)", "insert into others values (1)")
@@ -132,7 +137,7 @@ def test_beside_a_process_that_captures_it_waits_for_that(wrong: Captured, monke
 
     monkeypatch.setattr(reading, "read_chunk", read_chunk)
     with wrong.process() as process, ThreadPoolExecutor(1) as thread:
-        running = thread.submit(process.drain, budget_s=60, idle_s=60, stop=stop)
+        running = thread.submit(process.drain, budget_s=patience(), idle_s=60, stop=stop)
         try:
             found = compared(wrong, "beside")
         finally:
@@ -141,30 +146,6 @@ def test_beside_a_process_that_captures_it_waits_for_that(wrong: Captured, monke
     assert (found.changed, found.missing, found.gone) == (1, 1, 1)
     assert found.left_out > 0
     assert wrong.replayed() == wrong.table()
-
-
-@pytest.mark.parametrize("step", ["begin_reading", "compare_rows", "end_reading"])
-def test_killed_anywhere_it_is_done_again_and_nothing_is_there_twice(
-    wrong: Captured, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    before = events(wrong)
-    original: Callable[..., object] = getattr(ReadingStore, step)
-
-    for after in (True, False):
-
-        def doomed(*args: object, after: bool = after, **named: object) -> object:
-            if after:
-                original(*args, **named)
-            raise Killed
-
-        with monkeypatch.context() as patch:
-            patch.setattr(ReadingStore, step, doomed)
-            with pytest.raises(Killed):
-                compared(wrong, "killed")
-    compared(wrong, "again")
-    assert events(wrong) == before + 3
-    assert wrong.replayed() == wrong.table()
-    assert value(wrong.store, "select count(*) from event_store.unchanged_rows") == 0
 
 
 def test_another_reading_of_the_table_ends_the_one_before(wrong: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +159,68 @@ def test_another_reading_of_the_table_ends_the_one_before(wrong: Captured, monke
     monkeypatch.setattr(ReadingStore, "begin_reading", overtaken)
     with pytest.raises(ReadingOver):
         compared(wrong)
+
+
+# Tables that are read anew ----------------------------------------------------------------------------------
+
+
+OF_ITS_OWN = (
+    "'ha\"p\\py'::mood", "2.5::amount", "row(1, E'a\\tb')::pair", "array['a', E'b\\n\"c\\\\', null]",
+    "E'a\\tb\\nc\\\\d\\re\\bf\\fg\\vh'", "''", "'\\.'", "'\\N'", "repeat('x', 5000)",
+)  # fmt: skip
+
+
+def anew(captured: Captured) -> CaptureReport:
+    """Begin the capture anew, and read its tables."""
+    restart(captured.dsn, captured.capture, "a test")
+    return captured.drain()
+
+
+def test_a_capture_that_begins_anew_does_not_double_the_log(captured: Captured) -> None:
+    captured.source.run(
+        "create type mood as enum ('sad', 'ha\"p\\py')",
+        "create domain amount as numeric(10,2)",
+        "create type pair as (a int, b text)",
+    )
+    columns = ", ".join(f"{expression} as c{at}" for at, expression in enumerate((*TYPES, *OF_ITS_OWN)))
+    captured.source.connection.execute(f"create table many as select 1 as id, {columns}".encode())
+    captured.source.run(
+        "alter table many add primary key (id); alter table many add long text; alter table many alter long set storage external",
+        "create table parts (id int primary key, name text) partition by range (id);"
+        "create table parts_1 partition of parts for values from (0) to (1000)",
+        "insert into items select n, 'backfilled', n / 3.0 from generate_series(1, 100) n",
+    )
+    both = declared(captured, CapturedTable("items"), CapturedTable("many"), CapturedTable("parts"))
+    both.drain()
+    # the same types by the log, and values that an update does not say
+    both.source.run(
+        "update many set id = 2, long = repeat('x', 5000)",
+        "update many set c3 = 8",
+        "insert into items values (101, null, 'NaN', true)",
+        "update items set ok = false where id % 2 = 0",
+        "insert into parts select n, 'x' from generate_series(1, 50) n",
+    )
+    both.drain()
+    before = events(both)
+    report = anew(both)
+    assert (report.backfilled, report.unchanged) == (0, 152)
+    assert events(both) == before
+    # a partition that comes without rows has nothing read
+    both.source.run("create table parts_2 partition of parts for values from (1000) to (2000)")
+    report = both.drain()
+    assert (report.backfilled, report.unchanged, events(both)) == (0, 0, before)
+    # unseen
+    both.source.run("insert into parts values (1500, 'new')")
+    slot = value(both.store, "select slot from event_store.captures")
+    both.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
+    both.source.run("delete from items where id = 7", "update items set name = 'unseen' where id = 8")
+    report = anew(both)
+    assert (report.backfilled, report.unchanged) == (2, 150)
+    assert events(both) == before + 3
+    assert replay(both.changes())[("items", "[8]")] == {
+        "id": 8,
+        "name": "unseen",
+        "amount": 2.6666666666666667,
+        "ok": False,
+    }
+    assert ("items", "[7]") not in replay(both.changes())

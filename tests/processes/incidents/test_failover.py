@@ -16,14 +16,14 @@ from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.versions import AheadOfLog
-from tests.incidents.conftest import STORE
+from tests.processes.incidents.conftest import STORE
 from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, rows_of
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.factories import append, assert_log_holds_every_event_once, refusal, rows, start, value
 from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
 from tests.support.incidents.servers import Copy, crash, either
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ def sequencing(dsn: str, log: Path) -> Iterator[None]:
             assert process.poll() is None, log.read_text()
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(patience())
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def draining(dsn: str, spark: "SparkSession") -> Iterator[list[Exception]]:
         yield failed
     finally:
         stop.set()
-        drain.result(120)
+        drain.result(patience())
 
 
 def writers() -> list[Appender]:
@@ -91,7 +91,7 @@ def writers() -> list[Appender]:
 
 def drain_rest(dsn: str, spark: "SparkSession") -> None:
     with Consumer.open(dsn, Everything, lambda: spark, "the last run") as consumer:
-        consumer.drain(budget_s=60, idle_s=0)
+        consumer.drain(budget_s=patience(), idle_s=0)
 
 
 def stored(store: EventStore) -> set[object]:

@@ -1,6 +1,5 @@
 """A source whose standby takes over, at each step of a run: nothing is lost silently, and nothing comes twice."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import psycopg
@@ -12,12 +11,15 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.timelines import TimelinesUnknown, read_timelines
 from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
-from tests.support.capturing.captured import Killed, did, killed, killed_at
-from tests.support.capturing.failovers import Moving, cluster, moving
+from tests.processes.capture.clusters import Cluster, Moving, cluster, moving
+from tests.support.capturing.captured import did, killed_at
+from tests.support.capturing.kill_steps import Step
 from tests.support.factories import rows, start, value
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["cluster", "moving"]
 
@@ -50,16 +52,17 @@ def assert_begins_anew(moving: Moving) -> None:
     assert [gap.resolved_by_generation for gap in gaps(moving)] == [2]
 
 
-STEPS: tuple[tuple[str, Callable[[pytest.MonkeyPatch], None]], ...] = (
-    ("read and not committed", lambda patch: patch.setattr(CaptureStore, "store_changes", killed)),
-    ("committed before the slot is advanced", lambda patch: patch.setattr(pipeline, "advance", killed)),
-    ("advanced before they are events", lambda patch: patch.setattr(CaptureStore, "emit_changes", killed)),
-)
+# and what the run after a failover has to compare
+STEPS = {
+    Step(CaptureStore, "store_changes"): False,  # read and not committed
+    Step(pipeline, "advance"): True,
+    Step(CaptureStore, "emit_changes"): True,
+}
 
 
-@pytest.mark.parametrize(("step", "stop_there"), STEPS, ids=[name for name, _ in STEPS])
+@pytest.mark.parametrize("step", STEPS, ids=str)
 def test_killed_at_a_step_and_then_the_source_s_standby_takes_over_with_its_slot(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch, step: str, stop_there: Callable[[pytest.MonkeyPatch], None]
+    moving: Moving, monkeypatch: pytest.MonkeyPatch, step: Step
 ) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
@@ -67,35 +70,18 @@ def test_killed_at_a_step_and_then_the_source_s_standby_takes_over_with_its_slot
     captured.drain()
     moving.run("insert into items values (2, 'b')", "update items set name = 'c' where id = 1")
     moving.cluster.give_slot(standby, moving.slot)
-    with monkeypatch.context() as patch:
-        stop_there(patch)
-        with pytest.raises(Killed):
-            captured.drain()
+    killed_at(captured, monkeypatch, step.place, step.name)
     moving.cluster.wait_for(standby)
     moving.cluster.take_over(standby)
     moving.run("delete from items where id = 2")
     assert has_work(captured.dsn, captured.capture)
     report = captured.drain()
     # the standby's slot is as old as when it was given
-    assert (report.replayed > 0) == (step != "read and not committed")
+    assert (report.replayed > 0) == STEPS[step]
     assert did(captured) == [("inserted", "[2]"), ("updated", "[1]"), ("deleted", "[2]")]
     assert captured.replayed() == moving.table()
     assert gaps(moving) == []
     assert str(moving.timelines).endswith(f" {switched_at(moving)}, {1 + str(moving.timelines).count(',')}")
-
-
-def test_what_happened_while_nobody_captured_is_in_the_slot_of_the_one_that_took_over(moving: Moving) -> None:
-    captured = moving.captured
-    standby = moving.cluster.standby()
-    captured.drain()
-    moving.cluster.give_slot(standby, moving.slot)
-    moving.run("insert into items values (1, 'before')")
-    moving.cluster.wait_for(standby)
-    moving.cluster.take_over(standby)
-    moving.run("insert into items values (2, 'after')")
-    captured.drain()
-    assert did(captured) == [("inserted", "[1]"), ("inserted", "[2]")]
-    assert gaps(moving) == []
 
 
 def test_the_slot_is_one_that_standbys_synchronize_by_themselves(
@@ -171,7 +157,7 @@ def test_a_slot_that_standbys_would_not_have_is_said_with_the_remedy(
         wait_until(lambda: len(rows(admin, waits)) == 1, "the slot waits for the standby")
         assert did(captured) == [("inserted", "[0]")]
         standby.start()
-        run.result(60)
+        run.result(patience())
         assert did(captured) == [("inserted", "[0]"), ("inserted", "[1]")]
         admin.execute("alter system reset synchronized_standby_slots")
         admin.execute("select pg_reload_conf()")
@@ -258,7 +244,7 @@ def test_where_a_backfill_may_have_read_what_no_change_says_nothing_is_taken_bac
         standby.stop()
         moving.run("update items set name = 'only there'")
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
-        process.drain(budget_s=60, idle_s=0)
+        process.drain(budget_s=patience(), idle_s=0)
     assert [row["name"] for row in inserts.replayed()] == ["only there"]
     moving.cluster.take_over(standby)
     with pytest.raises(GapOpen, match="Another server took over"):
@@ -308,8 +294,30 @@ def test_a_run_that_goes_on_with_the_former_primary_is_fenced_by_the_one_that_fo
         with captured.process("two") as two:
             with pytest.raises((LeaseLost, psycopg.OperationalError)):
                 one.store()
-            two.drain(budget_s=60, idle_s=0)
+            two.drain(budget_s=patience(), idle_s=0)
     former.stop()
     assert did(captured) == [("inserted", "[2]")]
     assert captured.replayed() == moving.table()
     assert gaps(moving) == []
+
+
+def test_a_role_that_may_only_replicate_learns_where_the_log_left_each_timeline(cluster: Cluster) -> None:
+    first = cluster.primary.dsn("postgres", "replicates")
+    with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create role replicates login replication")
+        admin.execute("create role plain login")
+    with connect_source(first) as source:
+        before = read_timelines(source).present
+    for present in (before + 1, before + 2):
+        cluster.take_over(cluster.standby())
+        with connect_source(cluster.primary.dsn("postgres", "replicates")) as source:
+            found = read_timelines(source)
+        assert (found.present, [timeline for timeline, _ in found.left]) == (present, list(range(1, present)))
+    history = (cluster.primary.data / "pg_wal" / f"{present:08X}.history").read_text().splitlines()
+    assert [str(lsn) for _, lsn in found.left] == [line.split("\t")[1] for line in history if line]
+    with (
+        connect_source(cluster.primary.dsn("postgres", "plain")) as source,
+        pytest.raises(TimelinesUnknown, match=r"(?i)replication") as refused,
+    ):
+        read_timelines(source)
+    assert "`replication`" in str(refused.value.hint)

@@ -17,9 +17,9 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import replay
 from tests.support.factories import rows, start
+from tests.support.patience import patience
 
 MANY = 40
-LONGEST_S = 300
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Crowd:
         waits = True
         while waits:
             with CaptureDrain(self.server.dsn("store"), capture, "test") as process:
-                process.drain(budget_s=LONGEST_S, idle_s=0)
+                process.drain(budget_s=patience(), idle_s=0)
             with psycopg.connect(self.server.dsn("store"), autocommit=True) as connection:
                 (info,) = [each for each in CaptureStore(connection).capture_info() if each.capture == capture.name]
             waits = bool(info.tables_to_backfill)
@@ -85,16 +85,16 @@ def crowd(postgres: EmbeddedPostgres) -> Iterator[Crowd]:
 def test_forty_captures_of_a_source_at_once_all_end_and_have_their_own_rows(crowd: Crowd) -> None:
     crowd.write("insert into {table} values ({n}, 'before'), (1000, 'of {n}')")
     for done in crowd.drains():
-        done.result(LONGEST_S)
+        done.result(patience())
     crowd.write("insert into {table} values (2000, 'of {n}')")
     running = crowd.drains()
     for number in range(5):
         crowd.write(f"update {{table}} set said = said || ' {number}'")
     for done in running:
-        done.result(LONGEST_S)
+        done.result(patience())
     # what came after a run had ended
     for done in crowd.drains():
-        done.result(LONGEST_S)
+        done.result(patience())
 
     changes = [row for (row,) in rows(crowd.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
     assert len(changes) == MANY * (2 + 1 + 5 * 3)

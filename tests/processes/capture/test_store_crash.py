@@ -14,12 +14,10 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
-from tests.support.capturing.captures import Source, source
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
 
-__all__ = ["captured", "new_source", "source"]
-
+__all__ = ["captured", "new_source"]
 
 ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where backend_type = 'walwriter'"
 
@@ -99,24 +97,3 @@ def test_a_slot_is_never_moved_past_what_a_crash_of_the_store_forgets(
         store.execute("update event_store.captures set leased_until = event_store_private.clock()")
         there.drain()
         assert there.replayed() == there.table()
-
-
-@pytest.mark.parametrize(
-    ("setting", "pinned"),
-    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
-)
-def test_what_the_source_gives_up_is_stored_durably_whatever_the_session_says(
-    source: Source, setting: str, pinned: str
-) -> None:
-    connection = source.store.connection
-    connection.execute(f"set synchronous_commit = {setting}".encode())
-    works: tuple[Callable[[], object], ...] = (
-        lambda: source.save([]),
-        lambda: source.store.record_gap("c", None, None, "lost"),
-        source.begin,
-    )
-    for work in works:
-        with connection.transaction():
-            work()
-            assert value(connection, "show synchronous_commit") == pinned
-        assert value(connection, "show synchronous_commit") == setting

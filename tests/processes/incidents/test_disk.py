@@ -10,7 +10,7 @@ import psycopg
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.incidents.conftest import STORE
+from tests.processes.incidents.conftest import STORE
 from tests.support.factories import (
     append_many,
     assert_log_holds_every_event_once,

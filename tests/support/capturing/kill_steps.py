@@ -1,0 +1,60 @@
+"""The steps of a capture before or after which tests kill it: the only list of them.
+
+Belongs here: the steps. Not here: what happens in the source (`tests/capture/test_kills.py`: each step in each scenario
+that takes it; `tests/processes/capture/killed_captures.py`: at random), how a process ends (`captured.dying`).
+"""
+
+from typing import NamedTuple
+
+from millrace.resources.capture import backfill, drain, setup
+from millrace.resources.capture.backfill import Backfill
+from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.rereads.store import ReadingStore
+from millrace.resources.capture.schema_changes import SchemaStore
+from millrace.resources.capture.store import CaptureStore
+
+
+class Step(NamedTuple):
+    """A call of a function, and whether the process is killed once it has returned."""
+
+    place: object
+    name: str
+    after: bool = False
+
+    def __str__(self) -> str:
+        return f"{'after' if self.after else 'before'} {self.name}"
+
+
+def around(place: object, name: str) -> tuple[Step, Step]:
+    """Return the steps before and after a call."""
+    return Step(place, name), Step(place, name, after=True)
+
+
+# `after store_changes`: all is done but the commit
+STORING = (*around(CaptureStore, "copy_changes"), *around(CaptureStore, "store_changes"), *around(drain, "advance"))
+EMITTING = around(CaptureStore, "emit_changes")
+REPLAYING = around(CaptureStore, "verify_changes")
+SCHEMAS = around(SchemaStore, "keep_schemas")
+PURGING = (Step(CaptureDrain, "purge"),)
+LOOKING_AGAIN = (Step(Backfill, "look_again"),)
+READING = (
+    Step(backfill, "read_chunk", after=True),
+    *around(CaptureStore, "emit_backfill"),
+    *around(CaptureStore, "finish_backfill"),
+)
+# what may be captured is made known to the source, and then to the store
+PUBLISHING = (*around(setup, "ensure_publication"), Step(setup, "next_xid"))
+PUBLISHED = around(CaptureStore, "publish_tables")
+SKIPPING = around(setup, "advance")
+PROBED = (Step(setup, "mark_probed"),)
+BEGINNING = (Step(setup, "drop_slot"), Step(setup, "create_slot"), *around(CaptureStore, "begin_generation"))
+REMOVING = (Step(setup, "drop_slot"), Step(setup, "drop_publication"))
+LOSING = around(CaptureStore, "record_gap")
+COMPARING = (
+    *around(ReadingStore, "begin_reading"),
+    *around(ReadingStore, "compare_rows"),
+    *around(ReadingStore, "end_reading"),
+)
+
+# those that any run may take
+OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)
