@@ -1,4 +1,4 @@
-"""A rebuild in a process of its own, as a run of Dagster is one, that is killed between filling its tables and swapping."""
+"""A rebuild in a process of its own, as a run of Dagster is one, killed between filling its tables and swapping."""
 
 from typing import TYPE_CHECKING
 
