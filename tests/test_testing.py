@@ -1,25 +1,20 @@
-"""What users test their read models with: its example runs, a failure says what differs, and nothing is left behind."""
+"""What users test their read models with: a failure says what differs, and a store goes with its test.
+
+Not here: that its example runs by itself (`processes/test_example_of_testing.py`).
+"""
 
 import gc
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import textwrap
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import psycopg
 import pytest
 
 from millrace import Event as FoldedEvent
-from millrace import State, count, fold, last, read_model, stream_id, sum_, testing
-from millrace.resources.settings import PROJECT
+from millrace import State, count, fold, last, read_model, stream_id, sum_
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.testing import StreamsFailed, event, given
@@ -48,52 +43,6 @@ def carts(state: State | None, happened: FoldedEvent) -> State | None:
 
 PLACED = event("order", "o-1", "placed")
 LINE = event("order", "o-1", "line_added", product="whisk", amount=9.95)
-
-
-@pytest.mark.timeout(600)  # it starts a Spark of its own
-def test_the_example_runs_as_a_users_own_test_on_a_spark_and_a_postgres_of_its_process_and_leaves_nothing(
-    tmp_path: Path,
-) -> None:
-    lines = (testing.__doc__ or "").splitlines()
-    example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
-    (tmp_path / "test_orders.py").write_text(example)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
-    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
-    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-n",
-                "1",
-                "-W",
-                "error",
-                "--tb",
-                "native",
-                "-p",
-                "no:cacheprovider",
-            ],
-            cwd=tmp_path,
-            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=580,
-            check=False,
-        )
-        # others keep folders of their own there
-        left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b3 passed", done.stdout)
-    assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
-    assert left == []
-    assert not any(temporary in command for command in commands())
-
-
-def commands() -> list[str]:
-    """Return the command lines of all processes."""
-    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
 
 
 def test_later_events_are_consumed_from_where_the_model_stands(dsn: str, spark: "SparkSession") -> None:
