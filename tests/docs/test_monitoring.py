@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -21,9 +20,9 @@ FOLDER = PROJECT / "docs" / "monitoring"
 
 
 @pytest.fixture
-def families(dsn: str, tmp_path: Path) -> Iterator[list[Metric]]:
+def families(dsn: str) -> Iterator[list[Metric]]:
     store = StoreMetrics(dsn)
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         yield [*store.collect(), *metrics_of_dagster(instance)]
     store.close()
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import psycopg
@@ -86,10 +87,12 @@ class Running:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "home"
-    end_leftovers(tmp_path / "home")
-    EmbeddedPostgres(tmp_path / "home" / "postgres").stop()
+def home() -> Iterator[Path]:
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with TemporaryDirectory(prefix="millrace-up-") as folder:
+        yield Path(folder) / "home"
+        end_leftovers(Path(folder) / "home")
+        EmbeddedPostgres(Path(folder) / "home" / "postgres").stop()
 
 
 @contextmanager

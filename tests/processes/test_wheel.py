@@ -17,6 +17,7 @@ import psutil
 import psycopg
 import pytest
 
+from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import wait_ended
@@ -201,6 +202,29 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     assert EmbeddedPostgres(folder / ".millrace" / "postgres").pid() is None
     # nothing was written beside the installed package, nor is it where services run
     assert not (installed.packages / ".millrace").exists()
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ("ruff", "check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("ruff", "format", "--check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("mypy", "--strict", f"--config-file={PROJECT / 'pyproject.toml'}", "--follow-imports=silent"),
+    ],
+    ids=["lint", "format", "types"],
+)
+def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tool: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "new_platform"
+    make_repository(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / 'cache'}", "new_platform", "tests"],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str) -> None:

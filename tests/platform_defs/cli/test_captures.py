@@ -31,7 +31,7 @@ from tests.platform_defs.cli.test_views import cells
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import rows, start, value
 from tests.support.migrators import empty
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "empty", "new_source"]
 
@@ -285,7 +285,7 @@ def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -
 
     ending = start(end)
     run(dsn, ["follow", "shop"])
-    ending.result(60)
+    ending.result(patience())
     assert value(captured.store, "select lease_owner from event_store.captures") is None
     with pytest.raises(MillraceError, match="There is no capture 'other'"):
         run(dsn, ["follow", "other"])

@@ -14,7 +14,7 @@ from millrace.platform_defs.cli.system import age, short
 from millrace.resources.event_store import EventStore
 from tests.platform_defs.cli.test_views import cells, millrace, park
 from tests.support.factories import append_to, new_event, pump, register_orders, set_clock
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 
 MILLRACE = str(Path(sys.executable).parent / "millrace")
 
@@ -94,7 +94,7 @@ def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str
             "it says what is new",
         )
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(30) == 0
+        assert watching.wait(patience()) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -139,13 +140,14 @@ def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monk
 
 
 def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_elsewhere(
-    tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     platform = ["sequence", "code", "daemon", "web"]
-    with EmbeddedPostgres(tmp_path / "postgres") as postgres:
-        settings = Settings(home=tmp_path, dsn=None)
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
+        settings = Settings(home=Path(home), dsn=None)
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)
@@ -170,7 +172,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
     monkeypatch.delenv("MILLRACE_CRM_DSN")
     # nor into a store that is not ours, even if the example is declared for it
     for declarations in (None, "millrace.examples.shop"):
-        theirs = Settings(home=tmp_path, dsn=dsn, declarations=declarations)
+        theirs = Settings(home=Path(home), dsn=dsn, declarations=declarations)
         listed = services(theirs, find_endpoints(theirs, None))
         assert [service.name for service in listed] == platform
         assert all("MILLRACE_CRM_DSN" not in service.env for service in listed)

@@ -7,7 +7,9 @@ import fcntl
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import requests
@@ -20,6 +22,7 @@ from millrace.resources.settings import Settings
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.resources.spark.session import SPARK_TOKEN
+from tests.support.patience import patience
 from tests.support.running.deployment import started, until
 
 
@@ -30,15 +33,17 @@ def test_from_an_empty_folder_it_comes_up_fills_read_models_and_ends_all_that_it
     """Spark is that of the tests: to start one is among `processes/test_services.py`."""
     spark = {"SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}
     with started(home, more=spark) as deployment:
-        assert "<html" in requests.get(deployment.url, timeout=30).text
+        assert "<html" in requests.get(deployment.url, timeout=patience()).text
         for model in ("orders", "crm_customers"):
             until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool)  # noqa: B023
         assert f"Dagster   {deployment.url}" in deployment.stop(signal.SIGTERM)
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
+def home() -> Iterator[Path]:
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with TemporaryDirectory(prefix="millrace-up-") as folder:
+        yield Path(folder) / "home"
 
 
 def test_a_lock_just_taken_is_refused_too(home: Path) -> None:

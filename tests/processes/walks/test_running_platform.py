@@ -36,15 +36,6 @@ pytestmark = pytest.mark.timeout(1800)
 
 SIMULATORS = {"service crm", "service simulate"}
 
-LAUNCH = """
-mutation($params: ExecutionParams!) { launchRun(executionParams: $params) {
-  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
-"""
-RERUN = """
-mutation($run: String!) { launchRunReexecution(
-  reexecutionParams: {parentRunId: $run, strategy: ALL_STEPS}) {
-  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
-"""
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 STARTED = """
 query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
@@ -54,11 +45,6 @@ TICKS = """
 query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {
   ... on Sensor { sensorState { status ticks(limit: 5) { status } } } } }
 """
-OF_ORDERS = """
-query { assetNodeOrError(assetKey: {path: ["read_models", "orders"]}) {
-  ... on AssetNode { assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } } } } }
-"""
-
 STATE = """
 query { sensorOrError(sensorSelector: {
   repositoryName: "__repository__", repositoryLocationName: "millrace", sensorName: "poll_orders"}) {
@@ -204,39 +190,6 @@ def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
         assert platform.finished(run) == "CANCELED"
         held = platform.rows(f"select count(*) from event_store.{leased} where lease_owner = '{run}'")
         assert held == [(0,)]
-
-
-def test_a_failing_log_partition_shows_red_and_its_rerun_green(platform: Deployment) -> None:
-    # somebody else takes the log partition and keeps it
-    until(lambda: platform.rows("select * from event_store.claim_partition('orders', 3, 'somebody', 3600)"), bool)
-    params = {
-        "selector": {
-            "repositoryName": "__repository__",
-            "repositoryLocationName": "millrace",
-            "pipelineName": "rebuild",
-            "assetSelection": [{"path": ["read_models", "orders"]}],
-        },
-        "runConfigData": {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}},
-        "executionMetadata": {"tags": [{"key": "dagster/partition", "value": "p03"}]},
-    }
-    red = platform.ask(LAUNCH, params=params)
-    assert red["__typename"] == "LaunchRunSuccess", red
-    assert platform.finished(red["run"]["runId"]) == "FAILURE"
-    assert platform.ask(OF_ORDERS)["assetPartitionStatuses"]["failedPartitions"] == ["p03"]
-
-    platform.rows("select event_store.release_owner('somebody')")
-
-    # the rerun of the UI; with wait_s 0 it may meet the drain's own lease
-    def rerun() -> str:
-        green = platform.ask(RERUN, run=red["run"]["runId"])
-        assert green["__typename"] == "LaunchRunSuccess", green
-        return platform.finished(green["run"]["runId"])
-
-    until(rerun, lambda status: status == "SUCCESS")
-    statuses = platform.ask(OF_ORDERS)["assetPartitionStatuses"]
-    assert statuses["failedPartitions"] == []
-    # others turn green as soon as a drain has events for them
-    assert "p03" in statuses["materializedPartitions"]
 
 
 def test_the_lineage_leads_to_a_read_model_and_what_its_columns_are_computed_from(
