@@ -4,6 +4,7 @@ Not here: each decision (`test_polling.py`).
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
 
@@ -30,6 +31,13 @@ ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 @pytest.fixture(autouse=True)
 def nobody_asked_before() -> None:
     ASKED.clear()
+
+
+@pytest.fixture
+def kept() -> Iterator[dg.DagsterInstance]:
+    """Yield an empty instance that also keeps which sensors are off; one in memory does not."""
+    with dg.instance_for_test() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -228,30 +236,30 @@ def test_events_that_a_view_does_not_want_start_no_drain(
 
 
 def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
+    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
-    assert started_by(tick(instance, dsn, "poll_read_models")) == (SHARED_JOB, None)
+    assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
     # who consumes it is enough: nobody asks Dagster
-    run = joined_long_ago(instance, monkeypatch)
+    run = joined_long_ago(kept, monkeypatch)
     shop.attach_consumer("orders", run)
-    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
+    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
     # unless the view needs a run of its own
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(instance, dsn, "poll_read_models")) == ("drain", "orders")
+    assert started_by(tick(kept, dsn, "poll_read_models")) == ("drain", "orders")
 
 
 def test_two_sensors_that_find_the_same_events_ask_for_one_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop)
-    assert tick(instance, dsn, "poll_read_models").run_requests
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
+    assert tick(kept, dsn, "poll_read_models").run_requests
+    assert reason(tick(kept, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-    assert tick(instance, dsn, "poll_orders").run_requests
-    assert "; a drain was asked for" in reason(tick(instance, dsn, "poll_read_models"))
+    assert started_by(tick(kept, dsn, "poll_orders")) == ("drain", "orders")
+    assert tick(kept, dsn, "poll_orders").run_requests
+    assert "; a drain was asked for" in reason(tick(kept, dsn, "poll_read_models"))
 
 
 def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
