@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import requests
 
+from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.up import CannotStart, open_to_others, up, where_to_look
 from millrace.resources.errors import MillraceError, Unreachable
@@ -27,15 +28,20 @@ from tests.support.running.deployment import started, until
 
 
 @pytest.mark.timeout(1200)
-def test_from_an_empty_folder_it_comes_up_fills_read_models_and_ends_all_that_it_started(
-    spark_remote: str, home: Path
-) -> None:
+def test_a_new_repository_comes_up_shows_its_rows_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
     """Spark is that of the tests: to start one is among `processes/test_services.py`."""
-    spark = {"SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}
-    with started(home, more=spark) as deployment:
+    folder = home.parent / "our_platform"
+    make_repository(folder)
+    more = {
+        "SPARK_REMOTE": spark_remote,
+        SPARK_TOKEN: os.environ[SPARK_TOKEN],
+        "MILLRACE_DECLARATIONS": "our_platform",
+    }
+    with started(home, folder=folder, more=more) as deployment:
         assert "<html" in requests.get(deployment.url, timeout=patience()).text
-        for model in ("orders", "crm_customers"):
-            until(lambda: deployment.rows(f"select count(*) from read_models.{model}")[0][0], bool)  # noqa: B023
+        deployment.rows((folder / "first_events.sql").read_text())
+        row = until(lambda: deployment.rows("select channel, lines, total::text from read_models.orders"), bool)
+        assert row == [("web", 1, "19.90")]
         assert f"Dagster   {deployment.url}" in deployment.stop(signal.SIGTERM)
 
 
