@@ -47,7 +47,7 @@ def in_source(crm: Captured) -> list[tuple[Any, ...]]:
 
 def built(crm: Captured, model: ReadModel, spark: "SparkSession") -> list[tuple[Any, ...]]:
     """Return the rows of a model when it has consumed what was captured."""
-    return [tuple(row.values()) for row in given(dsn=crm.dsn, spark=spark).when(model).rows]
+    return [tuple(row.values()) for row in given(dsn=crm.dsn, spark=spark).when(model, batch_events=1000).rows]
 
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:

@@ -55,8 +55,7 @@ class Running:
     """A `millrace up` and what it says."""
 
     def __init__(self, home: Path, script: str = RUN_UP) -> None:
-        ports = {"MILLRACE_PORT": str(free_port()), "MILLRACE_POSTGRES_PORT": str(free_port())}
-        env = {**os.environ, "MILLRACE_HOME": str(home), "COLUMNS": "80", **ports}
+        env = {**os.environ, "MILLRACE_HOME": str(home), "MILLRACE_PORT": str(free_port()), "COLUMNS": "80"}
         env.pop("MILLRACE_DSN", None)
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", script],
@@ -108,7 +107,10 @@ def running(home: Path, script: str = RUN_UP) -> Iterator[Running]:
         started.process.stdout.close()
 
 
-def test_it_starts_once_in_a_home_and_stops_and_goes_on_also_after_it_was_killed(home: Path) -> None:
+def test_it_starts_once_in_a_home_and_stops_and_goes_on_also_after_it_was_killed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_POSTGRES_PORT", str(free_port()))
     postgres = EmbeddedPostgres(home / "postgres")
     with running(home) as first:
         the_printed_dsn_works(first)
