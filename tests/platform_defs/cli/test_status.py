@@ -1,7 +1,6 @@
 """`millrace status`: what it says of each view, in which order, and that it fits."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli.system import age, short
 from millrace.resources.event_store import EventStore
-from tests.platform_defs.cli.test_views import cells, millrace, park
+from tests.platform_defs.cli.test_views import RUNNER, cells, millrace, park
 from tests.support.factories import append_to, new_event, pump, register_orders, set_clock
 from tests.support.patience import patience, wait_until
 
@@ -72,12 +72,9 @@ def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, ds
 def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> None:
     for n in range(3):
         view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
-    done = subprocess.run(
-        [MILLRACE, "status", "--dsn", dsn],
-        env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    names = [line[0] for line in cells(done.stdout)]
+    output = RUNNER.invoke(app, ["status", "--dsn", dsn], env={"COLUMNS": "80"}).output
+    assert max(map(len, output.splitlines())) <= 80
+    names = [line[0] for line in cells(output)]
     assert names[:3] == ["a_view_with_a_na…"] * 3
     assert names[3] == "v"
 
@@ -97,16 +94,8 @@ def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str
         assert watching.wait(patience()) == 0
 
 
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [(0, "0"), (9999, "9999"), (10_000, "10k"), (999_999, "999k"), (9_999_999, "9999k"), (10_000_000, "10M")],
-)
-def test_numbers_are_short(count: int, said: str) -> None:
-    assert short(count) == said
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (119, "119 s"), (120, "2 m"), (7199, "119 m"), (7200, "2 h"), (200_000, "2 d")]
-)
-def test_ages_are_short(seconds: float, said: str) -> None:
-    assert age(seconds) == said
+def test_numbers_and_ages_are_short() -> None:
+    numbers = (0, 9999, 10_000, 999_999, 9_999_999, 10_000_000)
+    assert [short(number) for number in numbers] == ["0", "9999", "10k", "999k", "9999k", "10M"]
+    ages = (0.4, 119, 120, 7199, 7200, 200_000)
+    assert [age(seconds) for seconds in ages] == ["0 s", "119 s", "2 m", "119 m", "2 h", "2 d"]
