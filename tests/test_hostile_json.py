@@ -32,6 +32,8 @@ PATHS = {
     "proto": ["__proto__"],
 }
 few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+# a read by Spark is dear: few, of many documents
+fewer = settings(few, max_examples=2)
 
 
 @pytest.fixture
@@ -88,8 +90,8 @@ def test_the_client_gives_every_event_and_a_consumer_fails_only_those_that_it_ca
     assert not any(name.startswith("good") for name in letters)
 
 
-@few
-@given(found=st.lists(documents, min_size=1, max_size=6))
+@fewer
+@given(found=st.lists(documents, min_size=30, max_size=60))
 def test_the_source_and_the_archives_reader_give_the_texts_and_fields_of_postgres(
     orders: EventStore, dsn: str, place: Callable[[list[str]], dict[int, str]], found: list[str]
 ) -> None:

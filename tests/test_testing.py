@@ -1,25 +1,20 @@
-"""What users test their read models with: its example runs, a failure says what differs, and nothing is left behind."""
+"""What users test their read models with: a failure says what differs, and a store goes with its test.
+
+Not here: that its example runs by itself (`processes/test_example_of_testing.py`).
+"""
 
 import gc
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import textwrap
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import psycopg
 import pytest
 
 from millrace import Event as FoldedEvent
-from millrace import State, count, fold, last, read_model, stream_id, sum_, testing
-from millrace.resources.settings import PROJECT
+from millrace import State, count, fold, last, read_model, stream_id, sum_
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.testing import StreamsFailed, event, given
@@ -50,64 +45,11 @@ PLACED = event("order", "o-1", "placed")
 LINE = event("order", "o-1", "line_added", product="whisk", amount=9.95)
 
 
-@pytest.mark.timeout(600)  # it starts a Spark of its own
-def test_the_example_runs_as_a_users_own_test_on_a_spark_and_a_postgres_of_its_process_and_leaves_nothing(
-    tmp_path: Path,
+def test_later_events_are_consumed_from_where_the_model_stands_and_what_differs_is_named(
+    dsn: str, spark: "SparkSession"
 ) -> None:
-    lines = (testing.__doc__ or "").splitlines()
-    example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
-    (tmp_path / "test_orders.py").write_text(example)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
-    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
-    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-n",
-                "1",
-                "-W",
-                "error",
-                "--tb",
-                "native",
-                "-p",
-                "no:cacheprovider",
-            ],
-            cwd=tmp_path,
-            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=580,
-            check=False,
-        )
-        # others keep folders of their own there
-        left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"\b3 passed", done.stdout)
-    assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
-    assert left == []
-    assert not any(temporary in command for command in commands())
-
-
-def commands() -> list[str]:
-    """Return the command lines of all processes."""
-    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
-
-
-def test_later_events_are_consumed_from_where_the_model_stands(dsn: str, spark: "SparkSession") -> None:
-    built = given(PLACED, dsn=dsn, spark=spark).when(Orders)
-    assert built.rows == [{"order_id": "o-1", "status": "placed", "lines": 0, "total": 0}]
-    later = built.given(LINE, event("order", "a-2", "placed")).when(Orders, batch_events=1)
-    assert [row["order_id"] for row in later.rows] == ["a-2", "o-1"]
-    # any order, some columns, a decimal as it is written
-    later.then([{"lines": 1, "total": 9.95}, {"lines": 0, "total": 0}])
-    later.rebuilt().then([{"order_id": "o-1", "total": Decimal("9.95")}, {"order_id": "a-2", "total": 0}])
-
-
-def test_what_differs_is_named(dsn: str, spark: "SparkSession") -> None:
     built = given(PLACED, LINE, dsn=dsn, spark=spark).when(Orders)
+    assert built.rows == [{"order_id": "o-1", "status": "line_added", "lines": 1, "total": Decimal("9.95")}]
     for wrong in ([{"lines": 2}], [{"lines": 1}, {"lines": 1}], []):
         with pytest.raises(AssertionError, match="The rows of read model orders are others"):
             built.then(wrong)
@@ -121,6 +63,13 @@ def test_what_differs_is_named(dsn: str, spark: "SparkSession") -> None:
         built.then([{"line": 1}])
     with pytest.raises(ValueError, match="the same columns"):
         built.then([{"lines": 1}, {"status": "placed"}])
+
+    more = event("order", "o-1", "line_added", product="kettle", amount=1)
+    later = built.given(more, event("order", "a-2", "placed")).when(Orders, batch_events=1)
+    assert [row["order_id"] for row in later.rows] == ["a-2", "o-1"]
+    # any order, some columns, a decimal as it is written
+    later.then([{"lines": 2, "total": 10.95}, {"lines": 0, "total": 0}])
+    later.rebuilt().then([{"order_id": "o-1", "total": Decimal("10.95")}, {"order_id": "a-2", "total": 0}])
 
 
 def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark: "SparkSession") -> None:

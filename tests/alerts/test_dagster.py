@@ -1,10 +1,10 @@
-"""What Dagster says is wrong: runs, checks, sensors, the queue, its daemon; and a storage that says nothing."""
+"""What Dagster says is wrong: runs and checks; and a storage that says nothing.
 
-import os
+Not here: a daemon that dies, its sensors and its queue (`processes/test_dagster.py`).
+"""
+
 import shutil
 import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from millrace.platform_defs.alerts import runs as judged_runs
 from millrace.platform_defs.alerts.dagster import DagsterStanding
 from millrace.platform_defs.alerts.patient import DagsterSource
 from millrace.platform_defs.checks import all_checks
-from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.resources.alerts.alerter import Alerter, Unreadable, connected
 from millrace.resources.alerts.incidents import Finding
 from millrace.resources.alerts.receiver import AlertReceiver
@@ -32,19 +31,6 @@ from tests.alerts.hook import Hook, settings_for
 
 MISSING = "column total is missing"
 ORDERS = dg.AssetKey(["read_models", "orders"])
-DEFINED = """
-import dagster as dg
-
-@dg.sensor(name="poll_orders", minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
-def poll_orders(context):
-    raise ValueError("no such table")
-
-@dg.job
-def nothing():
-    pass
-
-defs = dg.Definitions(sensors=[poll_orders], jobs=[nothing])
-"""
 
 
 class Broken(dg.Config):
@@ -217,63 +203,6 @@ def test_an_evaluation_that_is_stored_after_a_later_one_is_seen(
     say(instance, "totals_add_up", passed=True)
     assert found(standing) == {}
     assert found(standing) == {}
-
-
-def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_found(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    standing = DagsterStanding(instance)
-    # nobody has ever started one
-    assert found(standing) == {}
-    monkeypatch.setattr(judged, "SENSOR_FAILURES", 1)
-    (tmp_path / "defined.py").write_text(DEFINED)
-    daemon = subprocess.Popen(
-        [str(PROGRAMS / "dagster-daemon"), "run", "-f", str(tmp_path / "defined.py")],
-        cwd=tmp_path,
-        env=os.environ,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    key = ("sensor", "the sensor poll_orders")
-    try:
-        deadline = time.monotonic() + 60
-        while key not in (seen := found(standing)):
-            assert time.monotonic() < deadline
-            assert daemon.poll() is None
-            time.sleep(0.1)
-    finally:
-        os.killpg(daemon.pid, 9)
-        daemon.wait()
-    assert seen[key].cause.endswith("no such table")
-    assert "failed in a row" in seen[key].cause
-    assert "daemon" not in {kind for kind, _ in seen}
-    monkeypatch.setattr(judged, "DAEMON_IDLE_S", -1)
-    seen = found(standing)
-    assert "SENSOR for" in seen["daemon", "daemon"].cause
-    # its sensors fail as before: nobody knows better
-    assert key in seen
-    monkeypatch.setattr(judged, "DAEMON_IDLE_S", 300)
-    # its heart beat a moment ago, and its sensor ticks no more, as where its declarations do not load
-    monkeypatch.setattr(judged, "LOCATION_SILENT_S", 0)
-    monkeypatch.setattr(judged, "SENSOR_GONE_S", 0)
-    deadline = time.monotonic() + 60
-    while not (silent := [finding for finding in found(standing).values() if finding.kind == "location"]):
-        assert time.monotonic() < deadline
-    assert "None of its sensors has ticked for" in silent[0].cause
-    assert key in found(standing)
-    # it was taken away: neither it nor its sensor is told of
-    monkeypatch.setattr(judged, "LOCATION_GONE_S", -1)
-    assert {kind for kind, _ in found(standing)} == set()
-    # a sensor that ticks seldom is gone later
-    monkeypatch.setattr(judged, "INTERVALS", 1000)
-    assert set(found(standing)) == {key}
-    # nobody starts what is asked for now
-    launch = [str(PROGRAMS / "dagster"), "job", "launch", "-f", str(tmp_path / "defined.py"), "-j", "nothing"]
-    subprocess.run(launch, cwd=tmp_path, capture_output=True, check=True)
-    assert "queue" not in {kind for kind, _ in found(standing)}
-    monkeypatch.setattr(judged, "QUEUED_S", -1)
-    assert "of nothing" in found(standing)["queue", "queue"].cause
 
 
 @pytest.mark.usefixtures("instance")

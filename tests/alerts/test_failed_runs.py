@@ -56,7 +56,7 @@ DEFINED = dg.Definitions(
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(overrides={"telemetry": {"enabled": False}}) as opened:
+    with dg.DagsterInstance.ephemeral() as opened:
         opened.add_dynamic_partitions("views", ["orders", "labels"])
         yield opened
 

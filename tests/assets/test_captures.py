@@ -1,13 +1,7 @@
 """Captures as Dagster runs them: real runs and ticks on an instance, a real source, a real store."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any, cast
 
 import dagster as dg
 import psycopg
@@ -21,38 +15,14 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store.migrations import validate
-from millrace.resources.settings import PROJECT
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
-from tests.support.factories import rows, value
-from tests.support.patience import wait_until
+from tests.support.factories import rows
 
 __all__ = ["captured", "new_source"]
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
-# a run that would go on for an hour, or for ever
-RUN = """
-import sys
-import dagster as dg
-from millrace.assets.declarations import Declarations
-from millrace.platform_defs.definitions import build_defs
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from tests.support.elsewhere import postgres_at
-source, store, follows = sys.argv[1:]
-capture = Capture("shop", lambda: source, (CapturedTable("items"),), follows=follows == "follows")
-defs = build_defs(declarations=Declarations(captures={"shop": capture}), resources={"postgres": postgres_at(store)})
-idle_s = 0 if capture.follows else 3600
-config = {"ops": {"change_capture": {"config": {"idle_s": idle_s, "budget_s": 3600}}}}
-with dg.DagsterInstance.get() as instance:
-    defs.resolve_job_def("capture").execute_in_process(instance=instance, partition_key="shop", run_config=config)
-"""
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield instance
 
 
 def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
@@ -182,41 +152,6 @@ def test_the_lease_of_a_run_that_is_over_is_given_back_at_once_by_the_next_one(
             captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
 
 
-@pytest.mark.parametrize("follows", ["ends", "follows"])
-def test_terminating_a_run_in_its_work_releases_its_lease_at_once(
-    captured: Captured, tmp_path: Path, follows: str
-) -> None:
-    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}")
-    environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    # so many that it is still reading them when it is ended, or a few, for it has to have read them all
-    held: LiteralString = "1000" if follows == "follows" else "200000"
-    captured.source.run("insert into items select n, repeat('x', 100) from generate_series(1, " + held + ") n")
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, captured.source.dsn, captured.dsn, follows],
-        env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        wait_until(
-            lambda: value(captured.store, "select sum(backfilled_rows) from event_store.captured_tables"), "it works"
-        )
-        if follows == "follows":
-            wait_until(
-                lambda: value(captured.store, "select count(backfill_generation) from event_store.captured_tables"),
-                "all is read",
-            )
-            captured.source.run("insert into items values (-1, 'later')")
-            wait_until(lambda: did(captured) == [("inserted", "[-1]")], "what comes later is an event")
-        owner = lease_owner(captured)
-        # what Dagster does
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode != 0
-    assert "Interrupted" in output
-    assert (owner is not None, lease_owner(captured)) == (True, None)
-
-
 def test_tables_that_are_declared_by_a_pattern_are_one_asset(captured: Captured) -> None:
     capture = replace(captured.capture, patterns=("public.*",))
     graph = definitions(captured, capture).resolve_asset_graph()
@@ -227,11 +162,10 @@ def test_tables_that_are_declared_by_a_pattern_are_one_asset(captured: Captured)
 # The sensor ------------------------------------------------------------------------------------------------
 
 
-def test_a_capture_that_never_ran_is_started(instance: dg.DagsterInstance, captured: Captured) -> None:
+def test_a_first_run_and_a_change_start_one_run_and_an_idle_source_none(
+    instance: dg.DagsterInstance, captured: Captured
+) -> None:
     assert requested(tick(instance, captured)) == ["shop"]
-
-
-def test_a_change_starts_one_run_and_an_idle_source_none(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     assert reason(tick(instance, captured)) == "shop: nothing is due"
     captured.source.run("create table other ()", "insert into items values (1)")
@@ -241,7 +175,7 @@ def test_a_change_starts_one_run_and_an_idle_source_none(instance: dg.DagsterIns
     assert reason(tick(instance, captured)) == "shop: nothing is due"
 
 
-def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures(
+def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures_and_one_that_failed_rests(
     instance: dg.DagsterInstance, captured: Captured
 ) -> None:
     captured.drain()
@@ -251,6 +185,8 @@ def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures
     with captured.process(running.run_id):
         away = replace(captured.capture, source=lambda: NOWHERE)
         assert "a drain is in flight" in reason(tick(instance, captured, away))
+    instance.report_run_failed(running)
+    assert "1 drains failed in a row; the next one starts in" in reason(tick(instance, captured))
 
 
 def test_a_lease_of_somebody_else_is_named_and_one_of_a_dead_run_is_not_waited_for(
@@ -262,11 +198,6 @@ def test_a_lease_of_somebody_else_is_named_and_one_of_a_dead_run_is_not_waited_f
     dead = some_run(instance, captured, dg.DagsterRunStatus.SUCCESS)
     CaptureStore(captured.store).claim_capture("shop", dead.run_id, 3600)
     assert requested(tick(instance, captured)) == ["shop"]
-
-
-def test_a_failed_run_is_tried_again_after_a_backoff(instance: dg.DagsterInstance, captured: Captured) -> None:
-    instance.report_run_failed(some_run(instance, captured, dg.DagsterRunStatus.STARTED))
-    assert "1 drains failed in a row; the next one starts in" in reason(tick(instance, captured))
 
 
 def test_a_source_that_cannot_be_asked_is_a_reason_and_no_failure(

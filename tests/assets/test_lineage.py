@@ -4,7 +4,6 @@ import json
 
 import dagster as dg
 import pytest
-from dagster_graphql.test.utils import define_out_of_process_context, execute_dagster_graphql
 from typer.testing import CliRunner
 
 from millrace.assets.declarations import declared
@@ -13,7 +12,6 @@ from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.errors import MillraceError
-from millrace.resources.settings import PROJECT
 
 RUNNER = CliRunner()
 SHOP = declared("millrace.examples.shop")
@@ -91,30 +89,3 @@ def test_the_command_says_the_same() -> None:
         millrace("ordrs")
     with pytest.raises(MillraceError, match="It has: order_id, customer_id"):
         millrace("orders.totl")
-
-
-METADATA = """
-query ($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) {
-    ... on AssetNode {
-      metadataEntries {
-        label
-        ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
-      }
-    }
-  }
-}
-"""
-
-
-def test_dagsters_own_interface_answers_with_the_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
-    file = str(PROJECT / "platform_defs" / "definitions.py")
-    with dg.instance_for_test() as instance, define_out_of_process_context(file, "defs", instance) as context:
-        key = {"path": ["read_models", "orders"]}
-        answer = execute_dagster_graphql(context, METADATA, variables={"key": key}).data
-    entries = {each["label"]: each for each in answer["assetNodeOrError"]["metadataEntries"]}
-    lineage = {each["columnName"]: each["columnDeps"] for each in entries["dagster/column_lineage"]["lineage"]}
-    assert lineage["customer_id"] == [
-        {"assetKey": {"path": ["event_store", "events"]}, "columnName": "data.customer_id"}
-    ]

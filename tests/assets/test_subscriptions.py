@@ -1,6 +1,5 @@
 """Subscriptions in Dagster: consumers of the log that nothing there runs, with the lag that everything shows."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +29,6 @@ async def read(event: LeasedEvent) -> None: ...
 
 DECLARED = Declarations(subscriptions={each.view: each for each in (send, read)})
 MAILS = dg.AssetKey(["subscriptions", "mails"])
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield instance
 
 
 def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None = None) -> dg.SensorResult:

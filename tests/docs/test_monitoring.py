@@ -2,14 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import dagster as dg
-import pytest
 import typer
 import yaml
-from prometheus_client.core import Metric
 
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
@@ -20,40 +16,33 @@ from tests.support.pages.documents import quoted, table
 FOLDER = PROJECT / "docs" / "monitoring"
 
 
-@pytest.fixture
-def families(dsn: str, tmp_path: Path) -> Iterator[list[Metric]]:
+def named(text: str) -> set[str]:
+    return set(re.findall(r"millrace_[a-z_]+", text))
+
+
+def exposed(dsn: str) -> set[str]:
+    """Return the names of all metrics, as they are scraped."""
     store = StoreMetrics(dsn)
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield [*store.collect(), *metrics_of_dagster(instance)]
+    with dg.instance_for_test() as instance:
+        families = [*store.collect(), *metrics_of_dagster(instance)]
     store.close()
-
-
-def exposed(families: list[Metric]) -> set[str]:
     return {f"{family.name}_total" if family.type == "counter" else family.name for family in families} | {
         "millrace_dagster_up"
     }
 
 
-def named(text: str) -> set[str]:
-    return set(re.findall(r"millrace_[a-z_]+", text))
-
-
-def test_the_table_of_metrics_has_every_metric(families: list[Metric]) -> None:
-    assert {quoted(row[0])[0] for row in table("docs/monitoring.md", "metric")} == exposed(families)
-
-
-def test_alert_rules_and_dashboard_name_metrics_that_exist(families: list[Metric]) -> None:
+def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there_are(dsn: str) -> None:
+    metrics = exposed(dsn)
+    assert {quoted(row[0])[0] for row in table("docs/monitoring.md", "metric")} == metrics
     rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(expressions) > 10
     assert len(shown) > 10
-    assert named(" ".join([*expressions, *shown])) <= exposed(families)
-
-
-def test_the_dashboard_shows_what_there_is_of_alerts(families: list[Metric]) -> None:
-    of_alerts = {name for name in exposed(families) if name.startswith("millrace_alerts_")}
+    assert named(" ".join([*expressions, *shown])) <= metrics
+    # the dashboard shows what there is of alerts
+    of_alerts = {name for name in metrics if name.startswith("millrace_alerts_")}
     assert len(of_alerts) > 2
     assert of_alerts <= named((FOLDER / "dashboard.json").read_text())
 

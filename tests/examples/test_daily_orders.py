@@ -73,27 +73,30 @@ def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
 ) -> None:
     assert spark
     two_days(shop)
-    assert materialize(dsn, TUESDAY) == {"dagster/row_count": 2, "dagster/partition_row_count": 2}
-    assert rows(connect(), TABLE) == ON_TUESDAY
-    assert materialize(dsn, MONDAY) == {"dagster/row_count": 3, "dagster/partition_row_count": 1}
-    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
-    for day in (MONDAY, TUESDAY):
-        materialize(dsn, day)
-    assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
-
-
-def test_a_day_built_again_replaces_what_was_written_and_leaves_other_days_alone(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    assert spark
-    two_days(shop)
-    materialize(dsn, MONDAY)
     connection = connect()
-    connection.execute("update reports.daily_orders set orders = 77")
-    connection.execute("insert into reports.daily_orders select day, 'gone', 1, 1, 1, 1 from reports.daily_orders")
+    assert materialize(dsn, TUESDAY) == {"dagster/row_count": 2, "dagster/partition_row_count": 2}
+    assert rows(connection, TABLE) == ON_TUESDAY
+    assert materialize(dsn, MONDAY) == {"dagster/row_count": 3, "dagster/partition_row_count": 1}
+    assert rows(connection, TABLE) == ON_MONDAY + ON_TUESDAY
+    # a day without events has no rows
+    assert materialize(dsn, MONDAY - MIDNIGHT) == {"dagster/row_count": 3, "dagster/partition_row_count": 0}
+    # what was written is replaced, and other days are left alone
+    connection.execute("update reports.daily_orders set orders = 77 where day = '2026-11-02'")
+    connection.execute("insert into reports.daily_orders values ('2026-11-02', 'gone', 1, 1, 1, 1)")
     connection.execute("insert into reports.daily_orders values ('2026-11-09', 'web', 1, 1, 1, 1)")
     materialize(dsn, MONDAY)
-    assert rows(connection, TABLE) == [*ON_MONDAY, ("2026-11-09", "web", 1, 1, Decimal(1), 1)]
+    assert rows(connection, TABLE) == [*ON_MONDAY, *ON_TUESDAY, ("2026-11-09", "web", 1, 1, Decimal(1), 1)]
+    # whoever reads the store may read it, and every column is explained
+    connection.execute("set role event_store_reader")
+    assert len(rows(connection, TABLE)) == 4
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("delete from reports.daily_orders")
+    unexplained = rows(
+        connection,
+        "select attname from pg_attribute where attrelid = 'reports.daily_orders'::regclass and attnum > 0"
+        " and col_description(attrelid, attnum) is null",
+    )
+    assert unexplained == []
 
 
 def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_events(
@@ -110,7 +113,6 @@ def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_eve
     assert [row["decider_id"] for row in found] == ["late"]
 
 
-@pytest.mark.parametrize("tail", [True, False])
 def test_days_that_were_archived_and_purged_have_the_same_rows(
     shop: EventStore,
     dsn: str,
@@ -118,13 +120,12 @@ def test_days_that_were_archived_and_purged_have_the_same_rows(
     connect: Connect,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    tail: bool,
 ) -> None:
     assert spark
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
     two_days(shop)
     for partition in range(16):
-        archive_partition(dsn, tmp_path, partition, max_events=2, min_events=2, tail=tail)
+        archive_partition(dsn, tmp_path, partition, max_events=2, min_events=2, tail=True)
     purged = sum(found.events for found in purge_before(shop.connection, tmp_path, TUESDAY + timedelta(hours=1)))
     assert purged > 3
     for day in (TUESDAY, MONDAY):
@@ -147,32 +148,6 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str
     parts = [part for task in shared(tmp_path, files, cuts) for part in task]
     times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]
     assert sorted(time.date() for time in times) == [TUESDAY.date()] * 5
-
-
-def test_a_day_without_events_has_no_rows(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
-    assert spark
-    assert shop
-    assert materialize(dsn, MONDAY) == {"dagster/row_count": 0, "dagster/partition_row_count": 0}
-    assert rows(connect(), TABLE) == []
-
-
-def test_whoever_reads_the_store_may_read_reports_and_every_column_is_explained(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    assert spark
-    two_days(shop)
-    materialize(dsn, MONDAY)
-    connection = connect()
-    connection.execute("set role event_store_reader")
-    assert rows(connection, TABLE) == ON_MONDAY
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute("delete from reports.daily_orders")
-    unexplained = rows(
-        connection,
-        "select attname from pg_attribute where attrelid = 'reports.daily_orders'::regclass and attnum > 0"
-        " and col_description(attrelid, attnum) is null",
-    )
-    assert unexplained == []
 
 
 def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:

@@ -1,8 +1,6 @@
 """A read model that becomes late turns red by itself, and green when it is fresh again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import dagster as dg
@@ -19,12 +17,6 @@ from tests.support.elsewhere import postgres_at
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield instance
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-from dataclasses import replace
+"""Whether a view is drained now, and by which run: decided by what is known, without a database."""
 
-import pytest
+from dataclasses import replace
 
 from millrace.platform_defs.polling import (
     BACKOFF_S,
@@ -31,82 +31,49 @@ def row(
     return ViewPoll(view, "bulk", enabled, pooling_delay_s, None, due, consumers)
 
 
-def reason(poll_row: ViewPoll, runs: ViewRuns | None = None) -> str:
-    (poll,) = plan_polls([poll_row], {poll_row.view: runs} if runs else {}, NOW)
-    assert not poll.start
-    return poll.reason
-
-
-def starts(poll_row: ViewPoll, runs: ViewRuns | None = None) -> bool:
-    (poll,) = plan_polls([poll_row], {poll_row.view: runs} if runs else {}, NOW)
-    return poll.start is Start.ALONE
-
-
-def test_a_view_that_is_behind_and_was_never_drained_is_drained_now() -> None:
-    assert starts(row())
-
-
-def test_a_view_without_new_events_is_left_alone() -> None:
-    assert reason(row(due=0)) == "orders: nothing is due"
-
-
-def test_a_disabled_view_is_left_alone() -> None:
-    assert reason(row(enabled=False)) == "orders: the view is disabled"
-
-
-def test_a_view_without_pooling_delay_is_left_to_its_client() -> None:
-    assert reason(row(pooling_delay_s=None)).endswith("its client polls by itself")
-
-
-def test_a_view_with_a_url_is_pushed_to_also_without_pooling_delay() -> None:
-    pushed = ViewPoll(
-        "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
-    )
-    assert starts(pushed)
-
-
-def test_a_drain_in_flight_is_enough() -> None:
-    assert reason(row(), ViewRuns(in_flight=True, started=NOW - 3)) == "orders: a drain is in flight, 5 due"
-
-
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [
-        ((999, 0), "999 due"),
-        ((1000, 0), "1000 or more due"),
-        ((1500, 1000), "1500 or more due"),
-        ((1500, 700), "1500 due"),
-    ],
+PUSHED = ViewPoll(
+    "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
 )
-def test_what_the_store_counts_to_its_bound_is_said_so(counts: tuple[int, int], words: str) -> None:
-    counted = replace(row(due=counts[0]), retries=counts[1])
-    assert reason(counted, ViewRuns(in_flight=True)) == f"orders: a drain is in flight, {words}"
+OLD = NOW - STARTUP_S - 1
+# what is decided of a view: its row, its runs, and why no run starts; none where one does
+DECIDED: tuple[tuple[ViewPoll, ViewRuns | None, str | None], ...] = (
+    (row(), None, None),
+    (row(due=0), None, "orders: nothing is due"),
+    (row(enabled=False), None, "orders: the view is disabled"),
+    (row(pooling_delay_s=None), None, "its client polls by itself"),
+    # one with a URL is pushed to, also without a delay
+    (PUSHED, None, None),
+    (row(), ViewRuns(in_flight=True, started=NOW - 3), "orders: a drain is in flight, 5 due"),
+    # one that is queued is enough, however long it waits
+    (row(), ViewRuns(in_flight=True), "a drain is in flight"),
+    # one that began long ago is enough while its consumer lives, and dead without one
+    (row(consumers=1), ViewRuns(in_flight=True, started=OLD), "a drain is in flight"),
+    (row(), ViewRuns(in_flight=True, started=OLD), None),
+    # the delay is kept between drains
+    (row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 59), "pooling_delay_s of 60"),
+    (row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 60), None),
+    # what the store counts to its bound is said so
+    (row(due=999), ViewRuns(in_flight=True), "orders: a drain is in flight, 999 due"),
+    (row(due=1000), ViewRuns(in_flight=True), "orders: a drain is in flight, 1000 or more due"),
+    (replace(row(due=1500), retries=1000), ViewRuns(in_flight=True), "1500 or more due"),
+    (replace(row(due=1500), retries=700), ViewRuns(in_flight=True), "in flight, 1500 due"),
+    # after failures in a row the wait doubles
+    *(
+        case
+        for failures, wait in ((1, BACKOFF_S), (2, 2 * BACKOFF_S), (3, 4 * BACKOFF_S))
+        for case in (
+            (row(), ViewRuns(last_ended=NOW - wait + 1, failures=failures), "failed in a row"),
+            (row(), ViewRuns(last_ended=NOW - wait, failures=failures), None),
+        )
+    ),
+)
 
 
-def test_a_queued_drain_is_enough_however_long_it_waits() -> None:
-    assert not starts(row(), ViewRuns(in_flight=True))
-
-
-def test_a_drain_in_flight_for_long_whose_consumer_lives_is_enough() -> None:
-    assert not starts(row(consumers=1), ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1))
-
-
-def test_a_drain_in_flight_for_long_without_a_live_consumer_is_taken_for_dead() -> None:
-    assert starts(row(), ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1))
-
-
-def test_the_pooling_delay_is_kept_between_drains() -> None:
-    assert "pooling_delay_s of 60" in reason(row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 59))
-    assert starts(row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 60))
-
-
-@pytest.mark.parametrize(("failures", "wait"), [(1, BACKOFF_S), (2, 2 * BACKOFF_S), (3, 4 * BACKOFF_S)])
-def test_failures_in_a_row_back_off_twice_as_long_each_time(failures: int, wait: float) -> None:
-    assert "failed in a row" in reason(row(), ViewRuns(last_ended=NOW - wait + 1, failures=failures))
-    assert starts(row(), ViewRuns(last_ended=NOW - wait, failures=failures))
-
-
-def test_the_backoff_is_bounded() -> None:
+def test_whether_a_view_is_drained_now_is_decided_by_its_row_and_its_runs() -> None:
+    for view, runs, why_not in DECIDED:
+        (poll,) = plan_polls([view], {view.view: runs} if runs else {}, NOW)
+        assert poll.start is (Start.ALONE if why_not is None else None), (view, runs)
+        assert (why_not or "") in poll.reason, (view, runs)
     assert backoff_s(10_000) == LONGEST_BACKOFF_S
 
 

@@ -19,34 +19,26 @@ def defs(tmp_path: Path) -> dg.Definitions:
     return build_defs(declarations=Declarations(models={"orders": ORDERS}), settings=Settings(home=tmp_path))
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"postgres": {"config": {"dsn": {"env": "A_SECRET"}}}},
-        {"postgres": {"config": {"dsn": "postgresql://elsewhere/x"}}},
-        {"spark": {"config": {"spark_config": {"spark.remote": "sc://elsewhere"}}}},
-        {
-            "spark": {
-                "config": {"spark_config": {"spark.driver.extraJavaOptions": "-XX:OnOutOfMemoryError=touch /tmp/x"}}
-            }
-        },
-        {"io_manager": {"config": {"base_dir": {"env": "A_SECRET"}}}},
-        {"archive_folder": {"config": {"env": "A_SECRET"}}},
-    ],
+GIVEN: tuple[dict[str, object], ...] = (
+    {"postgres": {"config": {"dsn": {"env": "A_SECRET"}}}},
+    {"postgres": {"config": {"dsn": "postgresql://elsewhere/x"}}},
+    {"spark": {"config": {"spark_config": {"spark.remote": "sc://elsewhere"}}}},
+    {"spark": {"config": {"spark_config": {"spark.driver.extraJavaOptions": "-XX:OnOutOfMemoryError=touch /tmp/x"}}}},
+    {"io_manager": {"config": {"base_dir": {"env": "A_SECRET"}}}},
 )
+
+
 def test_run_config_of_a_resource_is_refused_or_without_effect(
-    defs: dg.Definitions, given: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    defs: dg.Definitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", SECRET)
     job = defs.resolve_job_def("drain")
-    config = {"resources": given}
-    if "archive_folder" in given:
-        # a value of ours, whatever is said of it
-        assert dg.validate_run_config(job, config)
-        return
-    with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected") as refused:
-        dg.validate_run_config(job, config)
-    assert SECRET not in str(refused.value)
+    for given in GIVEN:
+        with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected") as refused:
+            dg.validate_run_config(job, {"resources": given})
+        assert SECRET not in str(refused.value)
+    # a value of ours, whatever is said of it
+    assert dg.validate_run_config(job, {"resources": {"archive_folder": {"config": {"env": "A_SECRET"}}}})
 
 
 def test_no_resource_of_any_job_has_a_field_that_run_config_sets(defs: dg.Definitions) -> None:

@@ -1,12 +1,11 @@
-"""Sensors on an instance with real run records and a real database."""
+"""Sensors on an instance with real run records and a real database.
+
+Not here: each decision (`test_polling.py`).
+"""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import dagster as dg
@@ -19,11 +18,11 @@ from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import ASKED, MOST_UNWANTED, PARTITION_TAG
+from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
-from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
@@ -35,8 +34,9 @@ def nobody_asked_before() -> None:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+def kept() -> Iterator[dg.DagsterInstance]:
+    """Yield an empty instance that also keeps which sensors are off; one in memory does not."""
+    with dg.instance_for_test() as instance:
         yield instance
 
 
@@ -87,17 +87,16 @@ def shared_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.Da
     return run.run_id
 
 
+def own_run(instance: dg.DagsterInstance, view: str) -> str:
+    """Record a run of one view."""
+    job = build_defs().resolve_job_def("apply_schema")
+    run = instance.create_run_for_job(job_def=job, tags={PARTITION_TAG: view}, status=dg.DagsterRunStatus.STARTED)
+    return run.run_id
+
+
 def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sensors, "JOIN_S", -1.0)
     return shared_run(instance)
-
-
-def turn_off(sensor: str) -> None:
-    """Do what somebody does who turns a sensor off, in the instance of the test."""
-    dagster = str(Path(sys.executable).parent / "dagster")
-    command = [dagster, "sensor", "stop", sensor, "-m", "millrace.platform_defs.definitions"]
-    env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
-    subprocess.run(command, env=env, cwd=PROJECT, check=True, capture_output=True, timeout=120)
 
 
 def test_new_events_start_one_drain_of_all_views(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -153,11 +152,7 @@ def test_a_drain_of_its_own_that_died_does_not_hide_behind_the_drain_of_all_view
     monkeypatch.setattr(polling, "STARTUP_S", -1.0)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
     place(shop)
-    dead = instance.create_run_for_job(
-        job_def=build_defs().resolve_job_def("apply_schema"),
-        tags={PARTITION_TAG: "orders"},
-        status=dg.DagsterRunStatus.STARTED,
-    ).run_id
+    dead = own_run(instance, "orders")
     instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "apply_schema"), dead)
     shop.attach_consumer("orders", shared_run(instance))
     assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
@@ -181,43 +176,25 @@ def test_streams_to_try_again_and_a_large_backlog_are_for_a_drain_of_the_views_o
     assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
 
 
-def test_the_views_partition_is_made_by_the_first_request_only(
+def test_the_runs_of_a_view_are_seen_those_in_flight_and_those_that_failed(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    place(shop)
-    assert tick(instance, dsn, "poll_orders").dynamic_partitions_requests
-    instance.add_dynamic_partitions("views", ["orders"])
-    assert not tick(instance, dsn, "poll_orders").dynamic_partitions_requests
-
-
-def test_a_view_without_new_events_is_skipped_and_says_so(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
-    assert shop.poll_views()
-
-
-def test_a_drain_in_flight_is_enough_also_one_started_from_the_ui(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
-    place(shop)
-    instance.create_run_for_job(
-        job_def=build_defs().resolve_job_def("apply_schema"),
-        tags={PARTITION_TAG: "orders"},
-        status=dg.DagsterRunStatus.STARTED,
-    )
-    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
-
-
-def test_a_failed_drain_is_tried_again_after_a_backoff_not_at_once(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
     place(shop)
     run = instance.get_run_by_id(shared_run(instance))
     assert run is not None
     instance.report_run_failed(run)
     assert "1 drains failed in a row" in reason(tick(instance, dsn, "poll_orders"))
+    # the view's partition is asked for until there is one
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    for known in (False, True):
+        result = tick(instance, dsn, "poll_orders")
+        assert bool(result.dynamic_partitions_requests) is not known
+        assert started_by(result) == ("drain", "orders")
+        instance.add_dynamic_partitions("views", ["orders"])
+    # also one that was started from the UI
+    own_run(instance, "orders")
+    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
 
 
 def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
@@ -259,39 +236,30 @@ def test_events_that_a_view_does_not_want_start_no_drain(
 
 
 def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
+    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
-    assert started_by(tick(instance, dsn, "poll_read_models")) == (SHARED_JOB, None)
+    assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
     # who consumes it is enough: nobody asks Dagster
-    run = joined_long_ago(instance, monkeypatch)
+    run = joined_long_ago(kept, monkeypatch)
     shop.attach_consumer("orders", run)
-    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
+    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
     # unless the view needs a run of its own
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(instance, dsn, "poll_read_models")) == ("drain", "orders")
+    assert started_by(tick(kept, dsn, "poll_read_models")) == ("drain", "orders")
 
 
 def test_two_sensors_that_find_the_same_events_ask_for_one_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop)
-    assert tick(instance, dsn, "poll_read_models").run_requests
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
+    assert tick(kept, dsn, "poll_read_models").run_requests
+    assert reason(tick(kept, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-    assert tick(instance, dsn, "poll_orders").run_requests
-    assert "; a drain was asked for" in reason(tick(instance, dsn, "poll_read_models"))
-
-
-def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
-    place(shop)
-    turn_off("poll_orders")
-    assert reason(tick(instance, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
-    assert not tick(instance, dsn, "poll_read_models").run_requests
+    assert started_by(tick(kept, dsn, "poll_orders")) == ("drain", "orders")
+    assert tick(kept, dsn, "poll_orders").run_requests
+    assert "; a drain was asked for" in reason(tick(kept, dsn, "poll_read_models"))
 
 
 def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -326,8 +294,6 @@ def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(
 
 
 def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.DagsterInstance) -> None:
-    from millrace.resources.errors import Unreachable
-
     with pytest.raises(Unreachable, match="Check MILLRACE_DSN"):
         tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")
 
@@ -347,11 +313,7 @@ def test_many_pushed_views_start_some_runs_at_once_in_turn(
     assert chosen == views[PUSHES_AT_ONCE : 2 * PUSHES_AT_ONCE]
     # as if those of the first tick ran: nothing more, also not after it
     for view in views[:PUSHES_AT_ONCE]:
-        instance.create_run_for_job(
-            job_def=build_defs().resolve_job_def("apply_schema"),
-            tags={PARTITION_TAG: view},
-            status=dg.DagsterRunStatus.STARTED,
-        )
+        own_run(instance, view)
     third = tick(instance, dsn, "poll_views", cursor=second.cursor)
     assert not third.run_requests
     assert f"{views[-1]}: {PUSHES_AT_ONCE} views are pushed at once" in reason(third)

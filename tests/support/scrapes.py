@@ -8,12 +8,14 @@ from collections.abc import Mapping
 import requests
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from tests.support.patience import patience
+
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scraped(port: int) -> Samples:
     """Scrape and return each sample by its name and labels."""
-    answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
+    answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=patience())
     assert answer.status_code == 200
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

@@ -55,14 +55,14 @@ def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventSt
     assert len(millrace(dsn, "events", "--limit", "30").splitlines()) == 1 + 25
 
 
-@pytest.mark.parametrize("columns", [80, 120, 250])
-def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore, dsn: str, columns: int) -> None:
+def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore, dsn: str) -> None:
     long = "-".join(["order"] * 20)
     orders.append_events([NewEvent("order", long, "placed", uuid4(), {"text": "x" * 5000}, uuid4())])
-    lines = millrace(dsn, "events", columns=columns).splitlines()
-    assert max(map(len, lines)) <= columns
-    start, end = lines[0].index("stream"), lines[0].index("v ")
-    assert "".join(line[start:end].strip() for line in lines[1:]) == f"order{long}"
+    for columns in (80, 120, 250):
+        lines = millrace(dsn, "events", columns=columns).splitlines()
+        assert max(map(len, lines)) <= columns
+        start, end = lines[0].index("stream"), lines[0].index("v ")
+        assert "".join(line[start:end].strip() for line in lines[1:]) == f"order{long}"
 
 
 def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) -> None:
@@ -132,36 +132,28 @@ def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn:
         millrace(dsn, "events", "--decider", "order", "--event", "payed")
 
 
-@pytest.mark.parametrize(
-    ("since", "said"), [("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")]
-)
-def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str, since: str, said: str) -> None:
-    result = RUNNER.invoke(app, ["events", "--since", since, "--dsn", dsn], env={"COLUMNS": "250"})
-    assert result.exit_code == 2
-    assert said in result.output
+def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str) -> None:
+    for since, said in (("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")):
+        result = RUNNER.invoke(app, ["events", "--since", since, "--dsn", dsn], env={"COLUMNS": "250"})
+        assert (result.exit_code, said in result.output) == (2, True), since
 
 
-@pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_control_characters_of_others_do_not_reach_the_terminal(
-    orders: EventStore, dsn: str, arguments: list[str]
-) -> None:
+def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventStore, dsn: str) -> None:
     metadata = {"correlation_id": f"c{HOSTILE}", "user": HOSTILE}
     hostile = NewEvent("order", f"o{HOSTILE}", "placed", uuid4(), {HOSTILE: HOSTILE}, uuid4(), metadata=metadata)
     orders.append_events([hostile])
-    output = millrace(dsn, "events", *arguments)
+    assert not set(millrace(dsn, "events")) & set(ACTING)
+    output = millrace(dsn, "events", "--json")
     assert not set(output) & set(ACTING)
-    if arguments:
-        (shown,) = parsed(output)
-        assert shown["decider_id"] == hostile.decider_id
-        assert shown["data"] == hostile.data
-        assert shown["metadata"] == metadata
+    (shown,) = parsed(output)
+    assert (shown["decider_id"], shown["data"], shown["metadata"]) == (hostile.decider_id, hostile.data, metadata)
 
 
 @contextmanager
-def followed(dsn: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def followed(dsn: str) -> Iterator[subprocess.Popen[str]]:
     """Run `millrace events --follow` as a program of its own."""
     millrace_command = str(Path(sys.executable).parent / "millrace")
-    command = [millrace_command, "events", "--follow", *arguments, "--dsn", dsn]
+    command = [millrace_command, "events", "--follow", "--dsn", dsn]
     env = os.environ | {"COLUMNS": "120"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=PROJECT
@@ -172,14 +164,13 @@ def followed(dsn: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize(("arguments", "above"), [([], 1), (["--json"], 0)])
-def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str, arguments: list[str], above: int) -> None:
+def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str) -> None:
     append_to(orders, "a")
     orders.sequence_events()
-    with followed(dsn, *arguments) as process:
+    with followed(dsn) as process:
         assert process.stdout is not None
-        begun = [process.stdout.readline() for _ in range(above + 1)]
-        assert " a " in begun[-1] or '"a"' in begun[-1]
+        process.stdout.readline()  # the header
+        assert " a " in process.stdout.readline()
         for number in range(3):
             append_to(orders, f"new-{number}")
             orders.sequence_events()

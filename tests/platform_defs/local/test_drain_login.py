@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 import psycopg
@@ -23,6 +24,7 @@ from millrace.resources.read_models.merge import StagedRows, merge_batch, next_b
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from millrace.resources.reports import replace_day
 from millrace.resources.settings import Settings
+from tests.conftest import in_memory
 from tests.support.building import read_models as models
 from tests.support.factories import at_once, rows
 
@@ -77,12 +79,16 @@ drop schema reports;
 """
 
 
-@pytest.fixture
-def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoints]:
-    """Yield the embedded store as `millrace up` makes it."""
-    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
-    with EmbeddedPostgres(tmp_path / "postgres") as postgres:
-        found = find_endpoints(Settings(home=tmp_path, dsn=None), postgres)
+@pytest.fixture(scope="module")
+def endpoints() -> Iterator[Endpoints]:
+    """Yield the embedded store as `millrace up` makes it; each test leaves its logins and its schema as they were."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TemporaryDirectory(prefix="millrace-", dir=in_memory()) as home,
+        EmbeddedPostgres(Path(home) / "postgres") as postgres,
+    ):
+        patch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+        found = find_endpoints(Settings(home=Path(home), dsn=None), postgres)
         migrate(found.operator_dsn)
         for _ in range(2):
             prepare_store(postgres, "millrace")
@@ -130,6 +136,7 @@ def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: E
         columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
         assert replace_day(drain, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}]) == 1
         drain.execute("select from event_store.sequence_events()")
+        drain.execute("drop table reports.daily")
 
 
 def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None:
@@ -159,6 +166,7 @@ def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> N
     with pytest.raises(MillraceError, match="millrace migrate") as refused:
         migrate(endpoints.dsn)
     assert DRAIN in refused.value.message
+    migrate(endpoints.operator_dsn)
 
 
 def test_a_login_of_your_own_that_may_too_much_is_named_in_one_line(endpoints: Endpoints) -> None:
@@ -169,7 +177,8 @@ def test_a_login_of_your_own_that_may_too_much_is_named_in_one_line(endpoints: E
     with connect(endpoints.operator_dsn) as operator:
         operator.execute("create role migrator login in role event_store_owner")
         operator.execute("alter schema event_store owner to migrator")
-    assert "owns the schema event_store" in str(too_mighty(make_conninfo(endpoints.dsn, user="migrator")))
+        assert "owns the schema event_store" in str(too_mighty(make_conninfo(endpoints.dsn, user="migrator")))
+        operator.execute("alter schema event_store owner to current_user")
 
 
 STATE = """

@@ -10,6 +10,7 @@ import pytest
 
 from millrace.resources.processes import wait_ended
 from millrace.resources.settings import PROJECT
+from tests.support.patience import patience
 
 STARTED = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 STARTS_ONE = f"""
@@ -29,4 +30,4 @@ def test_what_tests_start_ends_when_they_are_killed(how: signal.Signals) -> None
         assert tests.stdout
         started = psutil.Process(int(tests.stdout.readline()))
         tests.send_signal(how)
-    assert wait_ended([started], 10) == []
+    assert wait_ended([started], patience()) == []

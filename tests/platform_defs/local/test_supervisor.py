@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
 from millrace.resources.processes import alive, wait_ended
+from tests.support.patience import patience, wait_until
 
 SLEEP = "import signal; signal.pause()"
 # Writes the pids of itself, of a child in a session of its own (which may ignore TERM as a hung worker does),
@@ -35,7 +35,7 @@ signal.pause()
 
 def python(name: str, code: str, ready: Callable[[], bool], *arguments: str) -> Service:
     argv = (sys.executable, "-c", code, *arguments)
-    return Service(name=name, argv=argv, env=dict(os.environ), ready=ready, stop_s=5, ready_s=20)
+    return Service(name=name, argv=argv, env=dict(os.environ), ready=ready, stop_s=5, ready_s=patience())
 
 
 def family(home: Path, name: str = "family", *how: str) -> Service:
@@ -47,13 +47,6 @@ def family(home: Path, name: str = "family", *how: str) -> Service:
 def members(home: Path, name: str = "family") -> list[psutil.Process]:
     pids = (int(pid) for pid in (home / f"{name}.pids").read_text().split())
     return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the state did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -111,12 +104,12 @@ def test_a_dead_service_is_started_again_and_its_orphans_are_ended(home: Path) -
         before = members(home)
         (home / "family.pids").unlink()
         before[0].kill()
-        wait_ended(before[:1], 10)
+        wait_ended(before[:1], patience())
         sentences = supervisor.poll()
         assert len(sentences) == 1
         assert "family ended with signal SIGKILL; it starts again in 1 s" in sentences[0]
         assert wait_ended(before, 0) == []
-        until(lambda: supervisor.poll() == ["family is ready again."])
+        wait_until(lambda: supervisor.poll() == ["family is ready again."], "it is ready again")
         assert [(s.state, s.restarts) for s in supervisor.states()] == [("ready", 1)]
         assert members(home)[0].pid != before[0].pid
 
@@ -139,9 +132,9 @@ def test_a_program_that_is_gone_for_a_while_is_started_when_it_is_back(home: Pat
         assert pid is not None
         program.unlink()
         psutil.Process(pid).kill()
-        until(poll_until("reinstalled cannot be started"))
+        wait_until(poll_until("reinstalled cannot be started"), "it cannot be started")
         program.symlink_to(sys.executable)
-        until(poll_until("reinstalled is ready again."))
+        wait_until(poll_until("reinstalled is ready again."), "it is ready again")
 
 
 def test_the_delay_grows_with_each_death(home: Path) -> None:
@@ -154,7 +147,7 @@ def test_the_delay_grows_with_each_death(home: Path) -> None:
         return len(seen) >= 3
 
     with Supervisor(home, [dying]) as supervisor:
-        until(poll)
+        wait_until(poll, "three deaths are told")
     assert [sentence.split(" again in ")[1][:3] for sentence in seen] == ["1 s", "2 s", "4 s"]
 
 
@@ -173,7 +166,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: Path) -> None:
     assert all(alive(process) for process in processes)
     # A leader that is gone too leaves its children without any parent of ours.
     processes[0].kill()
-    wait_ended(processes[:1], 10)
+    wait_ended(processes[:1], patience())
     said: list[str] = []
     (home / "family.pids").unlink()
     supervisor = Supervisor(home, [family(home)])

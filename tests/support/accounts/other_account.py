@@ -1,8 +1,8 @@
 """What another account of the machine gets of the files, ports and processes of a running `millrace up`.
 
 Belongs here: the rows of the page, as one list, and the look at a running Millrace that makes the same list. Not here:
-the rest of the page (`permissions_page`), what is asserted (test_run_everything), parts of it alone
-(test_other_accounts).
+the rest of the page (`permissions_page`), what is asserted (processes/walks), parts of it alone
+(processes/test_services.py).
 """
 
 import json

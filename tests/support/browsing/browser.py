@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support.patience import patience
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-VISIT_S = 120
 FLAGS = (
     "--headless",
     "--no-sandbox",  # it refuses to run as root with one; it only visits pages of this machine
@@ -45,7 +46,7 @@ def visit(url: str, names: Mapping[str, str] | None = None) -> str:
             [browser, *FLAGS, f"--user-data-dir={profile}", f"--host-resolver-rules={rules}", url],
             capture_output=True,
             text=True,
-            timeout=VISIT_S,
+            timeout=2 * patience(),
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.web import gated
+from tests.support.patience import patience, wait_until
 
-START_S = 90
 STUB = """
 import dagster as dg
 
@@ -45,7 +44,7 @@ class Ui:
 
     def ask(self, query: str) -> Any:  # noqa: ANN401 - JSON
         bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        answer = requests.post(f"{self.url}/graphql", json={"query": query}, headers=bearer, timeout=30)
+        answer = requests.post(f"{self.url}/graphql", json={"query": query}, headers=bearer, timeout=patience())
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 
@@ -71,12 +70,10 @@ def running_ui(folder: Path, *, token: str | None = None, hosts: str = "") -> It
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*program, *options], env=env, stdout=log, stderr=log, cwd=folder)
         try:
-            Retrying(retry=retry_if_not_result(bool), wait=wait_fixed(0.2), stop=stop_after_delay(START_S))(
-                lambda: process.poll() is not None or gated(ui.url, token)
-            )
+            wait_until(lambda: process.poll() is not None or gated(ui.url, token), "the UI answers")
             assert process.poll() is None, (folder / "log").read_text()
             ui.ask("mutation { setAutoMaterializePaused(paused: false) }")
             yield ui
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(patience())

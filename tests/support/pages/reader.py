@@ -35,6 +35,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
 from tests.support.pages.documents import Block
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +119,7 @@ class Reader:
             env={**os.environ, **self.environment(), "PATH": path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=2 * patience(),
             check=False,
         )
         assert done.returncode == 0, f"{block}:\n{done.stderr}"

@@ -17,17 +17,16 @@ from typing import IO, Any, TypeVar
 import psutil
 import psycopg
 import requests
-from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, wait_fixed
 
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import alive, wait_ended
+from tests.support.patience import patience
 from tests.support.running.ending import ending_with_us
 
 MILLRACE = Path(sys.executable).parent / "millrace"
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
-READY_S = 120
-RUN_S = 90
 RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 
 T = TypeVar("T")
@@ -49,7 +48,9 @@ class Deployment:
 
     def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
         """Ask Dagster by GraphQL."""
-        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
+        answer = requests.post(
+            f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=patience()
+        ).json()
         assert "errors" not in answer, answer
         return next(iter(answer["data"].values()))
 
@@ -60,30 +61,30 @@ class Deployment:
 
     def finished(self, run: str) -> str:
         """Wait until a run has finished, and return how."""
-        return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__, RUN_S)
+        return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__)
 
     def said(self) -> str:
         """Return what it has printed; the file's place is shared with the process that writes, and is not moved."""
         descriptor = self.log.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
 
-    def stop(self) -> str:
-        """Stop it as Ctrl-C does, look that nothing of it is left, and return what it has printed."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> str:
+        """Stop it as Ctrl-C does or otherwise, look that nothing of it is left, and return what it has printed."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(90) == 0, self.said()
-        assert [child for child in wait_ended(children, 5) if alive(child)] == []
+        self.process.send_signal(how)
+        assert self.process.wait(patience()) == 0, self.said()
+        assert [child for child in wait_ended(children, patience()) if alive(child)] == []
         assert EmbeddedPostgres(self.home / "postgres").pid() is None
         return self.said()
 
 
-def until(look: Callable[[], T], fits: Callable[[T], object], seconds: float) -> T:
-    """Look until it fits."""
+def until(look: Callable[[], T], fits: Callable[[T], object]) -> T:
+    """Look until it fits, for as long as whole platforms may take."""
     patiently = Retrying(
         retry=retry_if_result(lambda seen: not fits(seen))
         | retry_if_exception_type((requests.RequestException, psycopg.Error)),
         wait=wait_fixed(0.3),
-        stop=stop_after_delay(seconds),
+        stop=lambda state: (state.seconds_since_start or 0) > 3 * patience(),
     )
     return patiently(look)
 
@@ -109,13 +110,14 @@ def started(home: Path, *, folder: Path | None = None, more: Mapping[str, str] |
         try:
             deployment = Deployment(process, home, f"http://127.0.0.1:{port}", env, log)
             until(
-                lambda: process.poll() is not None or requests.get(f"{deployment.url}/server_info", timeout=5).ok,
+                lambda: (
+                    process.poll() is not None or requests.get(f"{deployment.url}/server_info", timeout=patience()).ok
+                ),
                 bool,
-                READY_S,
             )
             assert process.poll() is None, deployment.said()
             yield deployment
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(90)
+                process.wait(patience())

@@ -16,20 +16,20 @@ from typing import LiteralString
 import psutil
 import psycopg
 import pytest
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import wait_ended
 from millrace.resources.settings import PROJECT
 from tests.support.factories import value
+from tests.support.patience import patience, wait_until
 
 # one test waits until all packages are installed
 pytestmark = pytest.mark.timeout(900)
 
 SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
-READY_S = 150
 IMPORT_ALL = """
 import importlib, pkgutil, millrace
 from millrace.resources.settings import PROJECT
@@ -66,7 +66,7 @@ class Installed:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=280,
+            timeout=3 * patience(),
             check=False,
         )
         assert done.returncode == code, done.stdout
@@ -186,30 +186,50 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     tree = [psutil.Process(up.pid)]
     try:
         dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
-        until(up, lambda: migrated(dsn))
+        await_state(up, lambda: migrated(dsn), "the store is migrated")
         installed.run("millrace", "psql", "--", "-f", "first_events.sql", cwd=folder)
         row = ["psql", "--", "-At", "-c", "select channel, lines, total from read_models.orders"]
-        until(up, lambda: built(dsn))
+        await_state(up, lambda: built(dsn), "the rows are there")
         assert installed.run("millrace", *row, cwd=folder).strip() == "web|1|19.90"
         said = installed.run("millrace", "status", cwd=folder, env=env)
         assert f"{folder}/our_platform/read_models/broken.py:1: ModuleNotFoundError" in said.replace("\n", "")
         tree += psutil.Process(up.pid).children(recursive=True)
     finally:
         up.send_signal(signal.SIGTERM)
-        output, _ = up.communicate(timeout=90)
+        output, _ = up.communicate(timeout=patience())
     assert up.returncode == 0, output
-    assert wait_ended(tree, 5) == []
+    assert wait_ended(tree, patience()) == []
     assert EmbeddedPostgres(folder / ".millrace" / "postgres").pid() is None
     # nothing was written beside the installed package, nor is it where services run
     assert not (installed.packages / ".millrace").exists()
 
 
-def until(up: subprocess.Popen[str], happens: Callable[[], bool]) -> None:
-    """Wait for a state of what `millrace up` has started, for as long as that runs."""
-    asking = Retrying(
-        wait=wait_fixed(0.5), stop=stop_after_delay(READY_S), retry=retry_if_result(lambda done: not done)
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ("ruff", "check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("ruff", "format", "--check", f"--config={PROJECT / 'pyproject.toml'}"),
+        ("mypy", "--strict", f"--config-file={PROJECT / 'pyproject.toml'}", "--follow-imports=silent"),
+    ],
+    ids=["lint", "format", "types"],
+)
+def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tool: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "new_platform"
+    make_repository(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / 'cache'}", "new_platform", "tests"],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    asking(lambda: up.poll() is not None or happens())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str) -> None:
+    """Wait for a state of what `millrace up` has started, for as long as that runs."""
+    wait_until(lambda: up.poll() is not None or state(), what)
     assert up.poll() is None, up.communicate()[0]
 
 

@@ -1,31 +1,89 @@
-"""The archive as Dagster runs it: real runs on an instance, a real Postgres."""
+"""The event store's own assets, checks and archive as Dagster runs them: real runs on an instance, a real Postgres."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
-import pytest
+import psycopg
 
 from millrace.assets.archive import KEY
-from millrace.assets.declarations import Declarations
+from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
+from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import Settings
 from tests.support.building.event_log_reads import fill
 from tests.support.elsewhere import postgres_at
+from tests.support.factories import pump
 
 NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
+SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
 
 
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield instance
+def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, dsn: str) -> None:
+    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
+    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
+    assert result.success
+    event = result.asset_materializations_for_node("event_store")
+    (log,) = [m for m in event if m.asset_key.path[-1] == "event_log"]
+    schema = log.metadata["dagster/column_schema"].value
+    assert isinstance(schema, dg.TableSchema)
+    assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
+    assert schema.columns[0].description == "The log partition."
+
+
+def test_what_became_of_all_producers_messages_is_plotted_and_one_that_nobody_ends_is_a_warning(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore
+) -> None:
+    producers = ProducerStore(store.connection)
+    for name in ("one", "two"):
+        epoch = producers.register_producer(name).epoch
+        producers.ingest_events(name, 0, epoch, 0)
+    store.connection.execute("set event_store.clock = '2000-01-01'")
+    producers.begin_transaction("two", 0, epoch, 1)
+    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
+    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
+    (shown,) = [m for m in result.asset_materializations_for_node("event_store") if m.asset_key.path[-1] == "producers"]
+    names = ("producers", "received", "committed", "duplicates", "open")
+    assert [shown.metadata[name].value for name in names] == [2, 3, 2, 0, 1]
+    (check,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
+    assert (check.check_name, check.severity) == ("messages_are_settled", dg.AssetCheckSeverity.WARN)
+    assert "two, partition 0: message 1, begun 2000-01-01 00:00:00 UTC" in str(check.metadata["overdue"].value)
+
+
+def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore
+) -> None:
+    fill(store)
+    ensure_version(store.connection, SHOP.models["orders"])
+
+    def failing() -> set[str]:
+        defs = build_defs(
+            declarations=replace(SHOP, models={"orders": SHOP.models["orders"]}),
+            resources={"postgres": postgres_at(dsn)},
+        )
+        result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
+        checks = result.get_asset_check_evaluations()
+        assert len(checks) == 8
+        return {check.check_name for check in checks if not check.passed}
+
+    assert failing() == set()
+    store.connection.execute("set event_store.clock = '2000-01-01'")
+    store.claim_batch("orders", "dead")
+    store.connection.execute("delete from event_store.event_log where position = 0")
+    store.register_view("mails", "-infinity", max_attempts=1)
+    pump(store, "mails")
+    (event, *_) = store.stream_events("mails")
+    store.fail_event("mails", event.decider_id, event.offset, "no such address")
+    with psycopg.connect(dsn) as forgotten:
+        forgotten.execute("select event_store.sequence_events()")
+        assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
 
 
 def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(

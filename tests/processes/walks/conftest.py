@@ -1,8 +1,4 @@
-"""One platform and one browser for all walks, a page for each, and the pictures that they take.
-
-A walk clicks on what a person sees, by its role and its text, and waits for what the page then shows. It asks Dagster's
-interface or the store only to look at what came of it.
-"""
+"""One platform and one browser for all walks, a page for each, and the pictures that they take."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,17 +6,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
+from uuid import uuid4
 
+import psycopg
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from millrace.examples.shop.simulator import simulate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.browsing.browser import found_chromium
-from tests.support.running.deployment import READY_S, Deployment, started, until
+from tests.support.patience import patience
+from tests.support.running.deployment import Deployment, started, until
 from tests.support.running.shop import PACKAGE, own_shop
 
+MODELS = ("orders", "shipments", "customers", "crm_customers", "crm_customer_history")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
-SEEN_S = 60
 TIMES = pytest.StashKey[dict[str, float]]()
 
 
@@ -35,7 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[TIMES] = {}
-    expect.set_options(timeout=SEEN_S * 1000)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -56,15 +55,14 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder that pictures go to."""
-    folder: Path = pytestconfig.getoption("screenshots") or tmp_path_factory.mktemp("pictures")
+    folder: Path = pytestconfig.getoption("screenshots", None) or tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope="session")
-def project(browser: Browser) -> Iterator[Path]:
+def project() -> Iterator[Path]:
     """Make a folder with the shop as a package of a user's own."""
-    assert browser
     with TemporaryDirectory(prefix="millrace-walks-") as folder:
         own_shop(Path(folder))
         yield Path(folder)
@@ -72,13 +70,14 @@ def project(browser: Browser) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def platform(project: Path) -> Iterator[Deployment]:
-    """Run `millrace up` in that folder, with some orders and the read models that were built of them."""
+    """Run `millrace up` in that folder, with some orders and customers, and stop it in the end."""
     declared = {"MILLRACE_DECLARATIONS": PACKAGE, "MILLRACE_SIMULATE": "off"}
     with started(project / ".millrace", folder=project, more=declared) as deployment:
         shop(deployment, 300)
-        for model in ("orders", "shipments", "customers"):
+        new_customer(deployment)
+        for model in MODELS:
             rows = f"select count(*) from read_models.{model}"
-            until(lambda: deployment.rows(rows)[0][0], bool, READY_S)  # noqa: B023
+            until(lambda: deployment.rows(rows)[0][0], bool)  # noqa: B023
         yield deployment
         deployment.stop()
 
@@ -87,7 +86,9 @@ def platform(project: Path) -> Iterator[Deployment]:
 def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
     """Open the start page, as somebody does who was never here."""
     with browser.new_context(base_url=platform.url, viewport=SIZE) as context:
-        context.set_default_timeout(SEEN_S * 1000)
+        seen_ms = 1000 * patience()
+        expect.set_options(timeout=seen_ms)
+        context.set_default_timeout(seen_ms)
         page = context.new_page()
         page.goto("/")
         yield page
@@ -121,3 +122,11 @@ def timed(pytestconfig: pytest.Config) -> Callable[[str], object]:
 def shop(deployment: Deployment, events: int) -> None:
     """Let customers order: append so many events."""
     simulate(deployment.dsn, rate=None, events=events, stop=Event())
+
+
+def new_customer(deployment: Deployment) -> str:
+    """Add a customer to the database that is captured, and return its name."""
+    name = f"somebody {uuid4()}"
+    with psycopg.connect(EmbeddedPostgres(deployment.home / "postgres").dsn("crm"), autocommit=True) as crm:
+        crm.execute("insert into customers (name) values (%s)", (name,))
+    return name

@@ -75,9 +75,9 @@ def served(page: str) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture
-def ui(tmp_path: Path) -> Iterator[Ui]:
-    with running_ui(tmp_path) as ui:
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    with running_ui(tmp_path_factory.mktemp("ui")) as ui:
         yield ui
 
 

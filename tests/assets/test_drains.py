@@ -1,0 +1,399 @@
+"""Drains and rebuilds as Dagster runs them: real runs on an instance, a real Postgres, a real Spark.
+
+Here are the runs, and what Dagster shows of a read model's log partitions: red where a drain made no progress, green
+where it did. Not here: the store's own assets and checks (`test_event_store.py`), what is built (`consumption`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+
+from millrace.assets.consumption import KEY, DrainProgress
+from millrace.assets.declarations import Declarations, declared
+from millrace.assets.lineage import COLUMN_LINEAGE
+from millrace.assets.partitions import log_partition_key as key
+from millrace.assets.partitions import log_partitions
+from millrace.assets.rounds import SHARED_JOB, left_by
+from millrace.assets.shown_partitions import ShownPartitions
+from millrace.examples.shop.events import register_shop
+from millrace.platform_defs.definitions import build_defs
+from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.errors import PartitionLeased, UnknownView
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.columns import last, min_
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.elsewhere import postgres_at
+from tests.support.factories import pump
+
+AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
+QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
+TOGETHER_QUICKLY = {"ops": {"rounds": {"config": {"idle_s": 0}}}}
+SHOP = declared("millrace.examples.shop", ["read_models"]).models
+ORDERS = SHOP["orders"]
+TOGETHER = {name: SHOP[name] for name in ("orders", "customers", "shipments")}
+READ_MODEL = dg.AssetKey(["read_models", "orders"])
+ALL = set(range(16))
+
+Result = dg.ExecuteInProcessResult
+
+
+@pytest.fixture
+def shop(store: EventStore) -> EventStore:
+    register_shop(store)
+    return store
+
+
+def place(store: EventStore, number: int, *, amount: object = 1.5) -> None:
+    """Append two events for each of so many new orders."""
+    store.append_events(
+        NewEvent("order", order, event, uuid4(), data, uuid4())
+        for order in [f"order-{uuid4()}" for _ in range(number)]
+        for event, data in (
+            ("order_placed", {"customer_id": "c", "channel": "web"}),
+            ("order_line_added", {"product": "p", "quantity": 1, "amount": amount}),
+        )
+    )
+
+
+def definitions(dsn: str, models: Mapping[str, ReadModel]) -> dg.Definitions:
+    return build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def drain(instance: dg.DagsterInstance, dsn: str) -> Run:
+    """Return what drains one view in a run of its own."""
+
+    def drain(model: ReadModel = ORDERS, view: str = "orders") -> Result:
+        instance.add_dynamic_partitions("views", [view])  # the sensor adds it with its first request
+        job = definitions(dsn, {"orders": model}).resolve_job_def("drain")
+        return job.execute_in_process(instance=instance, partition_key=view, run_config=QUICKLY, raise_on_error=False)
+
+    return drain
+
+
+@pytest.fixture
+def drain_together(instance: dg.DagsterInstance, dsn: str) -> Run:
+    """Return what drains many views in one run."""
+
+    def drain(models: Mapping[str, ReadModel] = TOGETHER) -> Result:
+        job = definitions(dsn, models).resolve_job_def(SHARED_JOB)
+        return job.execute_in_process(instance=instance, run_config=TOGETHER_QUICKLY)
+
+    return drain
+
+
+@pytest.fixture
+def rebuild(instance: dg.DagsterInstance, dsn: str) -> Run:
+    """Return what rebuilds log partitions of orders, and does not wait for leases."""
+
+    def rebuild(model: ReadModel = ORDERS, **which: Any) -> Result:  # noqa: ANN401 - arguments of Dagster
+        job = definitions(dsn, {"orders": model}).resolve_job_def("rebuild")
+        return job.execute_in_process(instance=instance, run_config=AT_ONCE, raise_on_error=False, **which)
+
+    return rebuild
+
+
+def orders(store: EventStore) -> int:
+    return store.connection.execute("select count(*) from read_models.orders").fetchall()[0][0]  # type: ignore[no-any-return]
+
+
+def failed_with(result: Result) -> str:
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    error = failure.step_failure_data.error
+    assert error is not None
+    return error.to_string()
+
+
+def progress(instance: dg.DagsterInstance, view: str = "orders") -> dict[str, object]:
+    """Return what the newest drain of a view shows."""
+    wanted = dg.AssetRecordsFilter(asset_key=KEY, asset_partitions=[view])
+    (record,) = instance.fetch_materializations(wanted, limit=1).records
+    assert record.asset_materialization is not None
+    return {name: value.value for name, value in record.asset_materialization.metadata.items()}
+
+
+def states(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODEL) -> dict[str, set[int]]:
+    """Return the log partitions in each state."""
+    found: dict[str, set[int]] = {}
+    known = instance.get_status_by_partition(asset, log_partitions(16).get_partition_keys(), log_partitions(16)) or {}
+    for partition in ALL:
+        state = known.get(key(partition))
+        found.setdefault(state.name if state else "MISSING", set()).add(partition)
+    return found
+
+
+def why_red(instance: dg.DagsterInstance) -> str:
+    (newest,) = instance.fetch_observations(READ_MODEL, limit=1).records
+    assert newest.asset_observation is not None
+    return str(newest.asset_observation.metadata["fails"].value)
+
+
+def said_of_columns(instance: dg.DagsterInstance) -> dict[str, list[str]]:
+    """Return where columns come from by the asset's newest materialization."""
+    newest = instance.get_latest_materialization_event(READ_MODEL)
+    assert newest is not None
+    assert newest.asset_materialization is not None
+    lineage = newest.asset_materialization.metadata[COLUMN_LINEAGE].value
+    assert isinstance(lineage, dg.TableColumnLineage)
+    return {column: [dep.column_name for dep in deps] for column, deps in lineage.deps_by_column.items()}
+
+
+def test_the_partitions_that_a_person_picks_are_rebuilt_in_one_run(dsn: str) -> None:
+    asset = definitions(dsn, {"orders": ORDERS}).resolve_asset_graph().get(READ_MODEL)
+    assert asset.backfill_policy == dg.BackfillPolicy.single_run()
+
+
+# One view --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration_is_built_and_serves(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
+) -> None:
+    place(shop, 40)
+    ensure_version(shop.connection, ORDERS)
+    job = build_defs().resolve_job_def("apply_schema")
+    dead = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.FAILURE)
+    # given back at once by the next drain
+    assert shop.claim_batch("orders", dead.run_id, lease_s=3600)
+    assert drain().success
+    assert orders(shop) == 40
+    assert (progress(instance)["events"], progress(instance)["lag"]) == (80, 0)
+    # also those that had nothing for this model: they are up to date
+    assert states(instance) == {"MATERIALIZED": ALL}
+    assert shop.lease_owners("orders") == []
+
+    place(shop, 10)
+    changed = replace(ORDERS, columns={"status": last("event")})
+    assert drain(changed).success
+    assert instance.get_materialized_partitions(KEY) == {"orders"}
+    assert (progress(instance)["events"], progress(instance)["lag"]) == (100, 0)
+    columns = shop.connection.execute("select * from read_models.orders").description or ()
+    assert [column.name for column in columns] == ["order_id", "status"]
+    assert [poll.view for poll in shop.poll_views()] == ["orders_v2"]
+    assert rebuild(changed, partition_key="p03").success
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run
+) -> None:
+    place(shop, 10)
+    shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
+    assert drain().success
+    assert orders(shop) == 10
+    assert (progress(instance)["failed_streams"], progress(instance)["dead_letters"]) == (1, 0)
+
+    shop.connection.execute("update event_store.stream_locks set attempts = 4, locked_until = clock_timestamp()")
+    assert drain().success
+    assert progress(instance)["dead_letters"] == 1
+    (letter,) = shop.dead_letters("orders")
+    assert (letter.decider_id, "a lot" in letter.last_error) == ("bad", True)
+    assert shop.lease_owners("orders") == []
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_it_is_rebuilt(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
+) -> None:
+    place(shop, 40)
+    shop.sequence_events()
+    ensure_version(shop.connection, ORDERS)
+    # stands for whatever is wrong with one log partition and is not the fault of an event
+    shop.connection.execute(
+        "create function refuse() returns trigger language plpgsql as"
+        " $$ begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$"
+    )
+    lags = shop.view_lag("orders")
+    behind, beside = [lag.partition for lag in lags if lag.high_water_mark][:2]
+    both = {"dagster/asset_partition_range_start": key(behind), "dagster/asset_partition_range_end": key(beside)}
+    shop.connection.execute(
+        f"create trigger refuse before insert on read_models.orders_state_p{behind:04}"
+        " for each row execute function refuse()".encode()
+    )
+    red = drain()
+    assert not red.success
+    assert PartitionsFailed.__name__ in failed_with(red)
+    assert "No space left" in failed_with(red)
+    assert "No space left" in why_red(instance)
+    assert [lag.partition for lag in shop.view_lag("orders") if lag.behind] == [behind]
+    assert states(instance) == {"FAILED": {behind}, "MATERIALIZED": ALL - {behind}}
+    planned = instance.get_latest_planned_materialization_info(READ_MODEL, key(behind))
+    assert planned is not None
+    assert planned.run_id == red.run_id
+    assert shop.lease_owners("orders") == []
+
+    # one run for a range, in which another one fails
+    shop.connection.execute("drop function refuse() cascade")
+    lease = shop.claim_partition("orders", beside, "somebody else", 600)
+    result = rebuild(tags=both)
+    assert PartitionLeased.__name__ in failed_with(result)
+    assert "somebody else" in failed_with(result)
+    assert states(instance) == {"FAILED": {beside}, "MATERIALIZED": ALL - {beside}}
+    wanted = dg.AssetRecordsFilter(READ_MODEL, asset_partitions=[key(behind)])
+    (record,) = instance.fetch_materializations(wanted, limit=1).records
+    assert record.asset_materialization is not None
+    assert record.asset_materialization.metadata["position"].value == lags[behind].high_water_mark
+    assert said_of_columns(instance)["customer_id"] == ["data.customer_id"]
+
+    shop.release_batch("orders", [lease])
+    assert rebuild(partition_key=key(beside)).success
+    assert states(instance) == {"MATERIALIZED": ALL}
+
+
+def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization | None]:
+    return [one.asset_materialization for one in instance.fetch_materializations(READ_MODEL, limit=1000).records]
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_write(
+    instance: dg.DagsterInstance,
+    shop: EventStore,
+    drain: Run,
+    drain_together: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place(shop, 40)
+    with monkeypatch.context() as patch:
+        # stands for a process that dies between the commit in Postgres and what Dagster is told of it
+        patch.setattr(ShownPartitions, "make_green", lambda *_: None)
+        assert drain().success
+    assert states(instance) == {"MISSING": ALL}
+    assert drain().success
+    assert states(instance) == {"MATERIALIZED": ALL}
+    assert len(materializations(instance)) == len(ALL)
+    assert drain_together({"orders": ORDERS}).success
+    assert len(materializations(instance)) == len(ALL)
+    place(shop, 1)
+    assert drain_together({"orders": ORDERS}).success
+    assert said_of_columns(instance)["customer_id"] == ["data.customer_id"]
+    # of those that are written together, the newest one alone
+    told = [COLUMN_LINEAGE in one.metadata for one in materializations(instance) if one]
+    assert told == [True, True, *[False] * (len(ALL) - 1)]
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_that_cannot_begin_makes_only_log_partitions_red_where_events_wait_and_one_of_all_views_green(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run
+) -> None:
+    place(shop, 3)
+    shop.sequence_events()
+    ensure_version(shop.connection, ORDERS)
+    waiting = {lag.partition for lag in shop.view_lag("orders") if lag.lag}
+    assert 0 < len(waiting) <= 3
+    # as after a restore to an earlier time
+    shop.connection.execute(
+        "update event_store.checkpoints set position = 1000000 where view = 'orders' and partition = %s",
+        [min(ALL - waiting)],
+    )
+    assert not drain().success
+    assert states(instance)["FAILED"] == waiting
+    assert "ahead of the log" in why_red(instance)
+
+    shop.connection.execute("update event_store.checkpoints set position = 0 where position = 1000000")
+    assert drain_together({name: SHOP[name] for name in ("orders", "shipments")}).success
+    assert states(instance) == {"MATERIALIZED": ALL}
+    # nothing that this one wants came: it is up to date
+    assert states(instance, dg.AssetKey(["read_models", "shipments"])) == {"MATERIALIZED": ALL}
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: DrainProgress) -> None:
+        raise UnknownView("view orders is not registered")
+
+    place(shop, 10)
+    monkeypatch.setattr(DrainProgress, "finish", refused)
+    wrong = replace(ORDERS, columns={**ORDERS.columns, "channel": min_("data.channel", type="timestamp")})
+    failed = drain(wrong)
+    assert not failed.success
+    (error,) = (event.step_failure_data.error for event in failed.all_events if event.is_step_failure)
+    assert "is not registered" not in str(error and error.cause and error.cause.message)
+    observed = instance.fetch_observations(dg.AssetRecordsFilter(READ_MODEL), limit=16).records
+    said = {str(each.asset_observation.metadata["fails"].value) for each in observed if each.asset_observation}
+    assert any("not exactly a timestamp" in each for each in said)
+    assert not [each for each in said if "is not registered" in each]
+
+
+def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: EventStore, drain: Run) -> None:
+    shop.register_view("strangers", "-infinity", pooling_delay_s=1)
+    result = drain(view="strangers")
+    assert not result.success
+    assert "Declare a read model for it" in failed_with(result)
+
+
+def test_a_drain_pushes_as_the_settings_say(shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_PUSH_PROXY", "nowhere")
+    shop.register_view("strangers", "-infinity", edge_function_url="http://hooks.example.com/")
+    place(shop, 1)
+    pump(shop, "strangers")
+    drain(view="strangers")
+    # nothing is sent past the proxy, and the event waits
+    waits = shop.connection.execute("select last_error from event_store.stream_locks where view = 'strangers'")
+    assert all("MILLRACE_PUSH_PROXY" in str(error) for (error,) in waits.fetchall())
+    assert waits.rowcount == 1
+
+
+# Many views ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_one_run_drains_all_views_and_each_has_its_own_progress_and_only_one_run_works(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain_together: Run
+) -> None:
+    place(shop, 40)
+    first = drain_together()
+    assert first.success
+    assert set(instance.get_dynamic_partitions("views")) == set(TOGETHER)
+    for view in ("orders", "customers"):
+        assert (progress(instance, view)["events"], progress(instance, view)["lag"]) == (80, 0)
+    # nothing that it wants came: no progress is claimed for it
+    assert instance.get_materialized_partitions(KEY) == {"orders", "customers"}
+    assert states(instance) == {"MATERIALIZED": ALL}
+    assert shop.owned_leases(first.run_id) == {}
+    assert shop.connection.execute("select count(*), sum(lines) from read_models.orders").fetchall() == [(40, 40)]
+
+    job = definitions(dsn, TOGETHER).resolve_job_def(SHARED_JOB)
+    other = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.STARTED).run_id
+    place(shop, 1)
+    shop.attach_consumer("orders", other)
+    assert drain_together().success
+    assert orders(shop) == 40
+    # one that died, whatever Dagster says of it
+    shop.detach_consumer("orders", other)
+    # and one whose leases nobody gave back
+    killed = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.FAILURE).run_id
+    assert shop.claim_views(["orders", "customers"], killed, lease_s=600)
+    assert drain_together().success
+    assert orders(shop) == 41
+
+    changed = replace(ORDERS, columns={**ORDERS.columns, "again": ORDERS.columns["status"]})
+    assert drain_together({**TOGETHER, "orders": changed}).success
+    assert shop.connection.execute("select count(again) from read_models.orders").fetchall() == [(41,)]
+    # a version that is built shows under the declared name
+    assert progress(instance)["lag"] == 0
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
+    instance: dg.DagsterInstance, shop: EventStore, drain_together: Run
+) -> None:
+    place(shop, 3, amount="a lot")
+    result = drain_together({name: TOGETHER[name] for name in ("orders", "customers")})
+    assert result.success
+    said = [record.user_message for record in instance.all_logs(result.run_id)]
+    assert any("orders goes on without this run: " in one and "a lot" in one for one in said)
+    assert instance.get_materialized_partitions(KEY) == {"customers"}
+    told = instance.get_run_by_id(result.run_id)
+    assert told is not None
+    assert "a lot" in left_by(told)["orders"]

@@ -1,0 +1,179 @@
+"""Which services `millrace up` runs and what each is told; what a package of declarations adds to them, and may do."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from millrace.platform_defs.local.services import (
+    Endpoints,
+    environment,
+    find_endpoints,
+    free_port,
+    services,
+    spark_service,
+)
+from millrace.platform_defs.local.surroundings import Surroundings
+from millrace.platform_defs.storage import PooledPostgresStorage
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import Settings
+
+SERVICES = """
+def services(here):
+    here.env["OURS"] = "for all"
+    assert not here.embedded
+    return [here.run("{name}", "python", "-c", "pass", stop_s=3)]
+"""
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
+    """Write a `services.py` and return the names of all services then."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> list[str]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "served"]:
+            del sys.modules[name]
+        (tmp_path / "served").mkdir(exist_ok=True)
+        (tmp_path / "served" / "services.py").write_text(text)
+        settings = Settings(home=tmp_path / "home", dsn="postgresql://somewhere", declarations="served")
+        endpoints = Endpoints("postgresql://somewhere", "postgresql://dagster", tmp_path, "sc://elsewhere", None, None)
+        listed = services(settings, endpoints)
+        assert {service.cwd for service in listed} == {tmp_path}
+        assert len({service.env.get("OURS") for service in listed}) == 1
+        if "ours" in [service.name for service in listed]:
+            assert listed[-1].argv[0] == sys.executable
+            assert listed[-1].env["OURS"] == "for all"
+        return [service.name for service in listed]
+
+    yield write
+    sys.modules.pop("served", None)
+
+
+OURS = ["sequence", "code", "daemon", "web"]
+
+
+def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
+    declare: Callable[[str], list[str]],
+) -> None:
+    assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "error"),
+    [
+        ("import no_such_thing\n", 1, "ModuleNotFoundError"),
+        ("def services(here):\n    return 1 / 0\n", 2, "ZeroDivisionError"),
+        ("answer = 42\n", 0, "AttributeError"),
+    ],
+)
+def test_a_file_that_fails_costs_its_services_only_and_is_named(
+    declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture, text: str, line: int, error: str
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert declare(text) == OURS
+    assert f"The services of served are not started: {Path.cwd()}/served/services.py:{line}: {error}" in caplog.text
+
+
+def test_a_service_that_is_named_as_one_of_ours_is_refused(declare: Callable[[str], list[str]]) -> None:
+    with pytest.raises(MillraceError, match=r"(?s)two services named 'web'.*served\.services"):
+        declare(SERVICES.format(name="web"))
+
+
+def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    here = Surroundings("postgresql://somewhere", tmp_path, tmp_path, dict(os.environ))
+    with pytest.raises(MillraceError, match="no embedded Postgres to make the database 'beside'"):
+        here.make_database("beside")
+    there = Surroundings("postgresql://somewhere", tmp_path, tmp_path, dict(os.environ), postgres)
+    assert there.embedded
+    assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
+
+
+def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
+    # runs do what users declare: they need not know where alerts go
+    monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
+    monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
+    settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port())
+    endpoints = Endpoints(
+        str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
+    )
+    env = environment(settings, endpoints)
+    spark = spark_service(settings, 1, {**env, "MILLRACE_CRM_DSN": str(settings.dsn)})
+    assert "hunter2" not in str(spark.env)
+    assert "of-spark" not in str(spark.argv)
+    listed = {service.name: service for service in services(settings, endpoints)}
+    for variable, whose in (("UI_TOKEN", "web"), ("ALERT_URL", "sequence"), ("ALERT_SECRET", "sequence")):
+        assert [name for name, service in listed.items() if f"MILLRACE_{variable}" in service.env] == [whose]
+    for service in listed.values():
+        assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
+
+
+def test_a_spark_without_a_token_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
+        spark_service(Settings(home=tmp_path), 1, {})
+
+
+def test_the_users_postgres_gets_a_schema_for_dagster(tmp_path: Path, dsn: str) -> None:
+    endpoints = find_endpoints(Settings(home=tmp_path, dsn=dsn), None)
+    storage = PooledPostgresStorage(endpoints.dagster_dsn)
+    assert storage.run_storage.get_runs() == []
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("select to_regclass('dagster.runs')::text, to_regclass('public.runs')")
+        assert found.fetchone() == ("dagster.runs", None)
+
+
+def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    settings = Settings(home=tmp_path, dsn=dsn)
+    endpoints = find_endpoints(settings, None)
+    listed = services(settings, endpoints)
+    assert [service.name for service in listed] == ["sequence", "code", "daemon", "web"]
+    assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
+
+
+def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_elsewhere(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
+    platform = ["sequence", "code", "daemon", "web"]
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
+        settings = Settings(home=Path(home), dsn=None)
+        endpoints = find_endpoints(settings, postgres)
+        for _ in range(2):
+            listed = services(settings, endpoints)
+        assert [service.name for service in listed] == [*platform, "simulate", "crm"]
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
+        assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
+        with psycopg.connect(postgres.dsn("crm")) as connection:
+            assert connection.execute("select count(*) from customers").fetchone() == (0,)
+            assert connection.execute("show wal_level").fetchone() == ("logical",)
+
+        with monkeypatch.context() as quiet:
+            quiet.setenv("MILLRACE_SIMULATE", "false")
+            assert [service.name for service in services(settings, endpoints)] == platform
+
+        monkeypatch.setenv("MILLRACE_CRM_DSN", dsn)
+        listed = services(settings, endpoints)
+        assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {dsn}
+        # nobody writes into a database that is not ours
+        assert "crm" not in [service.name for service in listed]
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute("select to_regclass('customers')").fetchone() == (None,)
+    monkeypatch.delenv("MILLRACE_CRM_DSN")
+    # nor into a store that is not ours, even if the example is declared for it
+    for declarations in (None, "millrace.examples.shop"):
+        theirs = Settings(home=Path(home), dsn=dsn, declarations=declarations)
+        listed = services(theirs, find_endpoints(theirs, None))
+        assert [service.name for service in listed] == platform
+        assert all("MILLRACE_CRM_DSN" not in service.env for service in listed)
+        assert {service.env.get("MILLRACE_DECLARATIONS") for service in listed} == {declarations}

@@ -1,0 +1,63 @@
+"""The example of `millrace.testing` runs as a user's own test does, with a Spark and a Postgres of its process."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from millrace import testing
+from millrace.resources.settings import PROJECT
+from tests.support.patience import patience
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+def test_the_example_runs_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    lines = (testing.__doc__ or "").splitlines()
+    example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
+    (tmp_path / "test_orders.py").write_text(example)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n",
+                "1",
+                "-W",
+                "error",
+                "--tb",
+                "native",
+                "-p",
+                "no:cacheprovider",
+            ],
+            cwd=tmp_path,
+            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=3 * patience(),
+            check=False,
+        )
+        # others keep folders of their own there
+        left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b3 passed", done.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
+    assert left == []
+    assert not any(temporary in command for command in commands())
+
+
+def commands() -> list[str]:
+    """Return the command lines of all processes."""
+    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]

@@ -1,0 +1,397 @@
+"""One platform that runs, as a newcomer sees it: what its servers do, and walks through its UI in a real browser.
+
+A walk clicks on what a person sees, by its role and its text, and waits for what the page then shows. It asks Dagster's
+interface or the store only to look at what came of it. All of them share one platform, and take it as the one before
+left it: the tests that need no browser come first.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from playwright.sync_api import Page, TimeoutError, expect  # noqa: A004 - its own
+
+from tests.processes.walks.clicks import (
+    done_ms,
+    open_failed_run,
+    open_read_model,
+    open_sensor,
+    reload_declarations,
+    switch_sensor,
+)
+from tests.processes.walks.conftest import MODELS, new_customer, shop
+from tests.support.accounts.other_account import ROWS, look
+from tests.support.patience import patience, wait_until
+from tests.support.running.deployment import FINISHED, MILLRACE, Deployment, until
+from tests.support.running.shop import PACKAGE, edit
+from tests.support.scrapes import of, scraped
+
+# the first test may have to wait for the platform, and any of them for runs on a machine with other work
+pytestmark = pytest.mark.timeout(1800)
+
+SIMULATORS = {"service crm", "service simulate"}
+
+TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
+STARTED = """
+query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
+  ... on Runs { results { runId } } } }
+"""
+TICKS = """
+query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) {
+  ... on Sensor { sensorState { status ticks(limit: 5) { status } } } } }
+"""
+STATE = """
+query { sensorOrError(sensorSelector: {
+  repositoryName: "__repository__", repositoryLocationName: "millrace", sensorName: "poll_orders"}) {
+  ... on Sensor { sensorState { status } } } }
+"""
+RANGE = """
+query { runsOrError(filter: {tags: [{key: "dagster/asset_partition_range_start", value: "p03"}]}) {
+  ... on Runs { results { status tags { key value } } } } }
+"""
+# what is right, and what is wrong, in the declaration of each
+SHIPMENTS = 'order_id = first("data.order_id")', 'order_id = first("data.order_id", type="bigint")'
+CUSTOMERS = 'customer_id = field("data.customer_id")', 'customer_id = field("data.customer_id", type="bigint")'
+BUILT = """
+select
+  (select count(*) from read_models.shipments)
+    = (select count(distinct decider_id) from event_store.events where decider = 'shipment'),
+  (select sum(orders) from read_models.customers)
+    = (select count(*) from event_store.events where event = 'order_placed')
+"""
+PARTITIONS = """
+query { assetNodeOrError(assetKey: {path: ["read_models", "customers"]}) {
+  ... on AssetNode { partitionStats { numFailed numMaterialized numMaterializing numPartitions } } } }
+"""
+RUNS = """
+query { runsOrError(filter: {tags: [{key: "dagster/partition", value: "customers"}]}) {
+  ... on Runs { results { status } } } }
+"""
+MADE_GREEN = """
+query { assetNodeOrError(assetKey: {path: ["read_models", "customers"]}) {
+  ... on AssetNode { latestMaterializationByPartition(partitions: ["p00"]) { runOrError {
+    ... on Run { status tags { key value } } } } } } }
+"""
+
+METADATA = """
+query ($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) {
+    ... on AssetNode {
+      metadataEntries {
+        label
+        ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
+      }
+    }
+  }
+}
+"""
+
+GROUPS = ("archive", "change_capture", "consumption", "event_store", "read_models", "reports", "sources")
+COLUMNS = {
+    "customer_id": "last of data.customer_id in order_placed",
+    "total": "sum of data.amount in order_line_added",
+}
+# how long these take the run prints, and asserts nothing of it
+PAGES = {
+    "lineage": ("/asset-groups", "read_models"),
+    "an asset with 16 partitions": ("/assets/read_models/orders?view=partitions", "p15"),
+    "ticks of a sensor": ("/locations/__repository__@millrace/sensors/poll_orders", "View logs"),
+    "runs": ("/runs", "drain_views"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can run a program under another account: run this as root.")
+def test_another_account_gets_what_the_page_says(platform: Deployment) -> None:
+    """Compare with the list that docs/who_may_do_what.md is made of; here no simulator runs."""
+    port = int(platform.url.rpartition(":")[2])
+    expected = {
+        kind: {name: gets for name, gets in rows.items() if name not in SIMULATORS} for kind, rows in ROWS.items()
+    }
+    assert look(platform.home, psutil.Process(platform.process.pid), port) == expected
+
+
+def test_sensors_tick(platform: Deployment) -> None:
+    for name in ("poll_orders", "poll_crm"):
+        sensor = {"repositoryName": "__repository__", "repositoryLocationName": "millrace", "sensorName": name}
+        state = until(
+            lambda: platform.ask(TICKS, sensor=sensor)["sensorState"],  # noqa: B023
+            lambda state: len(state["ticks"]) > 1,
+        )
+        assert state["status"] == "RUNNING"
+        assert {tick["status"] for tick in state["ticks"]} <= {"SUCCESS", "SKIPPED", "STARTED"}
+
+
+def working(platform: Deployment, kind: str, name: str) -> str:
+    """Return the run that drains or captures, once there is one; give it something to do until then."""
+
+    def runs() -> list[dict[str, str]]:
+        shop(platform, 5)
+        new_customer(platform)
+        return list(platform.ask(STARTED, tag=f"millrace/{kind}", value=name)["results"])
+
+    (run,) = until(runs, lambda runs: len(runs) == 1)
+    return run["runId"]
+
+
+def test_one_run_drains_all_views(platform: Deployment) -> None:
+    run = working(platform, "drain", "together")
+    attached = f"select count(*) from event_store.attached_views('{run}')"
+    until(lambda: platform.rows(attached)[0][0], lambda views: views == 5)
+    for view in MODELS:
+        assert platform.ask(STARTED, tag="millrace/view", value=view)["results"] == []
+
+
+def test_dagsters_own_interface_answers_with_the_lineage(platform: Deployment) -> None:
+    entries = platform.ask(METADATA, key={"path": ["read_models", "orders"]})["metadataEntries"]
+    (lineage,) = [each["lineage"] for each in entries if each["label"] == "dagster/column_lineage"]
+    columns = {each["columnName"]: each["columnDeps"] for each in lineage}
+    assert columns["customer_id"] == [
+        {"assetKey": {"path": ["event_store", "events"]}, "columnName": "data.customer_id"}
+    ]
+
+
+def test_metrics_are_served(platform: Deployment) -> None:
+    samples = until(
+        lambda: scraped(int(platform.env["MILLRACE_METRICS_PORT"])),
+        lambda samples: of(samples, "millrace_dagster_up") == 1,
+    )
+    assert of(samples, "millrace_sequencer_idle_seconds") < patience()
+    assert of(samples, "millrace_view_consumers", view="orders", mode="bulk") == 1
+    assert of(samples, "millrace_capture_leased", capture="crm") in {0, 1}
+    assert of(samples, "millrace_dagster_sensor_failures", sensor="poll_orders") == 0
+    assert of(samples, "millrace_dagster_daemon_idle_seconds", daemon="SENSOR") < 2 * patience()
+
+
+def test_captured_customers_follow_their_database(platform: Deployment) -> None:
+    named = new_customer(platform)
+    for model in ("crm_customers", "crm_customer_history"):
+        row = f"select count(*) from read_models.{model} where name = '{named}'"
+        until(lambda: platform.rows(row)[0][0], bool)  # noqa: B023
+
+
+def test_a_second_one_in_the_same_folder_is_refused(platform: Deployment) -> None:
+    second = subprocess.run(
+        [MILLRACE, "up"], env=platform.env, capture_output=True, text=True, timeout=patience(), check=False
+    )
+    assert second.returncode == 1
+    assert "Millrace already runs in" in second.stderr + second.stdout
+
+
+def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
+    for kind, name, leased in (("drain", "together", "checkpoints"), ("capture", "crm", "captures")):
+        run = working(platform, kind, name)
+        # whatever it holds at this moment, leases or none
+        platform.ask(TERMINATE, run=run)
+        assert platform.finished(run) == "CANCELED"
+        held = platform.rows(f"select count(*) from event_store.{leased} where lease_owner = '{run}'")
+        assert held == [(0,)]
+
+
+def test_the_lineage_leads_to_a_read_model_and_what_its_columns_are_computed_from(
+    page: Page, picture: Callable[[str], None]
+) -> None:
+    page.get_by_role("link", name="Lineage").click()
+    expect(page.get_by_text("Global asset lineage")).to_be_visible()
+    for group in GROUPS:
+        expect(page.get_by_text(group, exact=True).first).to_be_visible()
+    picture("lineage")
+
+    # the box of the group, not its line in the list beside it
+    page.get_by_text("read_models", exact=True).last.click()
+    page.get_by_text("orders", exact=True).last.click()
+    expect(page.get_by_role("heading", name="read_models / orders")).to_be_visible()
+    page.get_by_role("link", name="View in Asset Catalog").click()
+
+    expect(page.get_by_text("One row per order: where it stands and what it is worth.")).to_be_visible()
+    for column, said in COLUMNS.items():
+        expect(page.get_by_role("row", name=column).get_by_role("cell", name=said)).to_be_visible()
+    picture("read-model")
+
+    page.get_by_role("tab", name="Lineage").click()
+    for upstream in ("view_events", "event_log"):
+        expect(page.get_by_text(upstream, exact=True).first).to_be_visible()
+
+
+@pytest.mark.parametrize("what", PAGES)
+def test_a_page_shows_what_it_is_opened_for(
+    what: str, page: Page, timed: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    path, content = PAGES[what]
+    with timed(what):
+        page.goto(path)
+        expect(page.get_by_text(content, exact=True).first).to_be_visible()
+
+
+def test_three_log_partitions_are_rebuilt_in_one_run(
+    page: Page, platform: Deployment, picture: Callable[[str], None]
+) -> None:
+    open_read_model(page, "orders")
+    page.get_by_role("tab", name="Partitions").click()
+    expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
+
+    page.get_by_role("button", name="Materialize…").click()
+    dialog = page.get_by_role("dialog").filter(has_text="Launch runs to materialize")
+    dialog.get_by_text("Select a partition").click()
+    for log_partition in ("p03", "p04", "p05"):
+        page.get_by_role("menuitem", name=log_partition).click()
+    dialog.get_by_text("Launch runs to materialize").click()
+    expect(dialog).to_contain_text("3 partitions")
+    picture("rebuild")
+    dialog.get_by_role("button", name="Launch backfill").click()
+
+    page.get_by_role("link", name="View", exact=True).click()
+    page.get_by_role("tab", name="Runs").click()
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
+
+    (run,) = platform.ask(RANGE)["results"]
+    assert run["status"] == "SUCCESS"
+    assert {"key": "dagster/asset_partition_range_end", "value": "p05"} in run["tags"]
+
+
+def test_broken_read_models_turn_red_and_what_failed_is_run_again(
+    page: Page, platform: Deployment, picture: Callable[[str], None]
+) -> None:
+    declared = platform.home.parent / PACKAGE / "read_models"
+    edit(declared / "shipments.py", *SHIPMENTS)
+    edit(declared / "customers.py", *CUSTOMERS)
+    reload_declarations(page, platform)
+    shop(platform, 60)
+
+    open_failed_run(page, "shipments", seen=lambda: picture("failed"))
+    expect(page.get_by_text("made no progress").first).to_be_visible()
+    expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
+    until(lambda: partitions(platform)["numFailed"], bool)
+    # a drain that begins after the correction would make green what is to be rebuilt by hand
+    open_sensor(page, "poll_customers")
+    switch_sensor(page, on=False)
+    until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
+
+    edit(declared / "shipments.py", *reversed(SHIPMENTS))
+    edit(declared / "customers.py", *reversed(CUSTOMERS))
+    reload_declarations(page, platform)
+    open_failed_run(page, "shipments")
+    page.get_by_role("button", name="Re-execute all").click()
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
+
+    rebuild_what_failed(page, platform, seen=lambda: picture("failed-partitions"))
+    open_sensor(page, "poll_customers")
+    switch_sensor(page, on=True)
+    assert platform.rows(BUILT) == [(True, True)]
+
+
+def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], None]) -> None:
+    """Launch a backfill of the log partitions that are red on a read model's page, and see that it turns them green."""
+    red = partitions(platform)["numFailed"]
+    assert red
+    open_read_model(page, "customers")
+    page.get_by_role("tab", name="Partitions").click()
+    expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
+    expect(page.get_by_text(f"Failed ({red})")).to_be_visible()
+    seen()
+
+    page.get_by_role("button", name="Materialize…").click()
+    dialog = page.get_by_role("dialog").filter(has_text="Launch runs to materialize")
+    dialog.get_by_role("button", name="Failed", exact=True).click()
+    expect(dialog).to_contain_text(f"{red} partitions")
+    dialog.get_by_role("button", name="Launch backfill").click()
+    page.get_by_role("link", name="View", exact=True).click()
+    page.get_by_role("tab", name="Runs").click()
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
+
+    now = until(lambda: partitions(platform), lambda now: not now["numFailed"])
+    assert now["numMaterialized"] == now["numPartitions"]
+    (newest,) = platform.ask(MADE_GREEN)["latestMaterializationByPartition"]
+    assert "dagster/backfill" in {tag["key"] for tag in newest["runOrError"]["tags"]}
+    open_read_model(page, "customers")
+    page.get_by_role("tab", name="Partitions").click()
+    expect(page.get_by_text("Materialized (16)")).to_be_visible()
+
+
+def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
+    """Return how many log partitions of the read model are red, and how many green."""
+    return platform.ask(PARTITIONS)["partitionStats"]
+
+
+def test_a_schedule_is_run_now_and_its_run_is_seen_to_succeed(page: Page, picture: Callable[[str], None]) -> None:
+    page.get_by_role("link", name="Automation").click()
+    page.get_by_role("link", name="report_event_store").click()
+    expect(page.get_by_text("Every hour: the schema is current")).to_be_visible()
+
+    page.get_by_role("button", name="Preview tick result").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Continue").click()
+    launch = dialog.get_by_role("button", name="Launch all & commit tick result")
+    expect(launch).to_be_enabled()
+    expect(dialog).to_contain_text("apply_schema")
+    picture("schedule-now")
+    launch.click()
+
+    # the UI goes to the list of runs, with the one that was launched
+    expect(page.get_by_text("Run id is")).to_be_visible()
+    expect(page.get_by_role("link", name="report_event_store")).to_be_visible()
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
+
+
+@contextmanager
+def table_in_use(platform: Deployment) -> Iterator[None]:
+    """Keep everybody from writing into the table of a read model, as a long transaction of somebody else may."""
+    with psycopg.connect(platform.dsn) as other:
+        other.execute("lock table read_models.shipments in exclusive mode")
+        yield
+        other.rollback()
+
+
+def test_a_terminated_drain_gives_its_leases_back(
+    page: Page, platform: Deployment, picture: Callable[[str], None]
+) -> None:
+    with table_in_use(platform):
+        shop(platform, 200)
+        page.get_by_role("link", name="Runs").click()
+        # the drain of all views leaves this one, which gets a run of its own
+        expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=done_ms())
+        (run,) = until(
+            lambda: platform.ask(STARTED, tag="millrace/view", value="shipments")["results"],
+            lambda runs: len(runs) == 1,
+        )
+        leases = f"select count(*) from event_store.checkpoints where lease_owner = '{run['runId']}'"
+        until(lambda: platform.rows(leases)[0][0], bool)
+
+        page.get_by_role("link", name=run["runId"][:8]).click()
+        page.get_by_role("button", name="Terminate").click()
+        dialog = page.get_by_role("dialog")
+        picture("terminate")
+        dialog.get_by_role("button", name="Terminate 1 run").click()
+        # the page draws itself anew when the run ends, and may close the dialog by itself
+        with suppress(TimeoutError):
+            dialog.get_by_role("button", name="Done").click(timeout=5000)
+        expect(page.get_by_text("Canceled", exact=True).first).to_be_visible()
+        # the table is in use as before; the page may say it before the process has gone
+        until(lambda: platform.rows(leases)[0][0], lambda held: held == 0)
+
+
+def test_a_sensor_is_turned_off_and_on_and_its_ticks_are_read(
+    page: Page, platform: Deployment, picture: Callable[[str], None]
+) -> None:
+    def status() -> str:
+        return str(platform.ask(STATE)["sensorState"]["status"])
+
+    open_sensor(page, "poll_orders")
+    expect(page.get_by_text("Says how orders stands")).to_be_visible()
+    switch_sensor(page, on=False)
+    wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
+
+    ticks = page.get_by_role("row").filter(has_text="View logs")
+    newest = ticks.first.get_by_role("cell").first
+    before = newest.inner_text()
+    switch_sensor(page, on=True)
+    wait_until(lambda: status() == "RUNNING", "the sensor is on")
+    expect(newest).not_to_have_text(before)
+
+    ticks.first.get_by_role("button", name="requested").click()
+    expect(page.get_by_role("dialog")).to_contain_text("orders: ")
+    picture("sensor-tick")
