@@ -96,7 +96,9 @@ class Typed:
 
 def typed_events() -> tuple[list[NewEvent], dict[str, str]]:
     """Make streams of three events, each with a row of its own; return them, and by failing stream the failing type."""
-    owners, events, fails = numbers(), [], {}
+    owners = numbers()
+    events: list[NewEvent] = []
+    fails: dict[str, str] = {}
 
     def good(place: int) -> dict[str, object]:
         return {type_: values[place % len(values)] for type_, values in GOOD.items()}
