@@ -83,9 +83,8 @@ def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession",
     assert fault_of(error_of(rows.collect)) is Fault.SERVER
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "fault"),
-    [
+def test_an_error_of_python_in_a_task_is_told_by_its_class(spark: "SparkSession") -> None:
+    raised: list[tuple[type[Exception], tuple[object, ...], Fault]] = [
         (Unreadable, ("host=x", "the connection is lost"), Fault.SERVER),
         (DataLoss, ("this", "that"), Fault.SERVER),
         (FileUnreadable, ("gone",), Fault.SERVER),
@@ -95,13 +94,9 @@ def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession",
         (OSError, (28, "full"), Fault.UNCLEAR),
         (MemoryError, (), Fault.UNCLEAR),
         (OfTheUser, ("no",), Fault.EVENTS),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_an_error_of_python_in_a_task_is_told_by_its_class(
-    spark: "SparkSession", kind: type[Exception], arguments: tuple[object, ...], fault: Fault
-) -> None:
-    assert fault_of(in_a_task(spark, raising(kind, *arguments))) is fault
+    ]
+    found = [(kind, fault_of(in_a_task(spark, raising(kind, *arguments)))) for kind, arguments, _ in raised]
+    assert found == [(kind, fault) for kind, _, fault in raised]
 
 
 def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark: "SparkSession") -> None:
@@ -129,21 +124,17 @@ def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark:
     }
 
 
-@pytest.mark.parametrize(
-    ("error", "fault"),
-    [
-        (psycopg.errors.NumericValueOutOfRange(), Fault.EVENTS),
-        (psycopg.errors.CheckViolation(), Fault.EVENTS),
-        (psycopg.errors.ProgramLimitExceeded(), Fault.EVENTS),
-        (psycopg.errors.DiskFull("value event_log: "), Fault.SERVER),
-        (psycopg.OperationalError("the connection is lost"), Fault.SERVER),
-        (psycopg.errors.UndefinedTable(), Fault.SERVER),
-        (ValueError("no error of a build"), Fault.SERVER),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
-)
-def test_an_error_of_a_merge_is_told_by_its_sqlstate(error: Exception, fault: Fault) -> None:
-    assert fault_of(error) is fault
+def test_an_error_of_a_merge_is_told_by_its_sqlstate() -> None:
+    faults: dict[Exception, Fault] = {
+        psycopg.errors.NumericValueOutOfRange(): Fault.EVENTS,
+        psycopg.errors.CheckViolation(): Fault.EVENTS,
+        psycopg.errors.ProgramLimitExceeded(): Fault.EVENTS,
+        psycopg.errors.DiskFull("value event_log: "): Fault.SERVER,
+        psycopg.OperationalError("the connection is lost"): Fault.SERVER,
+        psycopg.errors.UndefinedTable(): Fault.SERVER,
+        ValueError("no error of a build"): Fault.SERVER,
+    }
+    assert {error: fault_of(error) for error in faults} == faults
 
 
 def test_in_a_local_session_a_class_is_found_too() -> None:

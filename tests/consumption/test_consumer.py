@@ -1,29 +1,31 @@
 """Drains that end as they are told, and what they leave: the model always equals a clean run."""
 
+import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
+    Counted,
     Crossing,
-    Everything,
-    all_events,
+    all_blocked,
     assert_equals_a_clean_run,
-    close,
     drain,
     fill,
+    held,
     observer,
-    rows_of,
     things,
+    wait_blocked_in,
 )
-from tests.support.building.read_models import expected_crossing
-from tests.support.factories import at_once, rows, start
+from tests.support.factories import Connect, at_once, rows, start
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -38,27 +40,27 @@ __all__ = ["observer", "things"]
 
 def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 10)
-    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, Counted, lambda: spark, "next") as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
-    assert things.lease_owners("everything") == []
+    assert things.lease_owners("counted") == []
 
 
 def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 60)
     stop = threading.Event()
-    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
+    with Consumer.open(dsn, Counted, lambda: spark, "next") as consumer:
         report = consumer.drain(
             budget_s=patience(), idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
         )
     assert (report.batches, report.events) == (1, 10)
-    assert things.lease_owners("everything") == []
+    assert things.lease_owners("counted") == []
 
 
 def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_time(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
 ) -> None:
     asked: list[int] = []
-    idle = replace(Everything, pooling_delay_s=0)
+    idle = replace(Counted, pooling_delay_s=0)
     with Consumer.open(dsn, idle, lambda: spark, "next") as consumer:
         running = start(
             lambda: consumer.drain(budget_s=patience(), idle_s=1, on_commit=lambda c: asked.append(c.events))
@@ -72,7 +74,7 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
         fill(things, 30)
         report = running.result(patience())
     assert (report.events, sum(asked)) == (30, 30)
-    assert_equals_a_clean_run(things)
+    assert_equals_a_clean_run(things, Counted)
 
 
 # Staged and shared ----------------------------------------------------------------------------------------
@@ -89,10 +91,10 @@ def test_a_batch_that_is_not_committed_leaves_no_staged_rows(
         lost.set()
         return spark
 
-    with Consumer.open(dsn, Everything, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
-        report = consumer.drain(budget_s=60, idle_s=0, stop=lost)
+    with Consumer.open(dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
+        report = consumer.drain(budget_s=patience(), idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
-    assert rows(things.connection, "select count(*) from read_models.everything_staging") == [(0,)]
+    assert rows(things.connection, "select count(*) from read_models.counted_staging") == [(0,)]
 
 
 def test_a_model_whose_key_crosses_streams_is_drained_by_two_and_equals_a_clean_run(
@@ -101,4 +103,47 @@ def test_a_model_whose_key_crosses_streams_is_drained_by_two_and_equals_a_clean_
     fill(things, 80)
     ensure_version(things.connection, Crossing)
     at_once([lambda: drain(dsn, spark, Crossing, "A"), lambda: drain(dsn, spark, Crossing, "B")])
-    assert close(rows_of(things.connection, Crossing)) == close(expected_crossing(all_events(things)))
+    assert_equals_a_clean_run(things, Crossing)
+
+
+# Interrupted, as Dagster does where a run is terminated ---------------------------------------------------
+
+
+class Interrupted(BaseException):
+    """What Dagster raises in the thread of a run: no KeyboardInterrupt."""
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_commit_that_waits_for_a_table_frees_every_lease_while_the_table_is_still_in_use(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(things, 40)
+    ensure_version(things.connection, Counted)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt_in_its_wait() -> list[str]:
+        wait_blocked_in(observer, Counted.name)
+        owners = things.lease_owners(Counted.view)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        return owners
+
+    with held(connect(), f"lock table read_models.{Counted.name} in exclusive mode"):
+        interrupted = start(interrupt_in_its_wait)
+        with pytest.raises(Interrupted):
+            drain(dsn, spark, Counted, owner="interrupted")
+        assert interrupted.result(patience()) == ["interrupted"]
+        assert things.lease_owners(Counted.view) == []
+        assert all_blocked(observer, Counted.name) == []
+    drain(dsn, spark, Counted)
+    assert_equals_a_clean_run(things, Counted)

@@ -1,23 +1,25 @@
-"""Streams that cannot be built: in a drain they wait by themselves, in order, and all others go on."""
+"""Streams that cannot be built: they wait by themselves, in order, and all others go on; in drains and in rebuilds."""
 
-import subprocess
-import sys
+import random
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
 from millrace import Event, State, fold
+from millrace.resources.consumption import failing_streams, limits
+from millrace.resources.consumption.batch import LeasedParts
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
-from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.settings import PROJECT
+from millrace.resources.event_store import EventStore, Lease, NewEvent
+from millrace.resources.read_models.merge import swap_children
 from tests.support.building.drains import (
-    Everything,
+    Counted,
     assert_equals_a_clean_run,
     drain,
     fill,
@@ -26,7 +28,16 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.building.poison import TOTALS, assert_holds_all_but, at, correct, locks, offsets_of, poison
+from tests.support.building.poison import (
+    TOTALS,
+    WORTHS,
+    assert_holds_all_but,
+    at,
+    correct,
+    locks,
+    offsets_of,
+    poison,
+)
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
 from tests.support.patience import patience, wait_until
@@ -34,10 +45,110 @@ from tests.support.patience import patience, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 __all__ = ["observer", "things"]
 
+OF_JAVA = ("\tat ", "java.", "org.apache.spark", "JVM stacktrace", "Traceback")
 
+
+def test_failing_streams_wait_in_order_are_tried_again_and_are_dead_letters_in_the_end_which_are_retried_or_given_up(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
+    bad, other = (ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 9))
+    fill(things, 60)
+    things.append_events([thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
+    report = drain(at(dsn, 0), spark, WORTHS)
+    assert (report.batches, report.events, report.failed_streams, report.failed) == (1, 65, 2, {})
+    first, failing, *_ = offsets_of(things, bad)
+    assert_holds_all_but(things, [*offsets_of(things, bad)[1:], *offsets_of(things, other)], WORTHS)
+    reasons = dict(
+        rows(things.connection, "select decider_id, (last_offset, last_error) from event_store.stream_locks")
+    )
+    assert first <= int(reasons[bad][0]) < failing
+    assert all("'a lot'" in error and "\n" not in error for _, error in reasons.values())
+    # neither there nor in the log of the drain
+    assert not [word for word in OF_JAVA if word in f"{reasons}{caplog.text}"]
+
+    # what follows waits behind it
+    things.append_events([thing(bad, worth=3), thing("good", worth=3)])
+    drain(at(dsn, 1), spark, WORTHS)
+    assert_holds_all_but(things, [*offsets_of(things, bad)[1:], *offsets_of(things, other)], WORTHS)
+    assert dict(locks(things)) == {bad: 1, other: 1}
+    # of those that are tried again all fail again: that is theirs
+    assert drain(at(dsn, 5), spark, WORTHS).failed_streams == 2
+    assert dict(locks(things)) == {bad: 2, other: 2}
+
+    # two more would do the same
+    things.connection.execute("update event_store.stream_locks set attempts = 4")
+    assert things.dead_letters(WORTHS.view) == []
+    drain(at(dsn, 20), spark, WORTHS)
+    letters = {letter.decider_id: letter for letter in things.dead_letters(WORTHS.view)}
+    assert letters.keys() == {bad, other}
+    assert (letters[bad].attempts, letters[bad].waiting, letters[bad].offset) == (5, 3, failing)
+    assert "'a lot'" in letters[bad].last_error
+    assert drain(at(dsn, 3000), spark, WORTHS) == DrainReport()
+    things.discard_dead_letter(WORTHS.view, DECIDER, bad, "nobody knows what it is worth")
+    correct(things.connection, other, '{"worth": 7}')
+    assert things.retry_dead_letters(WORTHS.view, DECIDER, other) == 1
+    retried = drain(at(dsn, 3001), spark, WORTHS)
+    assert (retried.batches, retried.failed_streams, locks(things)) == (1, 0, [])
+    assert_holds_all_but(things, [failing], WORTHS)
+
+    # as where the declaration is wrong: if all new events fail, nobody is blamed
+    things.append_events([poison(f"new-{n}") for n in range(3)])
+    with pytest.raises(PartitionsFailed, match="'a lot'"):
+        drain(at(dsn, 3002), spark, WORTHS)
+    assert locks(things) == []
+    assert sum(lag.behind for lag in things.view_lag(WORTHS.view)) == 3
+
+
+def test_a_rebuild_lets_those_wait_that_fail_frees_those_that_do_not_and_tries_discarded_events_again(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    partition = 3
+    freed, failing, parked, good = ids_of_one_partition(things.connection, 4, partition)
+    things.append_events([poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
+
+    def park_what_fails() -> None:
+        """Let each failing stream be a dead letter, as after its last attempt."""
+        things.connection.execute(
+            "update event_store.stream_locks set attempts = 5, parked_at = updated_at, locked_until = 'infinity'"
+        )
+
+    def rebuild(seconds: int) -> set[str]:
+        with Consumer.open(at(dsn, seconds), WORTHS, lambda: spark, "rebuilder") as consumer:
+            return {failure.stream.decider_id for failure in consumer.rebuild(partition).failures}
+
+    drain(at(dsn, 0), spark, WORTHS)
+    park_what_fails()
+    assert {letter.decider_id for letter in things.dead_letters()} == {freed, parked}
+    correct(things.connection, freed, '{"worth": 3}')
+    correct(things.connection, failing, '{"worth": "a lot"}')
+    assert rebuild(6) == {failing, parked}
+    assert dict(locks(things)) == {failing: 1, parked: 6}
+    assert {letter.decider_id for letter in things.dead_letters()} == {parked}
+    assert_holds_all_but(things, [*offsets_of(things, failing), *offsets_of(things, parked)], WORTHS)
+
+    correct(things.connection, failing, '{"worth": 1}')
+    given_up = offsets_of(things, parked)[:1]
+    things.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
+    drain(at(dsn, 12), spark, WORTHS)
+    assert locks(things) == []
+    assert_holds_all_but(things, given_up, WORTHS)
+    # increments with discards equal a rebuild with the same discards
+    assert rebuild(13) == {parked}
+    park_what_fails()
+    assert [letter.offset for letter in things.dead_letters()] == given_up
+    things.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
+    drain(at(dsn, 20), spark, WORTHS)
+    assert_holds_all_but(things, given_up, WORTHS)
+
+
+@fold(view="crashes", deciders=[DECIDER], key="thing_id", columns={"n": "int"})
 def crashes(state: State | None, event: Event) -> State | None:
     """One row per thing; stands for a library that a value brings down."""
     import os
@@ -47,129 +158,23 @@ def crashes(state: State | None, event: Event) -> State | None:
     return {"n": (state or {"n": 0})["n"] + 1}
 
 
-CRASHES = fold(view="crashes", deciders=[DECIDER], key="thing_id", columns={"n": "int"})(crashes)
-
-
-def test_an_event_that_speaks_like_a_lost_server_fails_its_own_stream_alone(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 20)
-    words = (
-        "event_log: No space left on device, psycopg.OperationalError, ExecutorLostFailure, HistoryShortened",
-        "a\nTraceback (most recent call last):\n  File x\nmillrace.resources.event_log_source.log.Unreadable: event_log: b",
-    )
-    things.append_events([thing(f"bad-{n}", worth=said) for n, said in enumerate(words)])
-    report = drain(dsn, spark)
-    assert (report.failed_streams, report.failed) == (2, {})
-    assert_holds_all_but(things, [*offsets_of(things, "bad-0"), *offsets_of(things, "bad-1")])
-    assert locks(things) == [("bad-0", 1), ("bad-1", 1)]
-
-
 def test_an_event_that_makes_its_process_crash_fails_its_own_stream_alone(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     things.append_events([thing("a"), thing("bad", crash=True), thing("b")])
-    report = drain(dsn, spark, CRASHES)
+    report = drain(dsn, spark, crashes)
     assert (report.failed_streams, report.failed) == (1, {})
     assert rows(things.connection, "select thing_id from read_models.crashes order by 1") == [("a",), ("b",)]
     assert locks(things) == [("bad", 1)]
 
 
-def test_if_nothing_builds_but_the_crash_no_stream_is_to_blame(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing("bad", crash=True)])
-    with pytest.raises(PartitionsFailed):
-        drain(dsn, spark, CRASHES)
-    assert locks(things) == []
-
-
-def test_one_failing_event_among_many_streams_waits_with_what_follows_it_and_all_else_is_committed_in_the_same_batch(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 100)
-    things.append_events([thing("bad", worth=1), poison("bad"), thing("bad", worth=2)])
-    report = drain(at(dsn, 0), spark)
-    assert (report.batches, report.events, report.failed_streams, report.failed) == (1, 103, 1, {})
-    first, *waiting = offsets_of(things, "bad")
-    assert_holds_all_but(things, waiting)
-    ((offset, error),) = rows(things.connection, "select last_offset, last_error from event_store.stream_locks")
-    assert first <= offset < waiting[0]
-    assert "'a lot'" in error
-    assert not [word for word in ("\n", "\tat ", "java.lang", "Traceback") if word in error]
-
-    things.append_events([thing("bad", worth=3), thing("good", worth=3)])
-    drain(at(dsn, 1), spark)
-    waiting = offsets_of(things, "bad")[1:]
-    assert_holds_all_but(things, waiting)
-    assert locks(things) == [("bad", 1)]
-
-    correct(things.connection, "bad", '{"worth": 5}')
-    retried = drain(at(dsn, 5), spark)
-    assert (retried.batches, retried.failed_streams) == (1, 0)
-    assert locks(things) == []
-    assert rows(things.connection, "select events, worth from read_models.everything where thing_id = 'bad'") == [
-        (4, 16)
-    ]
-
-
-def test_a_stream_that_fails_again_and_again_is_a_dead_letter_with_its_reason_and_discarding_goes_on_with_the_next_event(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([poison("bad"), thing("bad", worth=2), poison("other"), thing("good", worth=2)])
-    for attempts, seconds in enumerate((0, 5), start=1):
-        drain(at(dsn, seconds), spark)
-        assert locks(things) == [("bad", attempts), ("other", attempts)]
-    # two more would do the same
-    things.connection.execute("update event_store.stream_locks set attempts = 4")
-    assert things.dead_letters(Everything.view) == []
-    drain(at(dsn, 15), spark)
-    bad, other = sorted(things.dead_letters(Everything.view), key=lambda letter: letter.decider_id)
-    assert (bad.decider_id, bad.attempts, bad.waiting, bad.offset) == ("bad", 5, 2, offsets_of(things, "bad")[0])
-    assert "'a lot'" in bad.last_error
-    assert drain(at(dsn, 3000), spark) == DrainReport()
-
-    things.discard_dead_letter(Everything.view, DECIDER, "bad", "nobody knows what it is worth")
-    correct(things.connection, "other", '{"worth": 7}')
-    assert things.retry_dead_letters(Everything.view, DECIDER, other.decider_id) == 1
-    drain(at(dsn, 3001), spark)
-    assert locks(things) == []
-    assert_holds_all_but(things, offsets_of(things, "bad")[:1])
-
-
-def test_failing_streams_of_several_log_partitions_are_all_found_in_one_batch(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 40)
-    bad = [ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 9)]
-    things.append_events([event for each in bad for event in (thing(each, worth=1), poison(each))])
-    report = drain(at(dsn, 0), spark)
-    assert (report.batches, report.failed_streams) == (1, 2)
-    assert locks(things) == [(each, 1) for each in sorted(bad)]
-    assert_holds_all_but(things, [offsets_of(things, each)[1] for each in bad])
-
-
-def test_a_stream_that_only_the_merge_refuses_waits_alone(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    bad, good = ids_of_one_partition(things.connection, 2, partition=3)
-    things.append_events([thing(bad, owner="o", units=2**62)])
-    drain(at(dsn, 0), spark, TOTALS)
-    things.append_events(
-        [thing(good, owner="p", units=1), thing(bad, owner="q", units=1), thing(bad, owner="o", units=2**62)]
-    )
-    drain(at(dsn, 1), spark, TOTALS)
-    assert rows_of(things.connection, TOTALS) == [("o", 2**62), ("p", 1), ("q", 1)]
-    ((stuck, error),) = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
-    assert stuck == bad
-    assert "bigint" in error
-
-
 def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait_are_kept(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(things, 60)
+    things.append_events(thing(ids_of_one_partition(things.connection, 1, partition)[0]) for partition in (2, 5, 9))
     waited: list[int] = []
     leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
-    with Consumer.open(dsn, Everything, lambda: spark, "next", lease_s=3) as consumer:
+    with Consumer.open(dsn, Counted, lambda: spark, "next", lease_s=3) as consumer:
         build = consumer._builder.build
 
         def one_by_one(store: EventStore, leases: Sequence[Lease]) -> Commit:
@@ -186,26 +191,91 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
 
         monkeypatch.setattr(consumer._builder, "build", one_by_one)
         report = consumer.drain(budget_s=patience(), idle_s=0)
-    assert (waited, report.failed, report.events) == ([], {}, 60)
-    assert report.batches > 5
-    assert_equals_a_clean_run(things)
+    assert (waited, report.failed, report.events, report.batches) == ([], {}, 3, 3)
+    assert_equals_a_clean_run(things, Counted)
 
 
-DRAIN = """
-import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
-from tests.support.building.read_models import Everything
-with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "next") as consumer:
-    assert consumer.drain(budget_s=60, idle_s=0).failed_streams == 1
-"""
+# Reasons that no single event tells of: the search goes by halves ------------------------------------------
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_drain_with_failing_streams_writes_no_stack_of_java_to_its_log(things: EventStore, dsn: str) -> None:
-    things.append_events([poison("bad"), thing("good", worth=1)])
-    done = subprocess.run(
-        [sys.executable, "-c", DRAIN, dsn], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert not [word for word in ("java.", "org.apache.spark", "stacktrace", "'a lot'") if word in done.stderr]
+def refused(decider_id: str) -> NewEvent:
+    """Make an event whose row Postgres refuses, which no single event tells of: no index holds such a key."""
+    return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
+
+
+def test_a_rebuild_names_more_streams_than_one_search_of_a_drain_and_tries_again_where_readers_hold_it_up(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
+    monkeypatch.setattr(failing_streams, "MOST_BUILDS", 3)
+    swaps = []
+
+    def held_up(*arguments: Any) -> None:  # noqa: ANN401 - passed on
+        swaps.append(arguments)
+        if len(swaps) in {1, 2}:
+            raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+        swap_children(*arguments)
+
+    monkeypatch.setattr("millrace.resources.consumption.commit.swap_children", held_up)
+    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
+    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    things.sequence_events()
+    with Consumer.open(at(dsn, 0), TOTALS, lambda: spark, "rebuilder") as consumer:
+        commit = consumer.rebuild(3)
+    assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
+    assert dict(locks(things)) == dict.fromkeys(bad, 1)
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+    # once more than without readers, and once for the search
+    assert len(swaps) >= 3
+
+
+def test_a_search_that_has_had_its_time_sets_aside_those_that_it_named_and_the_rest_is_read_again(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    searches: list[LeasedParts] = []
+    offsets_of_part = LeasedParts.offsets
+
+    def last_look(parts: LeasedParts, part: Part) -> Sequence[int]:
+        """Answer, and end the time of the first search with its first failing event."""
+        found = offsets_of_part(parts, part)
+        if not searches:
+            parts._until = 0.0
+        searches.append(parts)
+        return found
+
+    monkeypatch.setattr(LeasedParts, "offsets", last_look)
+    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
+    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    report = drain(at(dsn, 0), spark, TOTALS)
+    assert len({id(parts) for parts in searches}) == 2
+    assert (report.batches, report.failed_streams) == (1, 2)
+    assert dict(locks(things)) == dict.fromkeys(bad, 1)
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+    assert "The search for failing streams had not ended after 1800 s. The 1 that it named wait" in caplog.text
+    assert rows(things.connection, "select count(*) from read_models.amounts_staging") == [(0,)]
+
+
+def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says_so(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEARCH_BUILDS", 0)
+    (bad,) = ids_of_one_partition(things.connection, 1, partition=3)
+    (good,) = ids_of_one_partition(things.connection, 1, partition=4)
+    things.append_events([poison(bad), thing(good, worth=1)])
+    with pytest.raises(PartitionsFailed, match="1 log partition") as failed:
+        drain(at(dsn, 0), spark, WORTHS)
+    said = "The search for failing streams had not ended after 0 s, and named none: "
+    assert said in str(failed.value) + (failed.value.detail or "")
+    assert locks(things) == []
+    # the others were built by themselves
+    assert_holds_all_but(things, offsets_of(things, bad), WORTHS)
+    with (
+        Consumer.open(at(dsn, 100), WORTHS, lambda: spark, "rebuilder") as consumer,
+        pytest.raises(PartitionsFailed) as failed,
+    ):
+        consumer.rebuild(3)
+    assert said in (failed.value.detail or "")

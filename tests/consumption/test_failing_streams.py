@@ -4,9 +4,9 @@ Where the batch tells by itself which events fail, the number of looks at it doe
 """
 
 from collections.abc import Sequence
+from functools import cache
 from zlib import crc32
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +18,12 @@ from millrace.resources.consumption.failing_streams import (
     End,
     Failure,
     Findings,
+    OutOfTime,
     Part,
     PartFails,
     Stream,
     find_failing_streams,
 )
-from tests.long import LONG
 
 # stream -> its offsets, and those of the events that cannot be built
 Events = dict[Stream, list[int]]
@@ -41,8 +41,8 @@ class Simulated:
 
     def of(self, part: Part) -> Events:
         found = {}
+        first, end = part.hashes or (-(2**63), 2**63)
         for stream, offsets in self.events.items():
-            first, end = part.hashes or (-(2**63), 2**63)
             if part.of != "all" and (part.of == "retries") != (stream in self.retried):
                 continue
             if first <= hashed(stream) < end and (part.streams is None or stream in part.streams):
@@ -99,10 +99,12 @@ class Telling(Simulated):
         return super().build(part)
 
 
+@cache
 def hashed(stream: Stream) -> int:
     return (crc32(stream.decider_id.encode()) << 32) - 2**63
 
 
+@cache
 def stream(number: int) -> Stream:
     return Stream(number % 16, "thing", f"thing-{number}")
 
@@ -111,7 +113,7 @@ def flat(found: Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
     return sorted(event for part in found.built for event in part)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=150),
     failing=st.lists(st.tuples(st.integers(0, 149), st.integers(0, 7)), max_size=7),
@@ -144,19 +146,19 @@ def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
     return sorted((s, offset) for s, offsets in events.items() for offset in offsets if offset < first.get(s, 2**40))
 
 
-@pytest.mark.parametrize("retried", [0, 500])
-def test_however_many_fail_at_single_events_all_are_named_in_a_few_looks(retried: int) -> None:
+def test_however_many_fail_at_single_events_all_are_named_in_a_few_looks() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
     poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 2)}
-    batch = Telling(events, poison, frozenset(map(stream, range(retried))))
-    found = find_failing_streams(batch, retries=retried > 0)
-    assert found.end is End.FOUND
-    assert {failure.stream: failure.offset for failure in found.failures} == first_of(poison)
-    assert flat(found) == before(events, poison)
-    assert batch.looks == (6 if retried else 2)
+    for retried, looks in ((0, 2), (500, 6)):
+        batch = Telling(events, poison, frozenset(map(stream, range(retried))))
+        found = find_failing_streams(batch, retries=retried > 0)
+        assert found.end is End.FOUND
+        assert {failure.stream: failure.offset for failure in found.failures} == first_of(poison)
+        assert flat(found) == before(events, poison)
+        assert batch.looks == looks
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=10, max_size=150),
     told=st.sets(st.tuples(st.integers(0, 149), st.integers(0, 5)), max_size=40),
@@ -184,9 +186,9 @@ def test_what_is_told_and_what_is_found_by_halves_are_named_together(
 
 
 def test_where_the_search_by_halves_gives_up_what_was_only_told_waits_for_the_next_batch() -> None:
-    events = {stream(n): [n, 10_000 + n] for n in range(2000)}
-    told: Poison = {stream(n): {10_000 + n} for n in range(0, 2000, 5)}
-    secret: Poison = {stream(n): {10_000 + n} for n in range(1, 2000, 5)}
+    events = {stream(n): [n, 10_000 + n] for n in range(1000)}
+    told: Poison = {stream(n): {10_000 + n} for n in range(0, 1000, 5)}
+    secret: Poison = {stream(n): {10_000 + n} for n in range(1, 1000, 5)}
     found = find_failing_streams(Telling(events, told, secret=secret), retries=False)
     assert found.end is End.MANY
     assert found.builds <= MOST_BUILDS
@@ -237,21 +239,21 @@ def test_where_a_process_crashes_the_parts_that_do_not_crash_tell_of_themselves(
     assert batch.looks < 60
 
 
-@pytest.mark.parametrize(("number", "most"), [(1, 2), (100, 14), (10_000, 28), pytest.param(300_000, 36, marks=LONG)])
-def test_one_of_many_streams_is_found_in_few_builds(number: int, most: int) -> None:
-    events = {stream(n): [n] for n in range(number)}
-    bad = stream(number // 3)
-    batch = Simulated(events, {bad: {number // 3}})
-    found = find_failing_streams(batch, retries=False)
-    assert [failure.stream for failure in found.failures] == [bad]
-    assert len(flat(found)) == number - 1
-    assert found.builds <= most
-    assert batch.looks <= 4
+def test_one_of_many_streams_is_found_in_few_builds() -> None:
+    for number, most in ((1, 2), (100, 14), (10_000, 28)):
+        events = {stream(n): [n] for n in range(number)}
+        bad = stream(number // 3)
+        batch = Simulated(events, {bad: {number // 3}})
+        found = find_failing_streams(batch, retries=False)
+        assert [failure.stream for failure in found.failures] == [bad]
+        assert len(flat(found)) == number - 1
+        assert found.builds <= most
+        assert batch.looks <= 4
 
 
 def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_their_failing_events() -> None:
-    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
-    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 4)}
+    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(1000)}
+    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 1000, 4)}
     found = find_failing_streams(Simulated(events, poison), retries=False)
     assert found.end is End.MANY
     assert 50 <= len(found.failures) <= MOST_FAILURES
@@ -262,7 +264,7 @@ def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
 def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_which_it_does_not(
     builds: list[bool], others: int
@@ -299,19 +301,12 @@ def test_with_many_retried_streams_that_all_fail_again_those_that_are_named_are_
     assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
 
 
-@pytest.mark.parametrize(("streams", "builds"), [(40, 60), (10_000, ALL_FAIL)])
-def test_where_everything_fails_it_ends_soon_and_says_so(streams: int, builds: int) -> None:
-    events = {stream(n): [n, 100_000 + n] for n in range(streams)}
-    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(streams)}), retries=False)
-    assert found.end is End.ALL
-    assert found.builds <= builds
-
-
-def test_where_one_of_the_streams_that_are_tried_first_can_be_built_the_search_goes_on() -> None:
-    events = {stream(n): [n] for n in range(1_000)}
-    found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(1_000) if n % 2}), retries=False)
-    assert found.end is End.MANY
-    assert found.built
+def test_where_everything_fails_it_ends_soon_and_says_so() -> None:
+    for streams, builds in ((40, 60), (10_000, ALL_FAIL)):
+        events = {stream(n): [n, 100_000 + n] for n in range(streams)}
+        found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(streams)}), retries=False)
+        assert found.end is End.ALL
+        assert found.builds <= builds
 
 
 def test_a_few_that_fail_and_come_first_by_name_do_not_hold_up_all_others() -> None:
@@ -319,14 +314,6 @@ def test_a_few_that_fail_and_come_first_by_name_do_not_hold_up_all_others() -> N
     found = find_failing_streams(Simulated(events, {stream(n): {n} for n in range(ALL_FAIL)}), retries=False)
     assert found.end is End.FOUND
     assert sorted(f.stream for f in found.failures) == [stream(n) for n in range(ALL_FAIL)]
-
-
-def test_retried_streams_that_all_fail_again_are_all_named() -> None:
-    events = {stream(n): [n] for n in range(40)}
-    retried = frozenset(events)
-    found = find_failing_streams(Simulated(events, {s: set(o) for s, o in events.items()}, retried), retries=True)
-    assert found.end is End.FOUND
-    assert {failure.stream for failure in found.failures} == retried
 
 
 def test_where_only_all_together_fail_nobody_is_named() -> None:
@@ -359,11 +346,70 @@ def test_a_stream_is_to_blame_for_a_crash_if_others_are_built_meanwhile() -> Non
     assert len(flat(found)) == 99
 
 
-@pytest.mark.parametrize("number", [1, 3, 1000])
-def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search_ends_soon(number: int) -> None:
-    events = {stream(n): [n] for n in range(number)}
+def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search_ends_soon() -> None:
+    for number in (1, 3, 1000):
+        events = {stream(n): [n] for n in range(number)}
+        poison: Poison = {one: set(offsets) for one, offsets in events.items()}
+        found = find_failing_streams(Crashing(events, poison), retries=False)
+        assert found.blameless or (found.end is End.ALL and not found.failures)
+        assert found.builds <= MOST_UNCERTAIN
+        assert not find_failing_streams(Simulated(events, poison), retries=False).blameless
+
+
+# How long it goes on: to the end of its time, or until it names enough --------------------------------------
+
+
+def test_where_no_batch_comes_after_it_the_search_goes_on_until_each_is_named() -> None:
+    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(600)}
+    secret: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 4)}
+    told: Poison = {stream(n): {10_000 + n} for n in range(1, 600, 4)}
+    batch = Telling(events, told, secret=secret)
+    found = find_failing_streams(batch, retries=False, to_the_end=True)
+    assert found.end is End.FOUND
+    assert len(found.failures) == 300 > MOST_FAILURES
+    assert found.builds > MOST_BUILDS
+    assert {failure.stream: failure.offset for failure in found.failures} == first_of(batch.poison)
+    assert flat(found) == before(events, batch.poison)
+    # a shared cause blames nobody, here too
     poison: Poison = {one: set(offsets) for one, offsets in events.items()}
-    found = find_failing_streams(Crashing(events, poison), retries=False)
-    assert found.blameless or (found.end is End.ALL and not found.failures)
-    assert found.builds <= MOST_UNCERTAIN
-    assert not find_failing_streams(Simulated(events, poison), retries=False).blameless
+    assert find_failing_streams(Simulated(events, poison), retries=False, to_the_end=True).end is End.ALL
+
+
+class Hurried(Telling):
+    """A batch that can be looked at so often, until the time of the search is over."""
+
+    def __init__(self, events: Events, poison: Poison, secret: Poison, left: int) -> None:
+        super().__init__(events, poison, secret=secret)
+        self.left = left
+
+    def of(self, part: Part) -> Events:
+        if not self.left:
+            raise OutOfTime
+        self.left -= 1
+        return super().of(part)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    left=st.integers(0, 120),
+    told=st.sets(st.integers(0, 299), max_size=20),
+    secret=st.sets(st.integers(0, 299), min_size=1, max_size=20),
+    to_the_end=st.booleans(),
+)
+def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_for_that(
+    left: int, told: set[int], secret: set[int], to_the_end: bool
+) -> None:
+    events = {stream(n): [n, 1000 + n, 2000 + n] for n in range(300)}
+    chosen: list[Poison] = [{stream(n): {1000 * (n % 3) + n} for n in numbers} for numbers in (told - secret, secret)]
+    batch = Hurried(events, chosen[0], chosen[1], left)
+    found = find_failing_streams(batch, retries=False, to_the_end=to_the_end)
+    failures = {failure.stream: failure.offset for failure in found.failures}
+    assert failures.items() <= first_of(batch.poison).items()
+    if found.end is End.FOUND:
+        assert failures == first_of(batch.poison)
+        return
+    assert found.end is End.LATE
+    assert failures.keys() <= chosen[1].keys()
+    assert sorted(event for part in found.before for event in part) == sorted(
+        (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
+    )

@@ -1,151 +1,39 @@
-"""Rounds build what a drain of the view's own builds: every kind of column, type, filter and key, text by text."""
+"""Rounds build what a loop in Python makes of the events: every kind of column, type, filter and key at random."""
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-import psycopg
 import pytest
 
-from millrace import (
-    all_,
-    any_,
-    avg,
-    count,
-    field,
-    first,
-    last,
-    max_,
-    min_,
-    set_union,
-    stream_id,
-    sum_,
-)
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import Column, KeyColumn
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.event_store import EventStore
 from tests.long import seeds
-from tests.support.building.drains import drain, machines, things
-from tests.support.building.read_models import DECIDER, EVENTS
+from tests.support.building.drains import assert_equals_a_clean_run, machines, things
+from tests.support.building.random_models import OTHER, random_events, random_model, state
+from tests.support.building.read_models import EVENTS
+from tests.support.building.shared_drains import why_away
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["things"]
-
-OTHER = "widget"
-# a field of data: its type, and values that the type holds exactly
-FIELDS: dict[str, tuple[str, list[object]]] = {
-    "text": ("string", ["a", "B", "ä", "", "\U0001f600", "a'b\"c\\", "{1,2}", "null", "10", "9"]),
-    "units": ("bigint", [0, -5, 2**40, -(2**62), 7]),
-    "small": ("int", [0, 1, -(2**31), 2**31 - 1]),
-    "worth": ("decimal(18,2)", [0, -12.34, 99999.99, 5]),
-    "exactly": ("decimal(38,18)", ["0.000000000000000001", "12345678901234567890.5"]),
-    "ratio": ("double", [0.1, -1e300, 5, 1e-300]),
-    "good": ("boolean", [True, False]),
-    "day": ("date", ["2024-02-29", "0001-01-01", "9999-12-31"]),
-    "moment": ("timestamp", ["2024-02-29T12:00:00.000001Z", "1969-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]),
-    "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
-}
-KEYS: dict[str, KeyColumn] = {
-    "by_stream": stream_id(),
-    "by_text": field("data.text"),
-    "by_units": field("data.units", type="bigint"),
-    "by_worth": field("data.worth", type="decimal(18,2)"),
-    "by_good": field("data.good", type="boolean"),
-    "by_day": field("data.day", type="date"),
-    "by_moment": field("data.moment", type="timestamp"),
-    "by_event": field("event"),
-    "by_created": field("created_at"),
-    "by_final": field("final"),
-}
-
-
-def random_column(dice: random.Random) -> Column:
-    """Return a column of any kind, over a field that it takes."""
-    only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
-    name = dice.choice([*FIELDS])
-    type_, source = FIELDS[name][0], f"data.{name}"
-    kinds = [
-        lambda: count(events=only),
-        lambda: count(source, events=only),
-        lambda: first(source, type=type_, events=only),
-        lambda: last(source, type=type_, events=only),
-        lambda: last("event", events=only),
-        lambda: max_("created_at", events=only),
-        lambda: min_("offset", events=only),
-        lambda: last("decider_id", events=only),
-        lambda: any_("final", events=only),
-        lambda: last("version", events=only),
-    ]
-    if type_ != "boolean":
-        kinds += [lambda: min_(source, type=type_, events=only), lambda: max_(source, type=type_, events=only)]
-    if type_ != "double":
-        kinds += [lambda: set_union(source, type=type_, events=only)]
-    if name in ("small", "worth", "exactly"):
-        exact = "bigint" if type_ == "int" else type_
-        kinds += [lambda: sum_(source, type=exact, events=only), lambda: avg(source, type=exact, events=only)]
-    if type_ == "boolean":
-        kinds += [lambda: any_(source, events=only), lambda: all_(source, events=only)]
-    return dice.choice(kinds)()
-
-
-def random_model(dice: random.Random, number: int) -> ReadModel:
-    keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
-    name = f"model_{number}"
-    return ReadModel(
-        name=name,
-        view=name,
-        description="Some rows.",
-        keys={key: KEYS[key] for key in keys},
-        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
-        deciders=dice.choice([None, (DECIDER,), (DECIDER, OTHER)]),
-        events=dice.choice([None, None, ("made", "used")]),
-        deletes=dice.choice([(), (), ("used",)]),
-    )
-
-
-def random_events(dice: random.Random, number: int) -> list[NewEvent]:
-    return [
-        NewEvent(
-            dice.choice([DECIDER, DECIDER, OTHER]),
-            f"id-{dice.randrange(15)}",
-            dice.choice(EVENTS),
-            UUID(int=dice.getrandbits(128)),
-            {
-                name: None if dice.random() < 0.1 else dice.choice(values)
-                for name, (_, values) in FIELDS.items()
-                if dice.random() < 0.8
-            },
-            UUID(int=dice.getrandbits(128)),
-        )
-        for _ in range(number)
-    ]
-
-
-def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
-    """Return the stored rows as texts."""
-    return connection.execute(f"select s::text from read_models.{model.state_table} s order by 1".encode()).fetchall()
+__all__ = ["OTHER", "random_events", "random_model", "state", "things"]
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_any_models_together_have_the_state_that_each_has_by_itself(
+def test_forty_random_models_in_one_drain_hold_what_python_makes_of_the_events(
     things: EventStore, dsn: str, spark: "SparkSession", seed: int
 ) -> None:
     dice = random.Random(seed)
     for event in EVENTS:
         things.register_decider_event(OTHER, event, f"a widget was {event}")
-    together = [*(random_model(dice, number) for number in range(8)), machines]
+    together = [*(random_model(dice, number) for number in range(40)), machines]
     with SharedDrain(dsn, together, lambda: spark, "rounds") as shared:
-        for _ in range(3):
-            things.append_events(random_events(dice, dice.choice([1, 40, 150])))
+        for number in (1, 40, 150):
+            things.append_events(random_events(dice, number))
             shared.run(budget_s=patience(), idle_s=0)
-        assert [member.away for member in shared.members] == [None] * len(together)
-    for model in together:
-        alone = replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone")
-        drain(dsn, spark, alone, "alone")
-        assert state(things.connection, model) == state(things.connection, alone), model
-        assert sum(lag.behind for lag in things.view_lag(model.view) if lag.lag) == 0
+        away = {view: why for view, why in why_away(shared).items() if why is not None}
+    # a sum of these values may have more digits than a decimal
+    assert [why for why in away.values() if "overflow in column" not in why] == []
+    assert len(away) < 8
+    assert_equals_a_clean_run(things, *[model for model in together if model.view not in away])

@@ -3,9 +3,8 @@
 No view waits for it longer than a bound, and the process that it runs in ends.
 """
 
-import os
-import subprocess
-import sys
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -20,13 +19,19 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models import fold_task
-from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
-from tests.long import LONG
-from tests.support.building.drains import fill, observer, thing, things, wait_blocked_in
+from tests.support.building.drains import (
+    Counted,
+    assert_equals_a_clean_run,
+    fill,
+    observer,
+    thing,
+    things,
+    wait_blocked_in,
+)
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import ALL_WELL, FEW, assert_as_alone, positions, share, why_away
+from tests.support.building.shared_drains import positions, share, why_away
 from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
 
@@ -35,15 +40,22 @@ if TYPE_CHECKING:
 
 __all__ = ["observer", "things"]
 
-# many times as long as each takes by itself on a machine with other work
-SOON = Limits(round_s=10, build_s=15)
+Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
+WELL = [Counted, Other, Third]
+ALL_WELL: dict[str, str | None] = {model.view: None for model in WELL}
+NOT_ENDED = r"Spark had not ended after [\d.]+ s"
+
+
+def soon() -> Limits:
+    """Return limits many times as long as a round of these models takes by itself, however busy the machine."""
+    return Limits(round_s=patience() / 12, build_s=patience() / 12)
 
 
 @pytest.fixture
 def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
     """Build once what all tests build: the first time takes longer than the bounds of these tests."""
     fill(things, 40)
-    share(dsn, spark, [*FEW, Hanging])
+    share(dsn, spark, [*WELL, Hanging])
     return things
 
 
@@ -51,17 +63,17 @@ def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_it
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
-    with SharedDrain(dsn, [*FEW, Hanging], lambda: spark, "rounds", limits=SOON) as shared:
+    with SharedDrain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert "failed at thing 'endless', offset 41" in (why := away.pop("hanging") or "")
-        assert "the function had not returned after 5 s for the events of a round" in why
+        assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
         assert away == ALL_WELL
         # it would be so again: a run of its own is over before it comes back
         assert not shared.members[-1].may_join(next(iter(warm.poll_views(["hanging"]))))
     assert len(processes(tmp_path / "told")) == 1
     assert positions(warm.connection, "hanging") == 40
-    assert_as_alone(warm, dsn, spark, FEW)
+    assert_equals_a_clean_run(warm, *WELL)
 
 
 def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_the_others_go_on(
@@ -69,16 +81,16 @@ def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_th
 ) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
-    with SharedDrain(dsn, [Hanging, *FEW], lambda: spark, "rounds", limits=SOON) as shared:
+    with SharedDrain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
-        assert away.pop("hanging") == "Spark had not ended after 10 s"
+        assert re.fullmatch(NOT_ENDED, away.pop("hanging") or "")
         assert away == ALL_WELL
     # with the others, and alone
     assert len(processes(told)) == 2
     all_over(told)
     assert warm.owned_leases("rounds") == {}
-    assert_as_alone(warm, dsn, spark, FEW)
+    assert_equals_a_clean_run(warm, *WELL)
 
 
 def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does_not_return_from(
@@ -101,10 +113,10 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
-    warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(20)]])
+    warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
-        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=SOON) as consumer,
-        pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s") as failed,
+        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
+        pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
     assert "1 log partition(s)" in str(failed.value)
@@ -112,24 +124,6 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
     all_over(told)
     assert len([lag for lag in warm.view_lag("hanging") if lag.lag]) == 1
     assert rows(warm.connection, "select count(*) from event_store.stream_locks") == [(0,)]
-
-
-def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    told = tmp_path / "told"
-    (event,) = warm.append_events([hang_at(told, stubborn=True)])
-    warm.sequence_events()
-    ((partition,),) = rows(
-        warm.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
-    )
-    with (
-        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=SOON) as consumer,
-        pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s"),
-    ):
-        consumer.rebuild(partition)
-    all_over(told)
-    assert warm.lease_owners("hanging") == []
 
 
 def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
@@ -146,8 +140,8 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
             holder.execute("lock table event_store.events in access exclusive mode")
         return spark
 
-    with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds", limits=Limits(round_s=4)) as shared:
-        running = start(lambda: shared.run(budget_s=300, idle_s=0))
+    with SharedDrain(dsn, WELL, spark_while_events_are_locked, "rounds", limits=soon()) as shared:
+        running = start(lambda: shared.run(budget_s=3 * patience(), idle_s=0))
         wait_blocked_in(observer, "event_store.event_log s where")
         # two were tried alone, and the third was not
         wait_until(lambda: shared._failures, "the round is given up")
@@ -155,7 +149,7 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
         running.result(2 * patience())
         assert why_away(shared) == ALL_WELL
     assert warm.owned_leases("rounds") == {}
-    assert_as_alone(warm, dsn, spark, FEW)
+    assert_equals_a_clean_run(warm, *WELL)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -169,51 +163,13 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
-    with spark_session() as session, SharedDrain(dsn, FEW, lambda: session, "rounds", limits=SOON) as shared:
+    with spark_session() as session, SharedDrain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         fill(warm, 40, seed=2)
         relay.goes_on.clear()
-        with pytest.raises(Unreachable, match="Spark had not ended after 10 s, and does not answer"):
+        with pytest.raises(Unreachable, match=f"{NOT_ENDED}, and does not answer"):
             shared.run(budget_s=patience(), idle_s=0)
         relay.cut()
     assert warm.owned_leases("rounds") == {}
-    assert share(dsn, spark, FEW) == ALL_WELL
-    assert_as_alone(warm, dsn, spark, FEW)
-
-
-LOCALLY = """
-import sys
-from pathlib import Path
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.spark import spark_session
-from tests.support.building.hanging import Hanging, all_over
-from tests.support.building.shared_drains import FEW, why_away
-with spark_session() as spark:
-    # what is new here is that Spark runs in a process of ours
-    with SharedDrain(sys.argv[1], [*FEW, Hanging], lambda: spark, "rounds", limits=Limits(round_s=15)) as shared:
-        shared.run(budget_s=300, idle_s=0)
-        print(why_away(shared))
-    all_over(Path(sys.argv[2]))
-"""
-
-
-@LONG
-def test_in_a_local_session_a_function_that_nothing_in_python_ends_is_ended_too(
-    things: EventStore, dsn: str, tmp_path: Path
-) -> None:
-    told = tmp_path / "told"
-    things.append_events([hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", LOCALLY, dsn, str(told)],
-        cwd=PROJECT,
-        env=env | {"SPARK_MASTER": "local[2]"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "'hanging': 'Spark had not ended after 15 s'" in done.stdout
-    assert [positions(things.connection, model.view) for model in FEW] == [3, 3, 3]
+    assert share(dsn, spark, WELL) == ALL_WELL
+    assert_equals_a_clean_run(warm, *WELL)

@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from millrace.resources.consumption.connection import connect_patiently, is_shut_out
+from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
@@ -21,10 +24,17 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import fill, held, observer, things, wait_blocked_in
+from tests.support.building.drains import (
+    assert_equals_a_clean_run,
+    fill,
+    held,
+    observer,
+    things,
+    wait_blocked_in,
+)
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import ALL_WELL, FEW, assert_as_alone, share, why_away
+from tests.support.building.shared_drains import ALL_WELL, FEW, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 from tests.support.patience import patience
@@ -39,15 +49,15 @@ READING = "event_store.event_log s where"
 
 
 @pytest.fixture
-def server() -> Iterator[EmbeddedPostgres]:
-    """Yield a server of the test's own, to be restarted."""
+def own_dsn() -> Iterator[tuple[EmbeddedPostgres, str]]:
+    """Yield a server of the test's own, to be restarted, and an event store there."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
         server.create_database("own")
         migrate(server.dsn("own"))
         with store_at(server.dsn("own")) as store:
             for event in EVENTS:
                 store.register_decider_event(DECIDER, event, f"a thing was {event}")
-        yield server
+        yield server, server.dsn("own")
 
 
 @contextmanager
@@ -74,7 +84,7 @@ def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
     os.kill(met(told), signal.SIGKILL)
     let_go(told)
     assert running.result(patience()) == {**ALL_WELL, "waiting": None}
-    assert_as_alone(things, dsn, spark, WITH_WAITING)
+    assert_equals_a_clean_run(things, *WITH_WAITING)
 
 
 def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
@@ -93,17 +103,15 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
         # the merge's statement begins so
         terminate(observer, wait_blocked_in(observer, "with fresh as"))
     assert running.result(patience()) == ALL_WELL
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
-@pytest.mark.parametrize("whose", ["the worker's", "both"])
-def test_connections_that_are_killed_while_the_worker_reads_are_replaced(
+def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_worker_reads_are_replaced(
     things: EventStore,
     dsn: str,
     spark: "SparkSession",
     connect: Connect,
     observer: psycopg.Connection,
-    whose: str,
 ) -> None:
     share(dsn, spark, FEW)
     fill(things, 60)
@@ -121,48 +129,28 @@ def test_connections_that_are_killed_while_the_worker_reads_are_replaced(
     with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         terminate(observer, wait_blocked_in(observer, READING))
-        if whose == "both":
-            terminate(observer, shared._store.connection.info.backend_pid)
+        terminate(observer, shared._store.connection.info.backend_pid)
         holder.rollback()
         running.result(patience())
         assert why_away(shared) == ALL_WELL
     assert things.owned_leases("rounds") == {}
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
-def test_a_postgres_that_restarts_between_two_rounds(server: EmbeddedPostgres, spark: "SparkSession") -> None:
-    dsn = server.dsn("own")
+def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_while_it_folds(
+    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path
+) -> None:
+    server, dsn = own_dsn
     fill_anew(dsn, 40)
     with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
-        server.stop()
-        server.start()
+        restart(server)
         fill_anew(dsn, 41)
         shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == ALL_WELL
-    assert_whole(dsn, spark, FEW)
+    assert_whole(dsn, FEW)
 
-
-def test_a_postgres_that_restarts_while_the_worker_folds(
-    server: EmbeddedPostgres, spark: "SparkSession", tmp_path: Path
-) -> None:
-    dsn = server.dsn("own")
-    share(dsn, spark, WITH_WAITING)
-    told = tmp_path / "told"
-    fill_anew(dsn, 40, stop_at(told))
-    running = start(lambda: share(dsn, spark, WITH_WAITING))
-    met(told)
-    server.stop()
-    server.start()
-    let_go(told)
-    assert running.result(patience()) == {**ALL_WELL, "waiting": None}
-    assert_whole(dsn, spark, WITH_WAITING)
-
-
-def test_a_postgres_that_restarts_while_the_worker_reads(server: EmbeddedPostgres, spark: "SparkSession") -> None:
-    dsn = server.dsn("own")
-    share(dsn, spark, FEW)
-    fill_anew(dsn, 40)
+    fill_anew(dsn, 42)
     locked = threading.Event()
     with closing(psycopg.connect(dsn)) as holder, closing(psycopg.connect(dsn, autocommit=True)) as watcher:
 
@@ -175,11 +163,54 @@ def test_a_postgres_that_restarts_while_the_worker_reads(server: EmbeddedPostgre
         with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
             running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
             wait_blocked_in(watcher, READING)
-            server.stop()
-            server.start()
+            restart(server)
             running.result(patience())
             assert why_away(shared) == ALL_WELL
-    assert_whole(dsn, spark, FEW)
+    assert_whole(dsn, FEW)
+
+    told = tmp_path / "told"
+    fill_anew(dsn, 43, stop_at(told))
+    running_folds = start(lambda: share(dsn, spark, WITH_WAITING))
+    met(told)
+    restart(server)
+    let_go(told)
+    assert running_folds.result(patience()) == {**ALL_WELL, "waiting": None}
+    assert_whole(dsn, WITH_WAITING)
+
+
+def restart(server: EmbeddedPostgres) -> None:
+    server.stop()
+    server.start()
+
+
+def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
+    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a minute holds two looks, and a round
+    assert draining.KNOCK_EVERY_S * draining.MOST_SHUT_OUT < 45
+    monkeypatch.setattr(draining, "KNOCK_EVERY_S", 0.1)
+    _, admin = own_dsn
+    with store_at(admin) as store:
+        rules = Path(str(store.connection.execute("show hba_file").fetchone()[0]))  # type: ignore[index]
+        store.connection.execute("create role rotating superuser login password 'one'")
+        rules.write_text(f"local all rotating scram-sha-256\n{rules.read_text()}")
+        store.connection.execute("select pg_reload_conf()")
+        first, second = (make_conninfo(admin, user="rotating", password=password) for password in ("one", "two"))
+        fill_anew(admin, 40)
+        with SharedDrain(first, FEW, lambda: spark, "rounds") as shared:
+            shared.run(budget_s=patience(), idle_s=1)
+            assert why_away(shared) == ALL_WELL
+            store.connection.execute("alter role rotating password 'two'")
+            fill_anew(admin, 41)
+            with pytest.raises(Unreachable, match="does not let this drain in any more"):
+                shared.run(budget_s=patience(), idle_s=patience())
+        assert store.owned_leases("rounds") == {}
+    assert (is_shut_out(first), is_shut_out(second), is_shut_out("host=/nowhere")) == (True, False, False)
+    # nobody waits for long for a password to become right
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        connect_patiently(first)
+    assert share(second, spark, FEW) == ALL_WELL
+    assert_whole(admin, FEW)
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
@@ -197,7 +228,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, SharedDrain(dsn, WITH_WAITING, lambda: session, "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=300, idle_s=0))
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         met(told)
         relay.cut()
         with pytest.raises(Unreachable, match="Spark"):
@@ -205,7 +236,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
         let_go(told)
     assert things.owned_leases("rounds") == {}
     assert share(dsn, spark, WITH_WAITING) == {**ALL_WELL, "waiting": None}
-    assert_as_alone(things, dsn, spark, WITH_WAITING)
+    assert_equals_a_clean_run(things, *WITH_WAITING)
 
 
 def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_back(
@@ -221,9 +252,9 @@ def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_bac
             shared.run(budget_s=patience(), idle_s=0)
     assert things.owned_leases("rounds") == {}
     assert share(dsn, spark, FEW) == ALL_WELL
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
-def assert_whole(dsn: str, spark: "SparkSession", models: Sequence[ReadModel]) -> None:
+def assert_whole(dsn: str, models: Sequence[ReadModel]) -> None:
     with store_at(dsn) as store:
-        assert_as_alone(store, dsn, spark, models)
+        assert_equals_a_clean_run(store, *models)

@@ -17,12 +17,21 @@ from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models
-from tests.support.building.drains import Crossing, Everything, fill, held, observer, thing, things, wait_blocked_in
+from tests.support.building.drains import (
+    Crossing,
+    Everything,
+    assert_equals_a_clean_run,
+    fill,
+    held,
+    observer,
+    thing,
+    things,
+    wait_blocked_in,
+)
 from tests.support.building.shared_drains import (
     ALL_WELL,
     FEW,
     TOGETHER,
-    assert_as_alone,
     consumers,
     positions,
     share,
@@ -59,7 +68,7 @@ def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
         assert [consumers(things, view) for view in NOBODY] == [1] * len(NOBODY)
     assert commits == dict.fromkeys(NOBODY, 120)
     assert things.owned_leases("rounds") == {}
-    assert_as_alone(things, dsn, spark)
+    assert_equals_a_clean_run(things, *TOGETHER)
 
 
 def test_a_recomputed_model_takes_no_part(dsn: str, spark: "SparkSession") -> None:
@@ -79,7 +88,7 @@ def test_views_at_different_positions_each_get_the_events_from_their_own_on(
     share(dsn, spark, [Everything])
     fill(things, 60, seed=3)
     assert share(dsn, spark, FEW) == ALL_WELL
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
 def drained(dsn: str, spark: "SparkSession") -> list[int]:
@@ -95,27 +104,21 @@ def drained(dsn: str, spark: "SparkSession") -> list[int]:
     return events
 
 
-def test_a_backlog_comes_in_rounds_that_grow(
+def test_a_backlog_comes_in_rounds_that_grow_and_large_events_in_smaller_ones(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
     monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
     fill(things, 110)
     assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
-    assert_as_alone(things, dsn, spark, FEW)
-
-
-def test_events_that_are_too_large_together_come_in_smaller_rounds(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
-    fill(things, 20)
     things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
     fill(things, 20, seed=2)
     events = drained(dsn, spark)
-    assert sum(events) == 44
+    assert sum(events) == 24
     assert len(events) > 2
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
 def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_rounds(
@@ -151,7 +154,7 @@ def test_two_shared_drains_at_once_consume_nothing_twice(things: EventStore, dsn
     for work in at_once([lambda: share(dsn, spark, FEW, "A"), lambda: share(dsn, spark, FEW, "B")]):
         work.result(patience())
     share(dsn, spark, FEW)
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
 # Faults ---------------------------------------------------------------------------------------------------------
@@ -178,7 +181,7 @@ def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
         assert positions(things.connection, "crossing") == 0
         shared.run(budget_s=patience(), idle_s=0)
     share(dsn, spark, FEW)
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
 def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
@@ -198,7 +201,7 @@ def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
         running = start(lambda: share(dsn, spark, FEW))
         terminate(observer, wait_blocked_in(observer, "claim_views"))
     assert running.result(patience()) == ALL_WELL
-    assert_as_alone(things, dsn, spark, FEW)
+    assert_equals_a_clean_run(things, *FEW)
 
 
 def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_leases_back(

@@ -6,6 +6,7 @@ Belongs here: what several tests of the consumer share, its fixtures too. Not he
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -17,7 +18,8 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
-from tests.support.building.read_models import DECIDER, EVENTS, expected_everything, random_events
+from tests.support.building.oracle import expected_rows
+from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.factories import Connect, rows, value
 from tests.support.patience import patience, wait_until
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 # mypy takes a decorated class for a class
 Everything = cast("ReadModel", models.Everything)
+Counted = cast("ReadModel", models.Counted)
 Crossing = cast("ReadModel", models.Crossing)
 machines = cast("ReadModel", models.machines)
 
@@ -53,8 +56,8 @@ def thing(decider_id: str, **data: object) -> NewEvent:
 
 
 def all_events(store: EventStore) -> list[RecordedEvent]:
-    ids = store.connection.execute("select distinct decider_id from event_store.events").fetchall()
-    events = [event for (decider_id,) in ids for event in store.get_events(decider_id, DECIDER)]
+    streams = store.connection.execute("select distinct decider, decider_id from event_store.events").fetchall()
+    events = [event for decider, decider_id in streams for event in store.get_events(decider_id, decider)]
     return sorted(events, key=lambda event: event.offset)
 
 
@@ -67,8 +70,9 @@ def rows_of(connection: psycopg.Connection, model: ReadModel) -> list[tuple[Any,
 
 
 def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Means are quotients: compare them to ten digits."""
-    return sorted((tuple(round(v, 10) if type(v).__name__ == "Decimal" else v for v in row) for row in rows), key=repr)
+    """Means are quotients: compare them to as many digits as Postgres has of a large one."""
+    with localcontext(prec=80):
+        return sorted((tuple(round(v, 6) if isinstance(v, Decimal) else v for v in row) for row in rows), key=repr)
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
@@ -76,10 +80,14 @@ def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner:
         return consumer.drain(budget_s=patience(), idle_s=0)
 
 
-def assert_equals_a_clean_run(store: EventStore) -> None:
-    found = rows_of(store.connection, Everything)
-    assert close(found) == close(expected_everything(all_events(store)))
-    assert sum(lag.behind for lag in store.view_lag(Everything.view)) == 0
+def assert_equals_a_clean_run(store: EventStore, *models: ReadModel) -> None:
+    """Assert that read models, or `Everything`, have all events, and the rows that a loop in Python makes of them."""
+    events = all_events(store)
+    for model in models or [Everything]:
+        found = store.connection.execute(f"select * from read_models.{model.name}".encode()).fetchall()
+        built, wanted = close(found), close(expected_rows(model, events))
+        assert built == wanted, (model, [pair for pair in zip(built, wanted, strict=False) if pair[0] != pair[1]][:3])
+        assert sum(lag.lag for lag in store.view_lag(model.view)) == 0, model.name
 
 
 def later(dsn: str) -> str:

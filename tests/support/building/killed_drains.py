@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import psycopg
@@ -15,7 +15,7 @@ import psycopg
 from millrace.resources.settings import PROJECT
 from tests.support.building.drains import all_blocked
 from tests.support.factories import value
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 # a drain in a process of its own, as a Dagster run is one
 VICTIM = """
@@ -23,9 +23,10 @@ import sys
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
-model = getattr(read_models_for_tests, sys.argv[3])
+from tests.support.building import poison
+model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys.argv[3])
 with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
-    consumer.drain(budget_s=60, idle_s=60, batch_events=int(sys.argv[2]))
+    consumer.drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
 
 
@@ -38,7 +39,7 @@ from millrace.resources.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
 one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)
 with spark_session() as spark, SharedDrain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
-    shared.run(budget_s=60, idle_s=60)
+    shared.run(budget_s=600, idle_s=600)
 """
 
 
@@ -65,6 +66,16 @@ def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Pope
         process.wait(patience())
 
 
+def kill_at(
+    process: "subprocess.Popen[bytes]", observer: psycopg.Connection, step: Callable[[psycopg.Connection], bool]
+) -> None:
+    """Kill a process as soon as it is at a step."""
+    wait_until(lambda: step(observer) or process.poll() is not None, getattr(step, "__name__", "the step"))
+    assert process.poll() is None, "it ended before the step"
+    process.kill()
+    process.wait(patience())
+
+
 def lease_taken(observer: psycopg.Connection) -> bool:
     return bool(value(observer, "select count(*) from event_store.checkpoints where lease_owner = 'victim'"))
 
@@ -86,3 +97,7 @@ def some_commits(observer: psycopg.Connection) -> bool:
 def merged_but_not_committed(observer: psycopg.Connection) -> bool:
     # the checkpoint is moved and the merge waits for the table's lock, which the test holds
     return bool(all_blocked(observer, 'insert into "read_models"'))
+
+
+def some_views_committed_and_one_waits(observer: psycopg.Connection) -> bool:
+    return consumed(observer) > 0 and merged_but_not_committed(observer)

@@ -10,7 +10,7 @@ from typing import cast
 import psycopg
 
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import field, sum_
+from millrace.resources.read_models.columns import count, field, stream_id, sum_
 from millrace.resources.read_models.declaration import ReadModel, read_model
 from tests.support.building.drains import (
     Everything,
@@ -19,7 +19,8 @@ from tests.support.building.drains import (
     rows_of,
     thing,
 )
-from tests.support.building.read_models import DECIDER, expected_everything
+from tests.support.building.oracle import expected_rows
+from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows
 
 
@@ -31,7 +32,16 @@ class Amounts:
     units = sum_("data.units")
 
 
-TOTALS = cast("ReadModel", Amounts)
+@read_model(view="worths", deciders=[DECIDER], key=["thing_id"])
+class Worths:
+    """One row per thing: what a single event can be no value for."""
+
+    thing_id = stream_id()
+    events = count()
+    worth = sum_("data.worth", type="decimal(18,2)")
+
+
+TOTALS, WORTHS = cast("list[ReadModel]", [Amounts, Worths])
 
 
 def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
@@ -57,7 +67,7 @@ def locks(store: EventStore) -> list[tuple[str, int]]:
 def assert_holds_all_but(store: EventStore, given_up: Collection[int], model: ReadModel = Everything) -> None:
     """Assert that the model equals a clean run over all events but those at some offsets."""
     events = [event for event in all_events(store) if event.offset not in given_up]
-    assert close(rows_of(store.connection, model)) == close(expected_everything(events))
+    assert close(rows_of(store.connection, model)) == close(expected_rows(model, events))
 
 
 def offsets_of(store: EventStore, decider_id: str) -> list[int]:

@@ -1,0 +1,276 @@
+"""Whatever JSON holds, and whatever a model reads it as: taken, or its stream fails alone, in the same batch."""
+
+import json
+from dataclasses import replace
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from millrace import (
+    Event,
+    State,
+    all_,
+    avg,
+    count,
+    field,
+    first,
+    fold,
+    last,
+    max_,
+    min_,
+    read_model,
+    recompute,
+    set_union,
+    stream_id,
+    sum_,
+)
+from millrace.resources.consumption import batch, staging
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building.drains import drain, thing, things
+from tests.support.building.poison import at, locks
+from tests.support.building.read_models import DECIDER
+from tests.support.building.shared_drains import share
+from tests.support.factories import rows, value
+from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["things"]
+
+# by type: values that it holds
+GOOD: dict[str, tuple[object, ...]] = {
+    "bigint": (1, -(2**40), "12", " 7 "),
+    "int": (1, "0", -5),
+    "double": (1.5, "2e3", 7),
+    "boolean": (True, "no", "T"),
+    "date": ("2024-02-29", " 2024-1-5 "),
+    "timestamp": ("2024-02-29", "2024-02-29 10:00:00.5", "2024-02-29T10:00:00Z"),
+    "decimal(5,2)": (1.5, "100.250", 7),
+    "decimal(38,0)": (10**30, 5),
+}
+# and values that it does not hold exactly; some speak as a lost server does
+BAD: dict[str, tuple[object, ...]] = {
+    "bigint": (
+        "a lot", 2**63, 1.5, "", "it's \\ so", "x" * 3000, "a\nb",
+        "event_log: No space left on device, psycopg.OperationalError, ExecutorLostFailure, HistoryShortened",
+        "a\nTraceback (most recent call last):\n  File x\nmillrace.resources.event_log_source.log.Unreadable: event_log: b",
+    ),
+    "int": (2**31, "5.0", "ü💥"),
+    "double": ("NaN", "1e400", "a lot"),
+    "boolean": ("maybe", 2, ""),
+    "date": ("2024", "2024-02-30", "2024-02-29 10:00"),
+    "timestamp": (
+        "10:00", "2024-02-30", "2024-02-29 25:00", "event_log: No space left on device", "294276-12-31T23:59:59Z",
+        "-infinity",
+    ),
+    "decimal(5,2)": (
+        1.234, "a lot", 12345678, "+000123456.70", "", ".", "9" * 45, 1e300, "1e5000", "1e-16000", "Infinity",
+    ),
+    "decimal(38,0)": ("9" * 39, 0.5, "NaN"),
+}  # fmt: skip
+
+
+@read_model(view="typed", deciders=[DECIDER], key=["owner", "born"])
+class Typed:
+    """One row per owner and day: a column of each type, in one way or another."""
+
+    owner = field("data.owner", type="int")
+    born = field("data.born", type="date")
+    events = count()
+    c_bigint = sum_("data.bigint")
+    c_int = first("data.int", type="int")
+    c_double = max_("data.double", type="double")
+    c_boolean = all_("data.boolean")
+    c_date = last("data.date", type="date")
+    c_timestamp = set_union("data.timestamp", type="timestamp")
+    c_decimal_5_2 = avg("data.decimal(5,2)", type="decimal(5,2)")
+    c_decimal_38_0 = min_("data.decimal(38,0)", type="decimal(38,0)")
+    # these read nothing of a made event's field
+    counted = count("data.any")
+    of_used = last("data.used", type="bigint", events=["used"])
+
+
+def typed_events() -> tuple[list[NewEvent], dict[str, str]]:
+    """Make streams of three events, each with a row of its own; return them, and by failing stream the failing type."""
+    owners = numbers()
+    events: list[NewEvent] = []
+    fails: dict[str, str] = {}
+
+    def good(place: int) -> dict[str, object]:
+        return {type_: values[place % len(values)] for type_, values in GOOD.items()}
+
+    def stream(name: str, in_the_middle: dict[str, object]) -> None:
+        key = {"owner": next(owners), "born": "2024-02-29"}
+        middle = good(1) | key | in_the_middle
+        events.extend(thing(name, **data) for data in (good(0) | key, middle, good(2) | key))
+
+    for type_, values in BAD.items():
+        for n, bad in enumerate(values):
+            stream(f"{type_} {n}", {type_: bad})
+            fails[f"{type_} {n}"] = type_
+    stream("no key", {"owner": "a lot"})
+    stream("no keys", {"owner": "a lot", "born": "a lot"})
+    fails |= {"no key": "int", "no keys": "int"}
+    # an event without a key fails at no field, also not at its other key
+    stream("no owner", {"owner": None, "born": "a lot", "bigint": "a lot"})
+    stream("no day", {"born": None, "owner": "a lot"})
+    stream("counted", {"any": "a lot"})
+    stream("of another event", {"used": "a lot"})
+    stream("nothing", dict.fromkeys(GOOD))
+    return events, fails
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often a part of a batch is staged."""
+    times: list[int] = []
+    stage = staging.stage_events
+
+    def counted(*arguments: Any) -> list[Any]:  # noqa: ANN401 - passed on
+        times.append(1)
+        return stage(*arguments)
+
+    for module in (batch, staging):
+        monkeypatch.setattr(module, "stage_events", counted)
+    return times
+
+
+def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_are_named_in_one_look(
+    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int]
+) -> None:
+    model = cast("ReadModel", Typed)
+    events, fails = typed_events()
+    things.append_events(events)
+    report = drain(at(dsn, 0), spark, model)
+    assert (report.batches, report.failed_streams, report.failed) == (1, len(fails), {})
+    # all, and all others
+    assert len(staged) == 2
+    assert {*locks(things)} == {(name, 1) for name in fails}
+    told = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
+    wrong = [(name, error) for name, error in told if fails[name] not in error or "\n" in error or len(error) > 2000]
+    assert wrong == []
+    # the event before the failing one is taken, those behind it are not; of the others those that have a key
+    taken = rows(things.connection, "select events, count(*) from read_models.typed group by 1 order by 1")
+    assert taken == [(1, len(fails)), (2, 2), (3, 3)]
+
+    things.connection.execute("delete from read_models.typed_state")
+    with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
+        commit = consumer.rebuild(*range(16))
+    assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
+    assert rows(things.connection, "select events, count(*) from read_models.typed group by 1 order by 1") == taken
+
+
+# Whole documents ------------------------------------------------------------------------------------------
+
+LONG = "k" * 64
+
+
+@read_model(view="texts", deciders=[DECIDER], key=["thing_id"])
+class Texts:
+    """One row per thing: texts take every value."""
+
+    thing_id = stream_id()
+    events = count()
+    value = last("data.v")
+    long = last(f"data.{LONG}")
+    deep = last("data.v.v.v")
+    smallest = min_("data.v")
+    largest = max_("data.v")
+    all = set_union("data.v")
+
+
+@fold(view="kept", deciders=[DECIDER], key="thing_id", columns={"n": "int"})
+def kept(state: State | None, event: Event) -> State | None:
+    """One row per thing: the whole of its data."""
+    return {"n": (state or {"n": 0})["n"] + 1, "data": event.data}
+
+
+@recompute(view="lengths", deciders=[DECIDER], key=["thing_id"], columns={"length": "int"})
+def lengths(events: "DataFrame") -> "DataFrame":
+    """One row per thing: how long its data are."""
+    from pyspark.sql import functions as f
+
+    return events.groupBy("decider_id").agg(f.sum(f.length("data")).cast("int").alias("length"))
+
+
+@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"at": "timestamp"})
+def moments(events: "DataFrame") -> "DataFrame":
+    """One row per thing: a time that Spark has, and Postgres maybe not."""
+    from pyspark.sql import functions as f
+
+    micros = f.get_json_object("data", "$.micros").cast("bigint")
+    return events.groupBy("decider_id").agg(f.max(f.timestamp_micros(micros)).alias("at"))
+
+
+def test_columns_of_texts_and_a_recompute_take_every_json_and_a_fold_fails_at_what_python_cannot_read(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    words = [json.dumps(word) for word in WORDS]
+    values = [*words, *NUMBERS, "{}", "[]", "[null]", *UNREADABLE.values()]
+    documents = [*values, *(f'{{"v": {value}, "{LONG}": {value}}}' for value in values)]
+    things.append_events([thing(f"good-{n}", v="1") for n in range(len(documents))])
+    for n, document in enumerate(documents):
+        append_text(things, f"evil-{n}", document, event="made", decider=DECIDER)
+
+    texts = cast("ReadModel", Texts)
+    by_itself = replace(texts, name="texts_by_itself", view="texts_by_itself")
+    away = share(dsn, spark, [texts, kept])
+    assert away["texts"] is None
+    assert "read model kept failed at thing 'evil-" in (away["kept"] or "")
+    for model in (by_itself, lengths):
+        report = drain(dsn, spark, model)
+        assert (report.failed, report.failed_streams) == ({}, 0)
+    wanted = rows(
+        things.connection,
+        "select decider_id, data #>> '{v}', data #>> array[%s], data #>> '{v,v,v}', length(data::text)"
+        " from event_store.events order by 1",
+        LONG,
+    )
+    for name in ("texts", "texts_by_itself"):
+        found = things.connection.execute(
+            f"select thing_id, value, long, deep, length from read_models.{name} join read_models.lengths"
+            " using (thing_id) where (smallest, largest) is not distinct from (value, value)"
+            " and all_ = array_remove(array[value], null) order by 1".replace("all_", '"all"').encode()
+        ).fetchall()
+        assert found == wanted
+
+    report = drain(dsn, spark, kept)
+    assert report.failed == {}
+    failed = {name for name, _ in locks(things)}
+    evil = {document: f"evil-{n}" for n, document in enumerate(documents)}
+    assert {evil[document] for document in UNREADABLE.values()} <= failed
+    assert failed.isdisjoint(evil[word] for word in words)
+    assert all(name.startswith("evil-") for name in failed)
+    errors = rows(things.connection, "select last_error from event_store.stream_locks")
+    assert [error for (error,) in errors if "read model kept failed at thing 'evil-" not in error] == []
+    assert value(things.connection, "select count(*) from read_models.kept") == 2 * len(documents) - len(failed)
+
+
+def test_events_as_large_as_the_store_takes_them_pass_a_fold_and_columns(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    largest = "x" * (2**20 - 20)
+    things.append_events([thing(f"large-{n}", v=largest) for n in range(20)])
+    for model in (cast("ReadModel", Texts), kept):
+        report = drain(dsn, spark, model)
+        assert (report.failed, report.failed_streams, report.events) == ({}, 0, 20)
+    assert rows(
+        things.connection,
+        "select (select min(length(value)) from read_models.texts), (select count(*) from read_models.kept)",
+    ) == [(len(largest), 20)]
+    assert [len(event.data["v"]) for event in things.get_events("large-7", DECIDER)] == [len(largest)]
+
+
+def test_a_time_of_a_recompute_that_postgres_does_not_hold_fails_its_stream_alone(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    micros = {"good": 0, "evil": -(2**63) + 5, "other": 1, "worse": -(2**62)}
+    things.append_events([thing(name, micros=n) for name, n in micros.items()])
+    report = drain(dsn, spark, moments)
+    assert (report.failed, report.failed_streams) == ({}, 2)
+    assert locks(things) == [("evil", 1), ("worse", 1)]
+    assert rows(things.connection, "select thing_id from read_models.moments order by 1") == [("good",), ("other",)]

@@ -1,0 +1,81 @@
+"""Shared drains, drains of a view and rebuilds, all at once and at random, while events come."""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds import drain as draining
+from millrace.resources.errors import LeaseLost, PartitionLeased
+from millrace.resources.event_store import EventStore
+from tests.long import seeds
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill, things
+from tests.support.building.shared_drains import TOGETHER, positions, share
+from tests.support.factories import Connect, start
+from tests.support.patience import patience, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+
+def reached(store: EventStore) -> int:
+    return sum(positions(store.connection, model.view) for model in TOGETHER)
+
+
+# the same seed would give the same events, which are stored already
+@pytest.mark.parametrize("seed", seeds(2))
+def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_leave_what_one_alone_builds(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
+    fill(things, 100, seed)
+    share(dsn, spark)
+    writer = EventStore(connect())
+    done = threading.Event()
+
+    def again_and_again(work: Callable[[int], object]) -> Callable[[], int]:
+        def run() -> int:
+            times = 0
+            while not done.is_set():
+                times += 1
+                work(times)
+            return times
+
+        return run
+
+    def rebuild(times: int) -> None:
+        model = TOGETHER[(seed + times) % len(TOGETHER)]
+        with (
+            suppress(PartitionLeased, LeaseLost),
+            Consumer.open(dsn, model, lambda: spark, "rebuilding") as consumer,
+        ):
+            consumer.rebuild(partition, wait_s=1)
+
+    partition = busiest(things)
+    dice = random.Random(seed)
+    works: list[Callable[[int], object]] = [
+        lambda _: share(dsn, spark, TOGETHER, "A"),
+        lambda _: share(dsn, spark, TOGETHER, "B"),
+        lambda times: drain(dsn, spark, TOGETHER[times % len(TOGETHER)], "own"),
+        rebuild,
+    ]
+    running = [start(again_and_again(work)) for work in works]
+    for number in range(12):
+        before = reached(writer)
+        fill(writer, dice.randrange(1, 40), (seed + 1) * 100 + number)
+        wait_until(lambda before=before: reached(writer) > before, "somebody consumes")  # type: ignore[misc]
+    done.set()
+    assert all(one.result(patience()) >= 1 for one in running)
+    share(dsn, spark)
+    assert_equals_a_clean_run(things, *TOGETHER)

@@ -1,0 +1,129 @@
+"""Drains that are killed at every step and at random, with every kind of model: nothing is lost, nothing is doubled."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore, RecordedEvent
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
+    Everything,
+    all_events,
+    assert_equals_a_clean_run,
+    close,
+    drain,
+    fill,
+    held,
+    later,
+    machines,
+    observer,
+    rows_of,
+    things,
+)
+from tests.support.building.killed_drains import (
+    consumed,
+    kill_at,
+    lease_taken,
+    merged_but_not_committed,
+    rows_staged,
+    sharing_victim,
+    some_commits,
+    victim,
+)
+from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
+from tests.support.building.shared_drains import TOGETHER, share
+from tests.support.factories import Connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["observer", "things"]
+
+Step = Callable[[psycopg.Connection], bool]
+MODELS: list[tuple[ReadModel, Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]]] = [
+    (Everything, expected_everything),
+    (machines, expected_machines),
+    (cast("ReadModel", models.uses), expected_uses),
+]
+NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
+STEPS = (lease_taken, rows_staged, merged_but_not_committed, some_commits)
+
+
+@pytest.mark.usefixtures("spark_remote")
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("model", "expected"), MODELS, ids=lambda each: getattr(each, "name", ""))
+def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clean_run(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    model: ReadModel,
+    expected: Callable[[list[RecordedEvent]], list[tuple[Any, ...]]],
+    step: Step,
+) -> None:
+    fill(things, 200)
+    ensure_version(things.connection, model)
+    mode = "share" if step is merged_but_not_committed else "access share"
+    with (
+        held(connect(), f"lock table read_models.{model.state_table} in {mode} mode"),
+        victim(dsn, batch_events=40, model=NAMES[model.name]) as process,
+    ):
+        kill_at(process, connect(), step)
+    assert consumed(things.connection) < 200
+    drain(later(dsn), spark, model)
+    assert close(rows_of(things.connection, model)) == close(expected(all_events(things)))
+    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
+
+
+@pytest.mark.usefixtures("spark_remote")
+@pytest.mark.parametrize("step", [lease_taken, some_commits])
+def test_after_a_kill_of_a_shared_drain_every_view_is_as_if_it_had_not_been(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, step: Step
+) -> None:
+    fill(things, 200)
+    with sharing_victim(dsn, 40) as process:
+        kill_at(process, observer, step)
+    assert consumed(observer) < 200 * len(TOGETHER)
+    share(later(dsn), spark)
+    assert_equals_a_clean_run(things, *TOGETHER)
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_kills_of_a_drain_at_random_points_while_events_are_appended_leave_no_trace(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+) -> None:
+    dice = random.Random(20260)
+    fill(things, 100, seed=0)
+    ensure_version(things.connection, Everything)
+    for seed in (1, 2):
+        goal, stage = consumed(observer) + dice.randrange(1, 80), dice.choice([lease_taken, rows_staged])
+        with victim(dsn, batch_events=dice.randrange(20, 50)) as process:
+            fill(things, 60, seed)
+            kill_at(
+                process,
+                observer,
+                lambda seen, goal=goal, stage=stage: consumed(seen) >= goal and stage(seen),  # type: ignore[misc]
+            )
+        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
+    drain(dsn, spark)
+    assert_equals_a_clean_run(things)
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_kills_of_a_shared_drain_at_random_points_while_events_are_appended_leave_no_trace(
+    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+) -> None:
+    dice = random.Random(7)
+    for seed in range(3):
+        fill(things, 100, seed)
+        goal = consumed(observer) + dice.randrange(1, 100 * len(TOGETHER))
+        with sharing_victim(dsn, dice.randrange(10, 60)) as process:
+            kill_at(process, observer, lambda seen, goal=goal: consumed(seen) >= goal)  # type: ignore[misc]
+        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
+    share(dsn, spark)
+    assert_equals_a_clean_run(things, *TOGETHER)

@@ -1,0 +1,107 @@
+"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way.
+
+Belongs here: what each kind of column and a fold make of events. Not here: models; assertions.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import date, datetime
+from decimal import Decimal, localcontext
+from typing import Any
+
+from millrace import Event, State
+from millrace.resources.event_store import RecordedEvent
+from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.fold import Fold
+
+Rows = list[tuple[Any, ...]]
+Rank = Callable[[Any], Any]
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "string": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+    "bigint": int,
+    "int": int,
+    "decimal": lambda value: Decimal(str(value)),
+    "double": float,
+    "boolean": bool,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+}
+
+# by kind of column: from values, in the order of their events, and how they are compared, to its value
+VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
+    "count": lambda values, _: len(values),
+    "sum": lambda values, _: sum(values),
+    "avg": lambda values, _: sum(values, Decimal(0)) / len(values) if values else None,
+    "min": lambda values, rank: min(values, key=rank, default=None),
+    "max": lambda values, rank: max(values, key=rank, default=None),
+    "first": lambda values, _: values[0] if values else None,
+    "last": lambda values, _: values[-1] if values else None,
+    "any": lambda values, _: any(values),
+    "all": lambda values, _: all(values),
+    "set_union": lambda values, rank: sorted(set(values), key=rank),
+}
+
+
+def expected_rows(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
+    """Compute the rows of a model of columns or of a fold; keys first, as its view has them."""
+    taken = [
+        event
+        for event in sorted(events, key=lambda event: event.offset)
+        if (model.deciders is None or event.decider in model.deciders)
+        and (model.events is None or event.event in model.events)
+    ]
+    # sums of as many digits as Postgres has
+    with localcontext(prec=80):
+        return _fold(model, taken) if isinstance(model, Fold) else _columns(model, taken)
+
+
+def _columns(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
+    groups: dict[tuple[Any, ...], list[RecordedEvent]] = {}
+    for event in events:
+        key = tuple(_read(event, column.source, column.type) for column in model.keys.values())
+        if None not in key:
+            groups.setdefault(key, []).append(event)
+    return [
+        (*key, *(_value(column, own) for column in model.columns.values()))
+        for key, own in groups.items()
+        if own[-1].event not in model.deletes
+    ]
+
+
+def _fold(model: Fold, events: Iterable[RecordedEvent]) -> Rows:
+    states: dict[str, State | None] = {}
+    for e in events:
+        seen = Event(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
+        states[e.decider_id] = model.function(states.get(e.decider_id), seen)
+    return [
+        (key, *(None if state.get(name) is None else _typed(state[name], type_) for name, type_ in model.types.items()))
+        for key, state in states.items()
+        if state is not None
+    ]
+
+
+def _read(event: RecordedEvent, source: str, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
+    if not source.startswith("data."):
+        return getattr(event, source)
+    value = event.data
+    for name in source.split(".")[1:]:
+        value = value.get(name) if isinstance(value, dict) else None
+    return None if value is None else _typed(value, type_)
+
+
+def _typed(value: Any, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
+    return READ[type_.partition("(")[0]](value)
+
+
+def _value(column: Column | KeyColumn, own: list[RecordedEvent]) -> Any:  # noqa: ANN401 - whatever the column holds
+    assert isinstance(column, Column)
+    counted = [event for event in own if column.events is None or event.event in column.events]
+    if column.source is None:
+        return len(counted)
+    read = (_read(event, column.source, column.type) for event in counted)
+    values = [value for value in read if value is not None]
+    # texts are in the order of their bytes
+    rank: Rank = str.encode if column.type == "string" else lambda value: value
+    return VALUES[column.kind](values, rank)

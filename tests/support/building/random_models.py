@@ -1,0 +1,122 @@
+"""Random read models of columns, and events with values of every type that their columns read exactly.
+
+Belongs here: what is chosen at random. Not here: the rows that must come out (`oracle`).
+"""
+
+import random
+from uuid import UUID
+
+import psycopg
+
+from millrace import (
+    all_,
+    any_,
+    avg,
+    count,
+    field,
+    first,
+    last,
+    max_,
+    min_,
+    set_union,
+    stream_id,
+    sum_,
+)
+from millrace.resources.event_store import NewEvent
+from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building.read_models import DECIDER, EVENTS
+
+OTHER = "widget"
+# a field of data: its type, and values that the type holds exactly
+FIELDS: dict[str, tuple[str, list[object]]] = {
+    "text": ("string", ["a", "B", "ä", "", "\U0001f600", "a'b\"c\\", "{1,2}", "null", "10", "9"]),
+    "units": ("bigint", [0, -5, 2**40, -(2**62), 7]),
+    "small": ("int", [0, 1, -(2**31), 2**31 - 1]),
+    "worth": ("decimal(18,2)", [0, -12.34, 99999.99, 5]),
+    "exactly": ("decimal(38,18)", ["0.000000000000000001", "12345678901234567890.5"]),
+    "ratio": ("double", [0.1, -1e300, 5, 1e-300]),
+    "good": ("boolean", [True, False]),
+    "day": ("date", ["2024-02-29", "0001-01-01", "9999-12-31"]),
+    "moment": ("timestamp", ["2024-02-29T12:00:00.000001Z", "1969-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]),
+    "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
+}
+KEYS: dict[str, KeyColumn] = {
+    "by_stream": stream_id(),
+    "by_text": field("data.text"),
+    "by_units": field("data.units", type="bigint"),
+    "by_worth": field("data.worth", type="decimal(18,2)"),
+    "by_good": field("data.good", type="boolean"),
+    "by_day": field("data.day", type="date"),
+    "by_moment": field("data.moment", type="timestamp"),
+    "by_event": field("event"),
+    "by_created": field("created_at"),
+    "by_final": field("final"),
+}
+
+
+def random_column(dice: random.Random) -> Column:
+    """Return a column of any kind, over a field that it takes."""
+    only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
+    name = dice.choice([*FIELDS])
+    type_, source = FIELDS[name][0], f"data.{name}"
+    kinds = [
+        lambda: count(events=only),
+        lambda: count(source, events=only),
+        lambda: first(source, type=type_, events=only),
+        lambda: last(source, type=type_, events=only),
+        lambda: last("event", events=only),
+        lambda: max_("created_at", events=only),
+        lambda: min_("offset", events=only),
+        lambda: last("decider_id", events=only),
+        lambda: any_("final", events=only),
+        lambda: last("event_version", events=only),
+    ]
+    if type_ != "boolean":
+        kinds += [lambda: min_(source, type=type_, events=only), lambda: max_(source, type=type_, events=only)]
+    if type_ != "double":
+        kinds += [lambda: set_union(source, type=type_, events=only)]
+    if name in ("small", "worth", "exactly"):
+        exact = "bigint" if type_ == "int" else type_
+        kinds += [lambda: sum_(source, type=exact, events=only), lambda: avg(source, type=exact, events=only)]
+    if type_ == "boolean":
+        kinds += [lambda: any_(source, events=only), lambda: all_(source, events=only)]
+    return dice.choice(kinds)()
+
+
+def random_model(dice: random.Random, number: int) -> ReadModel:
+    keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
+    name = f"model_{number}"
+    return ReadModel(
+        name=name,
+        view=name,
+        description="Some rows.",
+        keys={key: KEYS[key] for key in keys},
+        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
+        deciders=dice.choice([None, (DECIDER,), (DECIDER, OTHER)]),
+        events=dice.choice([None, None, ("made", "used")]),
+        deletes=dice.choice([(), (), ("used",)]),
+    )
+
+
+def random_events(dice: random.Random, number: int) -> list[NewEvent]:
+    return [
+        NewEvent(
+            dice.choice([DECIDER, DECIDER, OTHER]),
+            f"id-{dice.randrange(15)}",
+            dice.choice(EVENTS),
+            UUID(int=dice.getrandbits(128)),
+            {
+                name: None if dice.random() < 0.1 else dice.choice(values)
+                for name, (_, values) in FIELDS.items()
+                if dice.random() < 0.8
+            },
+            UUID(int=dice.getrandbits(128)),
+        )
+        for _ in range(number)
+    ]
+
+
+def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
+    """Return the stored rows as texts."""
+    return connection.execute(f"select s::text from read_models.{model.state_table} s order by 1".encode()).fetchall()
