@@ -12,22 +12,21 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
 
 import psycopg
 
-from millrace import all_, any_, avg, count, field, first, last, max_, min_, read_model, set_union, stream_id, sum_
+from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
 from tests.support.building.event_log_reads import append_json
+from tests.support.building.random_models import OTHER, random_documents, random_model, state
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
-from tests.support.building.shared_drains import TOGETHER, state, why_away
+from tests.support.building.shared_drains import TOGETHER, why_away
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ TYPES = {
 ODD_KEYS = ["id", "ID", "a`b", 'q"q', "it's", "back\\slash", "ключ", "with space"]
 LONG_KEY = "a name that nobody would call short, and that goes on and on " * 2
 
-ODD, REFUSED_BY, OTHER = "odd value", "refused value", "widget"
+ODD, REFUSED_BY = "odd value", "refused value"
 
 Values = read_model(view="values_of_types", deciders=[ODD], key=["value_id"])(
     type(
@@ -126,94 +125,6 @@ LOW = {"int": 1, "bigint": 1, "money": "0.5", "tiny": "0.1", "double": 0.5, "boo
 LOW |= {"date": "2024-01-01", "timestamp": "2024-01-01"}
 EXACT = ["0.100000000000000000000000000000000001", "0.200000000000000000000000000000000002"]
 
-# Fields of random documents: each one's type, and values that the type holds exactly.
-FIELDS: dict[str, tuple[str, list[object]]] = {
-    "text": ("string", ["a", "B", "ä", "", "\U0001f600", "a'b\"c\\", "{1,2}", "null", "10", "9"]),
-    "units": ("bigint", [0, -5, 2**40, -(2**62), 7]),
-    "small": ("int", [0, 1, -(2**31), 2**31 - 1]),
-    "worth": (MONEY, [0, -12.34, 99999.99, 5]),
-    "exactly": ("decimal(38,18)", ["0.000000000000000001", "12345678901234567890.5"]),
-    "ratio": ("double", [0.1, -1e300, 5, 1e-300]),
-    "good": ("boolean", [True, False]),
-    "day": ("date", ["2024-02-29", "0001-01-01", "9999-12-31"]),
-    "moment": ("timestamp", ["2024-02-29T12:00:00.000001Z", "1969-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]),
-    "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
-}
-KEYS: dict[str, KeyColumn] = {
-    "by_stream": stream_id(),
-    "by_text": field("data.text"),
-    "by_units": field("data.units", type="bigint"),
-    "by_worth": field("data.worth", type=MONEY),
-    "by_good": field("data.good", type="boolean"),
-    "by_day": field("data.day", type="date"),
-    "by_moment": field("data.moment", type="timestamp"),
-    "by_event": field("event"),
-    "by_created": field("created_at"),
-    "by_final": field("final"),
-}
-
-
-def random_column(dice: random.Random) -> Column:
-    """Return a column of any kind, over a field that it takes."""
-    only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
-    name = dice.choice([*FIELDS])
-    type_, source = FIELDS[name][0], f"data.{name}"
-    kinds = [
-        lambda: count(events=only),
-        lambda: count(source, events=only),
-        lambda: first(source, type=type_, events=only),
-        lambda: last(source, type=type_, events=only),
-        lambda: last("event", events=only),
-        lambda: max_("created_at", events=only),
-        lambda: min_("offset", events=only),
-        lambda: last("decider_id", events=only),
-        lambda: any_("final", events=only),
-        lambda: last("version", events=only),
-    ]
-    if type_ != "boolean":
-        kinds += [lambda: min_(source, type=type_, events=only), lambda: max_(source, type=type_, events=only)]
-    if type_ != "double":
-        kinds += [lambda: set_union(source, type=type_, events=only)]
-    if name in ("small", "worth", "exactly"):
-        exact = "bigint" if type_ == "int" else type_
-        kinds += [lambda: sum_(source, type=exact, events=only), lambda: avg(source, type=exact, events=only)]
-    if type_ == "boolean":
-        kinds += [lambda: any_(source, events=only), lambda: all_(source, events=only)]
-    return dice.choice(kinds)()
-
-
-def random_model(dice: random.Random, number: int) -> ReadModel:
-    name = f"model_{number}"
-    return ReadModel(
-        name=name,
-        view=name,
-        description="Some rows.",
-        keys={key: KEYS[key] for key in dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))},
-        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
-        deciders=dice.choice([(OTHER,), (DECIDER, OTHER)]),
-        events=dice.choice([None, None, ("made", "used")]),
-        deletes=dice.choice([(), (), ("used",)]),
-    )
-
-
-def random_documents(dice: random.Random, number: int) -> list[NewEvent]:
-    """Make events of the other decider, with any of the fields."""
-    return [
-        NewEvent(
-            OTHER,
-            f"id-{dice.randrange(15)}",
-            dice.choice(EVENTS),
-            UUID(int=dice.getrandbits(128)),
-            {
-                name: None if dice.random() < 0.1 else dice.choice(values)
-                for name, (_, values) in FIELDS.items()
-                if dice.random() < 0.8
-            },
-            UUID(int=dice.getrandbits(128)),
-        )
-        for _ in range(number)
-    ]
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -254,7 +165,8 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     for decider in (DECIDER, OTHER, ODD, REFUSED_BY):
         for event in EVENTS:
             store.register_decider_event(decider, event, f"it was {event}")
-    every = [*TOGETHER, Values, cast("ReadModel", models.uses), *(random_model(dice, number) for number in range(2))]
+    some = [random_model(dice, number, [(OTHER,), (DECIDER, OTHER)]) for number in range(2)]
+    every = [*TOGETHER, Values, cast("ReadModel", models.uses), *some]
     # beside those that share rounds
     alone = {model.name: replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone") for model in every}
     rows: dict[str, dict[str, Rows]] = {door: {} for door in DOORS}
@@ -266,7 +178,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     with SharedDrain(dsn, every, lambda: spark, "rounds") as shared:
         for part, number in enumerate((1, dice.randint(41, 60), dice.randint(1, 60))):
             store.append_events(random_events(dice, number))
-            store.append_events(random_documents(dice, 2 * number))
+            store.append_events(random_documents(dice, 2 * number, [OTHER]))
             append_json(store, ODD, odd_values(part))
             shared.run(budget_s=patience(), idle_s=0)
             for name in DOORS["drain"]:

@@ -4,6 +4,7 @@ Belongs here: what is chosen at random. Not here: the rows that must come out (`
 """
 
 import random
+from collections.abc import Sequence
 from uuid import UUID
 
 import psycopg
@@ -84,7 +85,12 @@ def random_column(dice: random.Random) -> Column:
     return dice.choice(kinds)()
 
 
-def random_model(dice: random.Random, number: int) -> ReadModel:
+def random_model(
+    dice: random.Random,
+    number: int,
+    deciders: Sequence[tuple[str, ...] | None] = (None, (DECIDER,), (DECIDER, OTHER)),
+) -> ReadModel:
+    """Return a model of random columns and keys, of the events of one of these sets of deciders."""
     keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
     name = f"model_{number}"
     return ReadModel(
@@ -93,16 +99,19 @@ def random_model(dice: random.Random, number: int) -> ReadModel:
         description="Some rows.",
         keys={key: KEYS[key] for key in keys},
         columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
-        deciders=dice.choice([None, (DECIDER,), (DECIDER, OTHER)]),
+        deciders=dice.choice(deciders),
         events=dice.choice([None, None, ("made", "used")]),
         deletes=dice.choice([(), (), ("used",)]),
     )
 
 
-def random_events(dice: random.Random, number: int) -> list[NewEvent]:
+def random_documents(
+    dice: random.Random, number: int, deciders: Sequence[str] = (DECIDER, DECIDER, OTHER)
+) -> list[NewEvent]:
+    """Return events of these deciders, with any of the fields."""
     return [
         NewEvent(
-            dice.choice([DECIDER, DECIDER, OTHER]),
+            dice.choice(deciders),
             f"id-{dice.randrange(15)}",
             dice.choice(EVENTS),
             UUID(int=dice.getrandbits(128)),

@@ -9,7 +9,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
 from tests.support.building.drains import assert_equals_a_clean_run, machines, things
-from tests.support.building.random_models import OTHER, random_events, random_model, state
+from tests.support.building.random_models import OTHER, random_documents, random_model
 from tests.support.building.read_models import EVENTS
 from tests.support.building.shared_drains import why_away
 from tests.support.patience import patience
@@ -17,7 +17,7 @@ from tests.support.patience import patience
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OTHER", "random_events", "random_model", "state", "things"]
+__all__ = ["things"]
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -30,7 +30,7 @@ def test_forty_random_models_in_one_drain_hold_what_python_makes_of_the_events(
     together = [*(random_model(dice, number) for number in range(40)), machines]
     with SharedDrain(dsn, together, lambda: spark, "rounds") as shared:
         for number in (1, 40, 150):
-            things.append_events(random_events(dice, number))
+            things.append_events(random_documents(dice, number))
             shared.run(budget_s=patience(), idle_s=0)
         away = {view: why for view, why in why_away(shared).items() if why is not None}
     # a sum of these values may have more digits than a decimal
