@@ -119,7 +119,7 @@ def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.Lo
         captured.source.run("insert into items values (3, 'after')")
         wait_until(lambda: len(did(captured)) == 3, "it went on")
     assert did(captured)[1:] == [("inserted", "[2]"), ("inserted", "[3]")]
-    assert [record.levelno for record in caplog.records if "public.items" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "public.items" in record.getMessage()] == [logging.WARNING]
 
 
 def test_a_follower_stops_a_table_that_keeps_another_name_and_captures_the_others(captured: Captured) -> None:
