@@ -82,9 +82,9 @@ class CpuSeconds:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add up, in the process that prints."""
-        folder = report.nodeid.partition("::")[0].rpartition("/")[0]
+        folder = report.nodeid.partition("::")[0].split("/")[:-1]
         used = dict(report.user_properties).get(_PROPERTY)
-        self.by_folder["/".join(folder.split("/")[:2])] += float(str(used or 0))
+        self.by_folder["/".join(folder[: 3 if "processes" in folder else 2])] += float(str(used or 0))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell what the shared servers have used."""
