@@ -96,6 +96,8 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
             # tests kill processes, not the machine; each database that comes and goes would wait for the disk
             admin.execute("alter system set fsync = off")
             admin.execute("alter system set max_prepared_transactions = 50")
+            # its statistics come at any moment, and no store would be as the template was
+            admin.execute("alter system set autovacuum = off")
         server.stop()
         server.start()
         yield server

@@ -28,7 +28,13 @@ READ = [
     if {block.language for block in blocks} & EXECUTED
 ]
 # blocks of text that show what a folder, or a function, looks like
-SHOWN = {("README.md", "Layout"), ("docs/contributing.md", "Layout"), ("docs/your_own_repository.md", "The repository")}
+SHOWN = {
+    ("README.md", "Layout"),
+    ("docs/contributing.md", "Layout"),
+    ("docs/your_own_repository.md", "The repository"),
+    # it installs packages: `processes/test_wheel.py` does
+    ("docs/your_own_repository.md", "Install Millrace for it"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,26 @@ def test_its_command_line_makes_a_store(installed: Installed, postgres: Embedded
     assert "Views" in installed.run("millrace", "status", env={"MILLRACE_DSN": dsn})
 
 
+def test_a_new_repository_is_installed_with_the_millrace_that_made_it(
+    installed: Installed, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    if not pytestconfig.getoption("full_install"):
+        pytest.skip("it installs packages: --full-install")
+    installed.run("millrace", "new", tmp_path / "our_platform")
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        installed.home / "bin" / "python",
+        "install",
+        "--dry-run",
+    ]
+    done = subprocess.run([*pip, tmp_path / "our_platform"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Would install our_platform" in done.stdout
+
+
 OWN = {
     "assets/__init__.py": 'OURS = "our own assets"\n',
     "resources/__init__.py": 'OURS = "our own resources"\n',

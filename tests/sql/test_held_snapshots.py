@@ -7,7 +7,6 @@ from typing import LiteralString
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, pump, rows, set_clock, value
@@ -62,18 +61,9 @@ def behind_the_last_second(store: EventStore) -> None:
     )
 
 
-def analyze_nothing_by_itself(connection: psycopg.Connection) -> None:
-    """Keep autovacuum away: after its statistics a call is planned anew, which reads pages of the catalog."""
-    for (table,) in rows(connection, "select tablename from pg_tables where schemaname = 'event_store'"):
-        connection.execute(
-            sql.SQL("alter table event_store.{} set (autovacuum_enabled = off)").format(sql.Identifier(table))
-        )
-
-
 @pytest.fixture
 def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
     """Yield a store with a view of each mode, beside a held snapshot."""
-    analyze_nothing_by_itself(orders.connection)
     orders.register_view("rows", "-infinity")
     orders.register_view("bulk", "-infinity", mode="bulk")
     orders.connection.execute("select event_store.register_producer('p')")

@@ -4,11 +4,13 @@ Belongs here: where it goes and what it is called; what is in it lies in `templa
 found (`millrace.assets.declarations`).
 """
 
+import json
 import keyword
 import re
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -62,7 +64,22 @@ def _texts(package: str) -> Iterator[tuple[Path, str]]:
     for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         path = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX))
         parts = [{"package": package, "gitignore": ".gitignore"}.get(part, part) for part in path.parts]
-        yield Path(*parts), Template(source.read_text()).substitute(package=package)
+        yield Path(*parts), Template(source.read_text()).substitute(package=package, millrace=_requirement())
+
+
+def _requirement() -> str:
+    """Return the requirement that installs this Millrace again, from where this one was installed.
+
+    A name alone would install another project: the public index has a package of this name that is not ours. The file
+    is that of https://packaging.python.org/specifications/direct-url.
+    """
+    found = distribution("millrace")
+    origin = json.loads(found.read_text("direct_url.json") or "null")
+    if origin is None:
+        return f"millrace=={found.version}"
+    if commit := origin.get("vcs_info"):
+        return f"millrace @ {commit['vcs']}+{origin['url']}@{commit['commit_id']}"
+    return f"millrace @ {origin['url']}"
 
 
 def _is_begun(folder: Path, texts: dict[Path, str]) -> bool:

@@ -1,6 +1,8 @@
 """`millrace new`: what it refuses and what it makes. That the repository works is in `processes/test_wheel.py`."""
 
 import ast
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,32 @@ def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tm
     with pytest.raises(MillraceError, match="is not an empty folder"):
         make_repository(folder)
     assert begun.read_text() == "# Mine\n"
+
+
+COMMIT = {"vcs": "git", "commit_id": "4f6c1e2"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        ({"url": "file:///opt/millrace", "dir_info": {"editable": True}}, "millrace @ file:///opt/millrace"),
+        ({"url": "file:///opt/millrace.whl", "archive_info": {}}, "millrace @ file:///opt/millrace.whl"),
+        ({"url": "https://git.ours/millrace", "vcs_info": COMMIT}, "millrace @ git+https://git.ours/millrace@4f6c1e2"),
+        (None, "millrace==7"),
+    ],
+)
+def test_the_repository_requires_the_millrace_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, requirement: str
+) -> None:
+    installed = tmp_path / "millrace-7.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: millrace\nVersion: 7\n")
+    if origin is not None:
+        (installed / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(tmp_path)
+    make_repository(tmp_path / "new_platform")
+    project = tomllib.loads((tmp_path / "new_platform" / "pyproject.toml").read_text())
+    assert project["project"]["dependencies"] == [requirement, "psycopg"]
 
 
 def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,30 +1,182 @@
-"""What does not end, in a rebuild and in a Spark of a process of our own: it is cancelled, and its process ends."""
+"""Work without end: a function, a lock that Spark's task waits for, a server that does not answer.
+
+No view waits for it longer than a bound, and the process that it runs in ends. Each test waits until that bound.
+"""
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
+from millrace.resources.read_models import fold_task
 from millrace.resources.settings import PROJECT
-from tests.support.building.drains import thing, things
-from tests.support.building.hanging import Hanging, all_over, hang_at
-from tests.support.building.shared_drains import FEW, positions
-from tests.support.factories import rows
-from tests.support.patience import patience
+from millrace.resources.spark import bounded, spark_session
+from tests.support.building.drains import (
+    Counted,
+    assert_equals_a_clean_run,
+    fill,
+    observer,
+    thing,
+    things,
+    wait_blocked_in,
+)
+from tests.support.building.hanging import Hanging, all_over, hang_at, processes
+from tests.support.building.relay import Relay
+from tests.support.building.shared_drains import FEW, positions, share, why_away
+from tests.support.factories import Connect, rows, start
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["things"]
+__all__ = ["observer", "things"]
 
-LIMITS = Limits(build_s=15)
+Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
+WELL = [Counted, Other, Third]
+ALL_WELL: dict[str, str | None] = {model.view: None for model in WELL}
+NOT_ENDED = r"Spark had not ended after [\d.]+ s"
+
+
+def soon() -> Limits:
+    """Return limits many times as long as a round of these models takes by itself, however busy the machine."""
+    return Limits(round_s=patience() / 12, build_s=patience() / 12)
+
+
+@pytest.fixture
+def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
+    """Build once what all tests build: the first time takes longer than the bounds of these tests."""
+    fill(things, 40)
+    share(dsn, spark, [*WELL, Hanging])
+    return things
+
+
+def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_its_event(
+    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
+    with SharedDrain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
+        shared.run(budget_s=patience(), idle_s=0)
+        away = why_away(shared)
+        assert "failed at thing 'endless', offset 41" in (why := away.pop("hanging") or "")
+        assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
+        assert away == ALL_WELL
+        # it would be so again: a run of its own is over before it comes back
+        assert not shared.members[-1].may_join(next(iter(warm.poll_views(["hanging"]))))
+    assert len(processes(tmp_path / "told")) == 1
+    assert positions(warm.connection, "hanging") == 40
+    assert_equals_a_clean_run(warm, *WELL)
+
+
+def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_the_others_go_on(
+    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    warm.append_events([hang_at(told, stubborn=True)])
+    with SharedDrain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
+        shared.run(budget_s=patience(), idle_s=0)
+        away = why_away(shared)
+        assert re.fullmatch(NOT_ENDED, away.pop("hanging") or "")
+        assert away == ALL_WELL
+    # with the others, and alone
+    assert len(processes(told)) == 2
+    all_over(told)
+    assert warm.owned_leases("rounds") == {}
+    assert_equals_a_clean_run(warm, *WELL)
+
+
+def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does_not_return_from(
+    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold_task, "CALL_S", 1.0)
+    told = tmp_path / "told"
+    warm.append_events([hang_at(told, stubborn=False), thing("endless"), thing("other")])
+    with Consumer.open(dsn, Hanging, lambda: spark, "own") as consumer:
+        report = consumer.drain(budget_s=patience(), idle_s=0)
+    assert (report.failed_streams, report.failed) == (1, {})
+    ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
+    assert stream == "endless"
+    assert "TimeoutError: the function had not returned after 1 s" in error
+    assert rows(warm.connection, "select seen from read_models.hanging where thing_id = 'other'") == [(1,)]
+    assert positions(warm.connection, "hanging") == 43
+
+
+def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition_and_no_other(
+    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
+    with (
+        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
+        pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
+    ):
+        consumer.drain(budget_s=patience(), idle_s=0)
+    assert "1 log partition(s)" in str(failed.value)
+    assert len(processes(told)) == 2
+    all_over(told)
+    assert len([lag for lag in warm.view_lag("hanging") if lag.lag]) == 1
+    assert rows(warm.connection, "select count(*) from event_store.stream_locks") == [(0,)]
+
+
+def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
+    warm: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+) -> None:
+    fill(warm, 40, seed=2)
+    holder = connect(autocommit=False)
+    locked: list[int] = []
+
+    def spark_while_events_are_locked() -> "SparkSession":
+        # between the claim and the read, once: another plan asks again
+        if not locked:
+            locked.append(1)
+            holder.execute("lock table event_store.events in access exclusive mode")
+        return spark
+
+    with SharedDrain(dsn, WELL, spark_while_events_are_locked, "rounds", limits=soon()) as shared:
+        running = start(lambda: shared.run(budget_s=3 * patience(), idle_s=0))
+        wait_blocked_in(observer, "event_store.event_log s where")
+        # two were tried alone, and the third was not
+        wait_until(lambda: shared._failures, "the round is given up")
+        holder.rollback()
+        running.result(2 * patience())
+        assert why_away(shared) == ALL_WELL
+    assert warm.owned_leases("rounds") == {}
+    assert_equals_a_clean_run(warm, *WELL)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leases_back(
+    warm: EventStore,
+    dsn: str,
+    spark_remote: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+    relay = Relay(urlsplit(spark_remote).port or 0)
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
+    with spark_session() as session, SharedDrain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:
+        shared.run(budget_s=patience(), idle_s=0)
+        fill(warm, 40, seed=2)
+        relay.goes_on.clear()
+        with pytest.raises(Unreachable, match=f"{NOT_ENDED}, and does not answer"):
+            shared.run(budget_s=patience(), idle_s=0)
+        relay.cut()
+    assert warm.owned_leases("rounds") == {}
+    assert share(dsn, spark, WELL) == ALL_WELL
+    assert_equals_a_clean_run(warm, *WELL)
 
 
 def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
@@ -37,7 +189,7 @@ def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
         things.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
     )
     with (
-        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=LIMITS) as consumer,
+        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
         pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s"),
     ):
         consumer.rebuild(partition)
