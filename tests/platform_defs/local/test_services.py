@@ -57,7 +57,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     sys.modules.pop("served", None)
 
 
-OURS = ["sequence", "code", "daemon", "web"]
+OURS = ["sequence", "code", "web", "daemon"]
 
 
 def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
@@ -135,7 +135,7 @@ def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monk
     settings = Settings(home=tmp_path, dsn=dsn)
     endpoints = find_endpoints(settings, None)
     listed = services(settings, endpoints)
-    assert [service.name for service in listed] == ["sequence", "code", "daemon", "web"]
+    assert [service.name for service in listed] == ["sequence", "code", "web", "daemon"]
     assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
 
 
@@ -144,7 +144,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
-    platform = ["sequence", "code", "daemon", "web"]
+    platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
         settings = Settings(home=Path(home), dsn=None)
