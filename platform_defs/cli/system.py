@@ -78,6 +78,15 @@ def status_command(
             stop.wait(watch)
 
 
+@app.command("watch")
+def watch_command(service: Annotated[str, typer.Argument(help="Its name, as `millrace up` says it.")]) -> None:
+    """Run one service of `millrace up` by itself and watch it, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.local.watched import watch
+
+    with stop_on_signals() as stop:
+        watch(service, Settings(), stop, partial(Screen().print, markup=False, highlight=False, soft_wrap=True))
+
+
 @app.command("sequence")
 def sequence_command(
     metrics_port: Annotated[

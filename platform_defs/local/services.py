@@ -217,7 +217,8 @@ def _written(path: Path, text: str) -> bool:
         before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
         if not mark or seal.strip() != _digest(before):
             return False
-    fresh = path.with_name(f"{path.name}.new")
+    # of its own: several processes may prepare one home
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
     fresh.replace(path)
     return True

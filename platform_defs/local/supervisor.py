@@ -27,6 +27,8 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
+# the folder of a home below which each service has one that is supervised by itself
+WATCHED = "watched"
 # times in seconds
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
@@ -100,24 +102,24 @@ class Supervisor:
         self._children = [_Child(service, self.home) for service in services]
         self._told: list[ServiceState] = []
 
-    def start(self, report: Callable[[str], None] = lambda _: None) -> None:
+    def start(self, report: Callable[[str], None] = lambda _: None, stop: threading.Event | None = None) -> None:
         """End what a killed supervisor left here, then start each service when the one before is ready, or has failed.
 
-        One that failed is tried again by `poll`, while the others start.
+        One that failed is tried again by `poll`, while the others start. Once `stop` is set nobody is waited for.
 
         Raises:
             ServiceFailed: A program is not there; all are stopped again.
         """
         if ended := end_leftovers(self.home):
             report(f"Ended what the last run had left: {', '.join(ended)}.")
+        stop = stop or threading.Event()
         try:
             for child in self._children:
                 report(f"Starting {child.service.name} ...")
                 child.spawn()
-                while child.state == "starting" and child.restarts == 0:
+                while child.state == "starting" and child.restarts == 0 and not stop.wait(0.05):
                     for sentence in self.poll():
                         report(sentence)
-                    time.sleep(0.05)
         except BaseException:
             self.stop()
             raise
@@ -315,14 +317,15 @@ class _Child:
 
 
 def services_down(home: Path) -> list[ServiceState]:
-    """Return the services of the supervisor that runs in this home which are not ready; none if no supervisor runs."""
-    try:
-        told = json.loads(_states_file(home).read_text())
-        states = [ServiceState(**state) for state in told["services"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    """Return the services which are not ready of the supervisors that run in this home: of all, or of one each."""
+    down = []
+    for file in (_states_file(home), *home.glob(f"{WATCHED}/*/{_states_file(home).name}")):
         # nobody has written it, or another version of this code
-        return []
-    return [state for state in states if state.state != "ready"] if _known(told) else []
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(file.read_text())
+            states = [ServiceState(**state) for state in told["services"]]
+            down += [state for state in states if state.state != "ready" and _known(told)]
+    return down
 
 
 def said_of_service(state: ServiceState) -> str:

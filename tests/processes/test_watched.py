@@ -5,7 +5,7 @@ Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`).
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from millrace.platform_defs.local.supervisor import services_down
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import alive
-from tests.support.patience import wait_until
 from tests.support.running.deployment import Deployment, started, until
 
 OURS = ("spark", "sequence", "code", "web", "daemon", "simulate", "crm")
@@ -61,47 +59,45 @@ def home() -> Iterator[Path]:
 @pytest.mark.timeout(1800)
 def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path) -> None:
     with started(home) as platform:
-        wait_until_drained(platform)
-        for name in OURS:
-            leader = leaders(home)[name]
+        wait_until_drained(platform, ())
+        before = [services(home)[name] for name in OURS]
+        for leader in before:
             leader.kill()
-            wait_until(lambda: not alive(leader), f"{name} is dead")  # noqa: B023
-        # what holds the definitions, and its proxy lives
-        until(lambda: [*services_down(home)], lambda down: not down)
-        (child,) = [each for each in leaders(home)["code"].children() if "grpc" in each.cmdline()]
-        child.kill()
-        (postgres := server(home)).kill()
-        wait_until(lambda: not alive(postgres), "Postgres is dead")
-        wait_until(lambda: not alive(leaders(home).get("code", child)), "the code server is given up")
-        wait_until_drained(platform)
-        # as when a laptop sleeps: each process as it is just now, runs and all that they started
+        wait_until_drained(platform, before)
+        # what holds the definitions, while the proxy before it lives; and the server of the databases
+        code = services(home)["code"]
+        (child,) = [each for each in code.children() if "grpc" in each.cmdline()]
+        killed = [child, server(home)]
+        for process in killed:
+            process.kill()
+        wait_until_drained(platform, [*killed, code])
+        # as a laptop sleeps: each process as it is just now, with all that it started
         up = psutil.Process(platform.process.pid)
-        tree = [up, *up.children(recursive=True), server(home), *server(home).children()]
-        for process in tree:
-            pause(process)
-        for process in tree:
-            resume(process)
-        wait_until_drained(platform)
-        # and never resumed: each is ended
-        hung = [*leaders(home).values(), server(home)]
+        asleep = [up, *up.children(recursive=True), server(home), *server(home).children()]
+        for what in (signal.SIGSTOP, signal.SIGCONT):
+            for process in asleep:
+                send(process, what)
+        wait_until_drained(platform, ())
+        # and each one for good
+        hung = [*(services(home)[name] for name in OURS), server(home)]
         for process in hung:
-            pause(process)
-        for process in hung:
-            wait_until(lambda: not alive(process), f"{process} is ended")  # noqa: B023
-        wait_until_drained(platform)
+            send(process, signal.SIGSTOP)
+        wait_until_drained(platform, hung)
         for name in ("simulate", "crm"):
-            leaders(home)[name].suspend()
+            send(services(home)[name], signal.SIGSTOP)
         for model in MODELS:
             assert until(lambda: wrong_rows(platform, model), lambda wrong: wrong == []) == []  # noqa: B023
         platform.stop()
 
 
-def leaders(home: Path) -> dict[str, psutil.Process]:
-    """Return the first process of each service that runs."""
+def services(home: Path) -> dict[str, psutil.Process]:
+    """Return the process of each service that is ready."""
     found = {}
-    for record in (home / "run").glob("*.json"):
-        with suppress(OSError, ValueError, psutil.NoSuchProcess):
-            found[record.stem] = psutil.Process(json.loads(record.read_text())["pid"])
+    for state in json.loads((home / "services.json").read_text())["services"]:
+        # one that was ended just now is not known to be
+        with suppress(psutil.NoSuchProcess):
+            if state["state"] == "ready":
+                found[state["name"]] = psutil.Process(state["pid"])
     return found
 
 
@@ -111,9 +107,10 @@ def server(home: Path) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def wait_until_drained(platform: Deployment) -> None:
-    """Wait until all services are up, and an event that is appended from now on is in a read model."""
-    until(lambda: services_down(platform.home), lambda down: not down)
+def wait_until_drained(platform: Deployment, ended: Collection[psutil.Process]) -> None:
+    """Wait until these have ended, all services are up, and an event that is appended then is in a read model."""
+    until(lambda: [process for process in ended if alive(process)], lambda living: not living)
+    until(lambda: services(platform.home), lambda ready: set(ready) == set(OURS) and not {*ready.values()} & {*ended})
     newest = until(lambda: platform.rows("select max(created_at) from event_store.events")[0][0], bool)
     until(
         lambda: platform.rows("select max(placed_at) from read_models.orders")[0][0],
@@ -124,14 +121,6 @@ def wait_until_drained(platform: Deployment) -> None:
 def wrong_rows(platform: Deployment, model: str) -> list[tuple[Any, ...]]:
     shown, expected = f"select {COLUMNS[model]} from read_models.{model}", MODELS[model]
     return platform.rows(f"(({shown}) except all ({expected})) union all (({expected}) except all ({shown}))")
-
-
-def pause(process: psutil.Process) -> None:
-    send(process, signal.SIGSTOP)
-
-
-def resume(process: psutil.Process) -> None:
-    send(process, signal.SIGCONT)
 
 
 def send(process: psutil.Process, what: signal.Signals) -> None:
