@@ -48,6 +48,10 @@ def in_memory() -> Path | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     cpu_seconds.register(config)
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.option.basetemp is None:
+        # not the folder that all runs share: the next run would close it to the account that Postgres runs as
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder = tempfile.mkdtemp(prefix="millrace-tests-")
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
 
 
