@@ -218,6 +218,7 @@ set local check_function_bodies = off;
 \ir functions/log/waking/private/notifies_appends.sql
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
+\ir functions/private/caller_role.sql
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
@@ -326,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
+  (0, '00a9ffbb2825536651af408d781b13ba8aa3ef4c9e641af22d61711244adbbce'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
