@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '00a9ffbb2825536651af408d781b13ba8aa3ef4c9e641af22d61711244adbbce'),
+  (0, '0083ce04d922b093065dc4e174605ea98a52806fa8802080331808e2b5300fb5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
