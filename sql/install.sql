@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '0083ce04d922b093065dc4e174605ea98a52806fa8802080331808e2b5300fb5'),
+  (0, 'e8466b79a25ec3291951e45a511c18eeeca66e43306708c82ad2318fb451365f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
