@@ -218,6 +218,7 @@ set local check_function_bodies = off;
 \ir functions/log/waking/private/notifies_appends.sql
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
+\ir functions/private/bound_idle_transaction.sql
 \ir functions/private/caller_role.sql
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
@@ -277,7 +278,6 @@ set local check_function_bodies = off;
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
-\ir functions/rows/private/bound_idle_transaction.sql
 \ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e8466b79a25ec3291951e45a511c18eeeca66e43306708c82ad2318fb451365f'),
+  (0, 'd2671877352345392803e0cd938d0383b285bfd3b803c6ab7d5e838b88952240'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
