@@ -323,11 +323,12 @@ set local check_function_bodies = off;
 \ir functions/views/unregister_view.sql
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
+\ir functions/views/wanting_views.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd2671877352345392803e0cd938d0383b285bfd3b803c6ab7d5e838b88952240'),
+  (0, '15813e5cc9736496fc78d04fdaaf7dbe63696fbe9470b0a30e0468c6a01beb3d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

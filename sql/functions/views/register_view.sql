@@ -50,6 +50,8 @@ declare
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
     when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
+    -- each is compared with each kind of event, for all views at once
+    when greatest(cardinality(v_deciders), cardinality(v_events)) > 1000 then 'a filter names 1000 deciders and 1000 events at most'
     when v_max_attempts <= 0 then 'v_max_attempts must be at least 1'
     when v_version < 0 then 'v_version must be at least 0, or null'
     when to_regrole(quote_ident(v_owner)) is null and v_owner is not null then format('there is no role %I', v_owner)
