@@ -218,6 +218,8 @@ set local check_function_bodies = off;
 \ir functions/log/waking/private/notifies_appends.sql
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
+\ir functions/private/bound_idle_transaction.sql
+\ir functions/private/caller_role.sql
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
@@ -276,7 +278,6 @@ set local check_function_bodies = off;
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
-\ir functions/rows/private/bound_idle_transaction.sql
 \ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
@@ -322,11 +323,12 @@ set local check_function_bodies = off;
 \ir functions/views/unregister_view.sql
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
+\ir functions/views/wanting_views.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
+  (0, '15813e5cc9736496fc78d04fdaaf7dbe63696fbe9470b0a30e0468c6a01beb3d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

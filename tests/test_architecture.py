@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -294,6 +295,20 @@ def texts(tree: ast.AST) -> Iterator[str]:
                 yield child.value
             elif isinstance(child, ast.Constant) and isinstance(child.value, bytes):
                 yield child.value.decode(errors="replace")
+
+
+def test_a_command_in_a_message_takes_a_name_that_others_chose_as_a_shell_must_have_it() -> None:
+    # names of a-z, 0-9 and _
+    plain = {"model.name", "capture.name", "self.capture.name", "self._capture", "info.capture"}
+    unquoted = []
+    for module, tree in product().items():
+        for text in (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)):
+            for words, name in pairwise(text.values):
+                if isinstance(words, ast.Constant) and isinstance(name, ast.FormattedValue):
+                    said = ast.unparse(name.value)
+                    if re.search(r"millrace [a-z][a-z -]* $", str(words.value)) and said not in plain:
+                        unquoted += [f"{module}: {said}"] * (not said.startswith("shlex.quote("))
+    assert unquoted == []
 
 
 def test_no_error_is_classified_by_its_text() -> None:

@@ -70,6 +70,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
     ViewPoll,
+    WantingView,
 )
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, GROWTH, IDLE, LAST_PAUSE_S, InStream, Seen, never_seen
 
@@ -181,6 +182,10 @@ class AsyncRounds(AsyncSqlFunctions):
         return await self._all(
             ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
         )
+
+    async def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
+        """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
+        return await self._all(WantingView, "select * from event_store.wanting_views(%s::bigint[])", (list(known),))
 
     async def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None

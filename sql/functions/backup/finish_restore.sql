@@ -189,8 +189,8 @@ begin
 
   foreach _table in array event_store_private.restore_tables() loop
     -- not from whose it is: that would take the right from the store's own functions
-    if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then
-      execute format('revoke insert on %s from %I', _table, session_user);
+    if not pg_has_role(event_store_private.caller_role(), (select relowner from pg_class where oid = _table), 'usage') then
+      execute format('revoke insert on %s from %I', _table, event_store_private.caller_role());
     end if;
   end loop;
   return _events;
