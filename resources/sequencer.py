@@ -18,6 +18,7 @@ from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_
 
 from millrace.resources.errors import UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 
@@ -64,7 +65,7 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
+    with connect(dsn) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
         rounds = _Rounds(connection)
         pause = SHORTEST_PAUSE_S
         while not stop.is_set():

@@ -96,6 +96,15 @@ SQL = {
     "testing_servers": "makes databases",
     "examples.*": "what users write",
 }
+# what opens sessions by itself, and why its texts and times are right
+OPENING = {
+    "resources.event_store.connecting": "the place",
+    "resources.event_log_source.log": "reads numbers, in a folder that stands alone",
+    "resources.capture.source.*": "the source's sessions have settings of their own",
+    "resources.postgres.*": "makes databases and logins, and asks for versions",
+    "testing_servers": "makes databases",
+    "examples.*": "what users write",
+}
 STATEMENT = re.compile(
     r"\s*(select\s|insert into |update \S+\s+set |delete from |create (or replace )?(unlogged |temp )?(table|schema|index|view|function)"
     r"|alter (table|view|system)|drop (table|schema|function|view)|grant \w+ on|truncate |lock table|comment on |copy )"
@@ -247,6 +256,18 @@ def test_of_resources_two_modules_know_dagster() -> None:
         if module.partition(".")[0].startswith("dagster")
     }
     assert knowing == DAGSTER
+
+
+def test_sessions_at_the_store_are_opened_at_one_place() -> None:
+    opening = {
+        name
+        for name, tree in product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"psycopg.connect", "dbapi.connect", "postgresql.connect"}
+        if "in_utf8" not in ast.unparse(node.args[0])
+    }
+    assert {name for name in opening if not within(name, OPENING)} == set()
 
 
 def test_no_module_imports_what_is_private_to_another_package() -> None:

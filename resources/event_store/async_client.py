@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
+from millrace.resources.event_store.connecting import require_iso
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
@@ -164,6 +165,7 @@ class AsyncSqlFunctions:
         self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
     ) -> list[Row]:
         async with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+            require_iso(connection)
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
