@@ -34,6 +34,7 @@ LAYERS = (
         "resources.settings",
         "resources.processes",
         "resources.showing",
+        "resources.times",
     ),
 )
 # packages whose `__init__.py` has names that others import
