@@ -35,6 +35,7 @@ LAYERS = (
         "resources.settings",
         "resources.processes",
         "resources.showing",
+        "resources.times",
     ),
 )
 # packages whose `__init__.py` has names that others import

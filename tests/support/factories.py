@@ -20,6 +20,8 @@ from millrace.resources.event_store import AppendedEvent, EventStore, Json, Leas
 from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
+# for `str.translate`: digits as other scripts write them
+ARABIC, FULL_WIDTH = ({ord("0") + n: zero + n for n in range(10)} for zero in (0x660, 0xFF10))
 Result = TypeVar("Result")
 
 
