@@ -162,6 +162,13 @@ KINDS = MappingProxyType(
             "Dagster's daemon is dead",
             "Nothing is started meanwhile: no drain, no capture, no schedule. Start the service `daemon`; its log says why it ended.",
         ),
+        "service": Kind(
+            "page",
+            120,
+            "The service {subject} is not up",
+            "{number} services are not up",
+            "`millrace up` starts it again and again, and gives it longer each time. Its log says why it is not up.",
+        ),
         "unreadable": Kind(
             "page",
             120,

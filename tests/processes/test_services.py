@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import psutil
 import pytest
 import requests
 
+from millrace.platform_defs.local.answers import spark_answers
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.processes import alive, private_files, wait_ended
@@ -120,6 +122,8 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
         command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
         said = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False, cwd=home)
         assert said.stdout == "rows 5 UTC\n", said.stderr
+        assert spark.ready()
+        assert not spark_answers(address.removeprefix("sc://"), "wrong", str(uuid4()))
         family = [*processes, *processes[0].children(recursive=True)]
         assert {ip for ip, _ in listening(family)} == {"127.0.0.1"}
         if os.geteuid() == 0:
@@ -130,6 +134,7 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
             # the same client is served with the token
             assert "a session" in as_stranger(SPARK_CLIENT, f"{address}/;token={endpoints.spark_token}").stdout
     assert wait_ended(family, 0) == []
+    assert not spark.ready()
 
 
 def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_the_ui(
@@ -153,7 +158,7 @@ def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_t
         }
         with started(settings, [chosen["code"]]):
             pass  # and leave its socket, which the next one finds
-        with started(settings, [chosen[name] for name in ("code", "daemon", "web")]) as processes:
+        with started(settings, [chosen[name] for name in ("code", "web", "daemon")]) as processes:
             query = "{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }"
             answer = requests.post(
                 f"http://127.0.0.1:{settings.port}/graphql", json={"query": query}, timeout=patience()
@@ -179,6 +184,11 @@ def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_t
                 secret = [f"/proc/{process.pid}/environ" for process in processes if alive(process)]
                 said = as_stranger(READ, *secret, home, *files)
                 assert (said.stdout, said.returncode) == ("", 0), said.stderr
+            # its proxy lives, and listens
+            (definitions,) = [process for process in processes if alive(process) and "grpc" in process.cmdline()]
+            assert chosen["code"].ready()
+            definitions.kill()
+            assert not chosen["code"].ready()
             modes = {oct(stat.S_IMODE(path.stat().st_mode) & 0o077) for path in files if path.exists()}
         assert wait_ended(processes, 0) == []
     assert modes == {"0o0"}
