@@ -199,6 +199,8 @@ set local check_function_bodies = off;
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/oldest_writer.sql
 \ir functions/log/partition_info.sql
+\ir functions/log/private/advance_sequences.sql
+\ir functions/log/private/are_sequences_behind.sql
 \ir functions/log/private/committed_snapshot.sql
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
@@ -332,7 +334,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '15813e5cc9736496fc78d04fdaaf7dbe63696fbe9470b0a30e0468c6a01beb3d'),
+  (0, '110766d48b6bf99ae48d203aba3f34ea7542683c2fe35e7848e998a7ed99ca7e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
