@@ -30,9 +30,16 @@ BEATS = "{ instance { daemonHealth { allDaemonStatuses { daemonType required las
 
 
 def code_answers(socket: Path) -> bool:
-    """Say whether the code server has definitions: its child says so, which holds them, and not the proxy before it."""
+    """Say whether the code server has definitions: its child says so, which holds them, and not the proxy before it.
+
+    Raises:
+        CannotTell: They do not load. Where it starts it may have lacked something, and is not ready. One that ran, and
+            was told to load them anew, shows in the UI what is wrong, and its runs go on.
+    """
     said = _called(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
-    return b"ListRepositoriesResponse" in said
+    if said and b"ListRepositoriesResponse" not in said:
+        raise CannotTell
+    return bool(said)
 
 
 def spark_answers(address: str, token: str, session: str) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from uuid import uuid4
 
 import psutil
@@ -19,13 +20,14 @@ import pytest
 import requests
 
 from millrace.platform_defs.local.answers import spark_answers
+from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.processes import alive, private_files, wait_ended
 from millrace.resources.settings import Settings
 from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 STUB = """
 import dagster as dg
@@ -93,6 +95,26 @@ def started(settings: Settings, chosen: list[Service]) -> Iterator[list[psutil.P
         yield leaders + [child for leader in leaders for child in leader.children(recursive=True)]
 
 
+@contextmanager
+def failing(settings: Settings, service: Service) -> Iterator[None]:
+    """Start a service that does not get ready."""
+    supervisor, stop = Supervisor(settings.home, [service]), Event()
+    stop.set()
+    try:
+        supervisor.start(stop=stop)
+        yield
+    finally:
+        supervisor.stop()
+
+
+def cannot_tell(service: Service) -> bool:
+    try:
+        service.ready()
+    except CannotTell:
+        return True
+    return False
+
+
 def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
     found = set()
     for process in processes:
@@ -158,6 +180,10 @@ def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_t
         }
         with started(settings, [chosen["code"]]):
             pass  # and leave its socket, which the next one finds
+        (tmp_path / "stub_definitions.py").write_text("raise ValueError")
+        with failing(settings, replace(chosen["code"], ready_s=patience())):
+            wait_until(lambda: cannot_tell(chosen["code"]), "it says that its definitions do not load")
+        (tmp_path / "stub_definitions.py").write_text(STUB)
         with started(settings, [chosen[name] for name in ("code", "web", "daemon")]) as processes:
             query = "{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }"
             answer = requests.post(
