@@ -1,4 +1,4 @@
-"""A store that was copied without its sequences, as by logical replication: no stream is inverted, no token given twice."""
+"""A store copied without its sequences, as by logical replication: no stream is inverted, no token given twice."""
 
 from collections.abc import Callable
 from uuid import UUID
