@@ -13,16 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
-from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import PartitionInfo
 
 if TYPE_CHECKING:
-    from millrace.resources.importer.importer import ImportProgress, ImportReport
+    from millrace.resources.importer.importer import ImportProgress, ImportReport, ImportTrial
 
 app = typer.Typer()
 
 Format = Literal["csv", "jsonl", "parquet"]
+Unit = Literal["s", "ms", "us", "ns"]
 
 PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last activity", "active views")
 
@@ -34,9 +35,17 @@ def import_command(
     event: Annotated[str, typer.Option(help="The column that names the event, such as concept:name.")],
     decider: Annotated[str, typer.Option(help="The decider of every event, such as permit.")],
     time: Annotated[
-        str | None,
-        typer.Option(help="The column with the time. It stays in data as ISO 8601; without an offset it is UTC."),
+        list[str] | None,
+        typer.Option(
+            help="The column with the time, which stays in data as ISO 8601; without an offset it is UTC. Again for the"
+            " column with the rest of it."
+        ),
     ] = None,
+    time_format: Annotated[
+        str | None, typer.Option(help="How times are written, such as %y/%m/%d %H:%M:%S.", metavar="FORMAT")
+    ] = None,
+    time_unit: Annotated[Unit | None, typer.Option(help="Times are numbers since 1970, in this unit.")] = None,
+    day_first: Annotated[bool, typer.Option("--day-first", help="10/11/2011 is in November.")] = False,
     metadata: Annotated[
         list[str] | None,
         typer.Option(help="A column that says what led to the event, such as correlation_id; again for more."),
@@ -46,11 +55,21 @@ def import_command(
         typer.Option(help="The name of this log; event ids follow from it. By default the file's name."),
     ] = None,
     format_name: Annotated[Format | None, typer.Option("--format", help="By default what the suffix says.")] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(help="What is between the cells of CSV, such as ';' or tab. By default a comma; a tab in .tsv."),
+    ] = None,
     rejects: Annotated[Path | None, typer.Option(help="Where rejected rows go. By default FILE.rejects.jsonl.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Rows per transaction.")] = 1000,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the whole file, show its first events and rejects, store nothing.")
+    ] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Import an event log. Run again, it goes on where it was; no row is stored twice."""
+    """Import an event log. Run again, it goes on where it was; no row is stored twice.
+
+    Exits with 3 if rows were rejected, with 1 if all were.
+    """
     from rich.progress import (
         BarColumn,
         Progress,
@@ -61,8 +80,25 @@ def import_command(
     )
 
     from millrace.resources.importer.events import Columns
-    from millrace.resources.importer.importer import import_events
+    from millrace.resources.importer.importer import import_events, try_import
+    from millrace.resources.importer.times import TimeForm
 
+    columns = Columns(stream, event, tuple(time or ()), tuple(metadata or ()))
+    times = TimeForm(time_format, time_unit, day_first)
+    delimiter = "\t" if delimiter in {"tab", "\\t"} else delimiter
+    if dry_run:
+        trial = try_import(
+            file,
+            decider=decider,
+            columns=columns,
+            source=source,
+            format=format_name,
+            delimiter=delimiter,
+            times=times,
+        )
+        _show(trial)
+        _exit(trial.rows, sum(kind.count for kind in trial.rejected))
+        return
     errors = Screen(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -85,9 +121,11 @@ def import_command(
             chosen_dsn(dsn),
             file,
             decider=decider,
-            columns=Columns(stream, event, time, tuple(metadata or ())),
+            columns=columns,
             source=source,
             format=format_name,
+            delimiter=delimiter,
+            times=times,
             rejects=rejects,
             batch_size=batch_size,
             progress=show,
@@ -96,6 +134,25 @@ def import_command(
     console.print(_table(report))
     if report.rejects:
         console.print(Text(f"{report.rejected:,} rows were rejected; see {report.rejects}", style="yellow"))
+    _exit(report.rows, report.rejected)
+
+
+def _exit(rows: int, rejected: int) -> None:
+    """End with what a script can tell apart: 0 if no row was rejected, 3 if some were, 1 if all were."""
+    if rejected:
+        raise typer.Exit(1 if rejected == rows else 3)
+
+
+def _show(trial: "ImportTrial") -> None:
+    screen = Screen()
+    between = "" if trial.delimiter is None else f", with {trial.delimiter!r} between cells"
+    screen.print(Text(f"{trial.rows:,} rows of {', '.join(map(repr, trial.columns))}{between}"))
+    for event in trial.first:
+        print_json(JsonText(event))
+    if trial.rejected:
+        rows = ((f"{kind.count:,}", kind.line, kind.reason) for kind in trial.rejected)
+        screen.print(table("Rejected", ("rows", "first in line", "because"), rows))
+    screen.print("This was a dry run: nothing was stored.")
 
 
 def _table(report: "ImportReport") -> Table:

@@ -18,6 +18,7 @@ import requests
 from millrace.platform_defs.local.asking import ANSWER_S, CannotTell
 from millrace.resources.alerts.incidents import DAEMON_IDLE_S
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.sequencer import held_up
 
 # times in seconds
@@ -53,7 +54,7 @@ def spark_answers(address: str, token: str, session: str) -> bool:
 def postgres_answers(dsn: str) -> bool:
     """Say whether a Postgres says anything at all: it answers also while it recovers, or has no connection left."""
     try:
-        psycopg.connect(dsn, connect_timeout=CONNECT_S).close()
+        connect(dsn, connect_timeout=CONNECT_S).close()
     except psycopg.errors.ConnectionTimeout:
         return False
     except psycopg.OperationalError:
@@ -68,7 +69,7 @@ def sequencer_answers(dsn: str) -> bool:
         CannotTell: The event store does not answer.
     """
     try:
-        with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
+        with connect(dsn, connect_timeout=CONNECT_S) as connection:
             store = EventStore(connection)
             return _within(UNATTENDED_S, store.is_attended) or held_up(store) is not None
     except psycopg.Error as error:

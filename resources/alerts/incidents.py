@@ -5,6 +5,7 @@ Belongs here: kinds, thresholds, titles, remedies. Not here: looking (`standing`
 """
 
 import hashlib
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -35,7 +36,7 @@ class Kind:
         wait_s: For how long it must be seen until somebody is told.
         one: The title of one incident; {subject} is what it is of.
         many: The title of several; {number} is how many.
-        remedy: What an operator does; {subject} as before.
+        remedy: What an operator does; {subject} as a shell takes it.
     """
 
     severity: str
@@ -213,7 +214,8 @@ class Finding:
             "page": self.page if len(self.page.encode(errors="replace")) <= 1000 else "",
             "severity": kind.severity,
             "wait_s": kind.wait_s,
-            "remedy": kind.remedy.format(subject=subject),
+            # a command in it is for a shell, and whoever names a view chose the name
+            "remedy": kind.remedy.format(subject=shlex.quote(subject)),
         }
 
 

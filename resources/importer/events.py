@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from millrace.resources.importer.rows import Row
-from millrace.resources.importer.times import iso_time
+from millrace.resources.importer.times import TimeForm
 
 # Every event_id of an import follows from it: it must never change.
 NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 NAME_BYTES = 1024
+# beyond, doubles are not each a whole number of their own
+EXACT_DOUBLES = 2**53
 UUID_LENGTH = 36
 UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 # The first two bits of this digit say that a UUID is of the kind that RFC 4122 describes.
@@ -28,12 +30,24 @@ _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns of the stream, of the event, of the time if the file has one, and of metadata."""
+    """The names of columns. A key within an object has a path for a name, such as `repo.name`.
+
+    Attributes:
+        stream: Names the stream.
+        event: Names the event.
+        time: The time; of several columns its parts, in order, and the first one takes the whole time.
+        metadata: Beside the data, not within.
+    """
 
     stream: str
     event: str
-    time: str | None = None
+    time: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
+
+    def paths(self, known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Return each name with the keys that lead to its value, where these columns are known."""
+        names = (self.stream, self.event, *self.time, *self.metadata)
+        return {name: (name,) if name in known else tuple(name.split(".")) for name in names}
 
 
 class Event(NamedTuple):
@@ -44,10 +58,14 @@ class Event(NamedTuple):
 
 
 class Mapping:
-    """Makes an event of a row of one source."""
+    """Makes an event of a row of one source, which has certain columns."""
 
-    def __init__(self, source: str, decider: str, columns: Columns) -> None:
+    def __init__(
+        self, source: str, decider: str, columns: Columns, known: tuple[str, ...] = (), form: TimeForm | None = None
+    ) -> None:
         self._columns = columns
+        self._paths = columns.paths(known)
+        self._form = form or TimeForm()
         # the command that caused every event is the import of this source
         command = uuid5(NAMESPACE, source)
         self._beginning = f'{{"decider": {quoted(decider)}, "command_id": "{command}", "decider_id": '
@@ -60,23 +78,30 @@ class Mapping:
         if row.fault:
             return row.fault
         data = row.values.copy()
-        names = self._columns
-        stream, event = _name(data.get(names.stream)), _name(data.get(names.event))
+        names, paths = self._columns, self._paths
+        stream, event = _name(_at(data, paths[names.stream])), _name(_at(data, paths[names.event]))
         fault = name_fault(self._stream, stream) or name_fault(self._event, event)
-        if names.time is not None and not fault:
+        if names.time and not fault:
             try:
-                data[names.time] = iso_time(data.get(names.time))
+                _put(
+                    data, paths[names.time[0]], self._form.iso(_joined([_at(data, paths[name]) for name in names.time]))
+                )
             except ValueError as error:
-                fault = f"its time ({names.time}) cannot be read: {error}"
+                fault = f"its time ({', '.join(names.time)}) cannot be read: {error}"
         if fault or stream is None or event is None:
             return fault or ""
         # Postgres writes a UUID in lower case, and the store takes no other
         if len(stream) == UUID_LENGTH and UUID_TEXT.fullmatch(stream):
             stream = stream.lower()
-        del data[names.stream]
+        # what is within an object stays there
+        data.pop(names.stream, None)
         data.pop(names.event, None)
         # an empty cell says nothing
-        metadata = {name: cell for name in names.metadata if (cell := data.pop(name, None)) not in (None, "")}
+        metadata = {
+            name: cell
+            for name in names.metadata
+            if (cell := data.pop(name, None) if len(paths[name]) == 1 else _at(data, paths[name])) not in (None, "")
+        }
         try:
             data_json = _members(data)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
@@ -127,4 +152,28 @@ def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
     """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
     if isinstance(value, str):
         return value
+    # where a column of ids has a gap, pandas makes them doubles
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_DOUBLES:
+        return str(int(value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _joined(parts: list[Any]) -> Any:  # noqa: ANN401 - a cell has any type
+    """Return the value of the time, of which each column has a part; None where one is missing."""
+    if len(parts) == 1:
+        return parts[0]
+    return None if None in parts else " ".join(map(str, parts))
+
+
+def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _put(data: dict[str, Any], path: tuple[str, ...], value: str) -> None:
+    """Change a value where it is; the objects on the way are the row's, so they are copied."""
+    for key in path[:-1]:
+        data[key] = data[key].copy()
+        data = data[key]
+    data[path[-1]] = value

@@ -30,6 +30,7 @@ Format = Literal["csv", "jsonl", "parquet"]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
+    ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
@@ -38,14 +39,18 @@ SUFFIXES: dict[str, Format] = {
 PARQUET_ROWS = 1000
 
 
+def suffix_of(path: Path) -> str:
+    """Return the suffix that tells a file's format; `.gz` may follow that of a text format."""
+    return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
+
+
 def file_format(path: Path) -> Format:
-    """Return a file's format by its name; `.gz` may follow the suffix of a text format.
+    """Return a file's format by its name.
 
     Raises:
         ImportRefused: The suffix says nothing.
     """
-    suffix = Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix
-    found = SUFFIXES.get(suffix.lower())
+    found = SUFFIXES.get(suffix_of(path))
     if found is None:
         raise ImportRefused(
             f"The name {path.name} does not tell the file's format.",
@@ -56,19 +61,34 @@ def file_format(path: Path) -> Format:
 
 
 @contextmanager
-def open_event_file(path: Path, file_format: Format) -> Iterator[EventFile]:
+def open_event_file(path: Path, format_: Format | None = None, delimiter: str | None = None) -> Iterator[EventFile]:
     """Open a file for one pass over its rows.
+
+    Args:
+        path: The file.
+        format_: By default the format of its suffix.
+        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
 
     Raises:
         ImportRefused: The file is missing, empty, damaged, or of another format. Reading the rows raises it, too.
     """
+    format_ = format_ or file_format(path)
+    if delimiter is not None and (format_ != "csv" or len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise ImportRefused(
+            f"{delimiter!r} cannot be the delimiter of {path}.",
+            detail=f"The file is {format_}; only CSV has a delimiter, which is one character and no quote or line break.",
+            hint="Say another with --delimiter, such as ';' or 'tab'.",
+        )
     if not path.is_file():
         raise ImportRefused(f"{path} is not a file." if path.exists() else f"There is no file {path}.")
     with ExitStack() as stack:
         with _damage(path):
             if path.stat().st_size == 0:
                 raise ImportRefused(f"{path} is empty.")
-            file = {"csv": open_csv, "jsonl": open_jsonl, "parquet": _open_parquet}[file_format](path, stack)
+            if format_ == "csv":
+                file = open_csv(path, stack, delimiter or ("\t" if suffix_of(path) == ".tsv" else ","))
+            else:
+                file = (open_jsonl if format_ == "jsonl" else _open_parquet)(path, stack)
         yield replace(file, rows=_until_damage(path, file.rows))
 
 

@@ -12,25 +12,33 @@ While the store takes a batch, a thread reads and prepares the next one. Only on
 next is sent when it is committed: a kill leaves the rows up to some batch, and never one without those before it.
 """
 
+import re
 import time as clock
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psycopg
 
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
-from millrace.resources.importer.files import Format, file_format, open_event_file
+from millrace.resources.importer.files import Format, open_event_file
 from millrace.resources.importer.rejects import Rejects
 from millrace.resources.importer.rows import EventFile, Row
+from millrace.resources.importer.times import TimeForm
 
 BATCH_BYTES = 8 * 1024 * 1024
 # Registrations are never removed; a column with more values than this does not name kinds of events.
 MOST_EVENT_TYPES = 10_000
+# what CSV files have between their cells, by the word for each
+DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
+SHOWN_EVENTS = 3
+# what may differ in a reason for which many rows are rejected
+_VALUES = re.compile(r"\d+|(?s:'.*'|\".*\")")
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ def import_events(
     columns: Columns,
     source: str | None = None,
     format: Format | None = None,  # noqa: A002 - the word of the command line
+    delimiter: str | None = None,
+    times: TimeForm | None = None,
     rejects: Path | None = None,
     batch_size: int = 1000,
     progress: Callable[[ImportProgress], None] | None = None,
@@ -86,6 +96,8 @@ def import_events(
         columns: The columns of stream, event and time.
         source: The name that event ids follow from; by default the file's name.
         format: By default the format of the file's suffix.
+        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
+        times: How times are written; by default in one of the forms that are known.
         rejects: By default `<file>.rejects.jsonl`.
         batch_size: The rows of one transaction.
         progress: Called after each batch.
@@ -100,17 +112,74 @@ def import_events(
     name = source or file.name
     rejects = rejects or file.with_name(f"{file.name}.rejects.jsonl")
     _require_start(file, decider, name, rejects)
-    with open_event_file(file, format or file_format(file)) as opened:
+    with open_event_file(file, format, delimiter) as opened:
         _require_columns(file, opened, columns)
-        with _database() as failing, psycopg.connect(dsn, autocommit=True) as connection, Rejects(rejects) as out:
+        mapping = Mapping(name, decider, columns, opened.columns, times)
+        with _database() as failing, connect(dsn) as connection, Rejects(rejects) as out:
             failing.append(connection)
             run = _Run(EventStore(connection), decider, name, out, started)
-            with closing(_ahead(_batches(opened, Mapping(name, decider, columns), batch_size))) as batches:
+            with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
                 for batch in batches:
                     run.take(batch)
                     if progress:
                         progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
             return run.report()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Rows that are rejected for reasons that differ in values only: how many, and the first one's line and reason."""
+
+    count: int
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImportTrial:
+    """The result of a trial; `first` are events as JSON, and `rejected` has the most frequent reasons first."""
+
+    columns: tuple[str, ...]
+    delimiter: str | None
+    rows: int
+    first: list[str]
+    rejected: list[Kind]
+
+
+def try_import(
+    file: Path,
+    *,
+    decider: str,
+    columns: Columns,
+    source: str | None = None,
+    format: Format | None = None,  # noqa: A002 - the word of the command line
+    delimiter: str | None = None,
+    times: TimeForm | None = None,
+) -> ImportTrial:
+    """Read a whole file as `import_events` does, and append nothing: what the store would refuse is not seen.
+
+    Raises:
+        ImportRefused: The file or a column is missing.
+    """
+    _require_start(file, decider, source or file.name, None)
+    with open_event_file(file, format, delimiter) as opened:
+        _require_columns(file, opened, columns)
+        mapping = Mapping(source or file.name, decider, columns, opened.columns, times)
+        first: list[str] = []
+        kinds: dict[str, Kind] = {}
+        rows = 0
+        for row in opened.rows:
+            rows += 1
+            event = mapping.event(row)
+            if not isinstance(event, str):
+                if len(first) < SHOWN_EVENTS:
+                    first.append(event.json_text)
+                continue
+            kind = _VALUES.sub("", event)
+            before = kinds.get(kind, Kind(0, row.line, event))
+            kinds[kind] = replace(before, count=before.count + 1)
+        rejected = sorted(kinds.values(), key=lambda kind: -kind.count)
+        return ImportTrial(opened.columns, opened.delimiter, rows, first, rejected)
 
 
 @dataclass(frozen=True)
@@ -237,23 +306,31 @@ class _Run:
         self.streams += counted.first
 
 
-def _require_start(file: Path, decider: str, source: str, rejects: Path) -> None:
+def _require_start(file: Path, decider: str, source: str, rejects: Path | None) -> None:
     fault = name_fault("the decider", decider) or name_fault("the source", source)
     if fault:
         raise ImportRefused(f"The import cannot start: {fault}.")
-    if rejects.exists() and file.exists() and rejects.samefile(file):
+    if rejects and rejects.exists() and file.exists() and rejects.samefile(file):
         raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
 
 
 def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
-    named = (columns.stream, columns.event, columns.time, *columns.metadata)
-    missing = [name for name in named if name and name not in opened.columns]
-    if missing and opened.columns:
-        raise ImportRefused(
-            f"{file} has no column {', '.join(map(repr, missing))}.",
-            detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
-            hint="Name its columns with --stream, --event, --time and --metadata.",
-        )
+    # cells of CSV are texts, which have nothing within
+    within = opened.delimiter is None
+    paths = columns.paths(opened.columns)
+    missing = [name for name, path in paths.items() if (path[0] if within else name) not in opened.columns]
+    if not missing or not opened.columns:
+        return
+    hint = "Name its columns with --stream, --event, --time and --metadata."
+    if opened.delimiter:
+        header = opened.delimiter.join(opened.columns)
+        others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
+        hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
+    raise ImportRefused(
+        f"{file} has no column {', '.join(map(repr, missing))}.",
+        detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
+        hint=hint,
+    )
 
 
 @contextmanager

@@ -38,12 +38,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class EventFile:
-    """An open file: its columns, its rows (once), and the progress of reading, in bytes or, for Parquet, in rows."""
+    """An open file: its columns, its rows (once), and the progress of reading, in bytes or, for Parquet, in rows.
+
+    A CSV file has a delimiter.
+    """
 
     columns: tuple[str, ...]
     rows: Iterator[Row]
     done: Callable[[], int]
     total: int
+    delimiter: str | None = None
 
 
 def refuse_twins(path: Path, columns: list[str]) -> None:

@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import math
+import shlex
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -105,14 +106,17 @@ def _bad(number: int, lines: _Lines, raw: str, fault: str) -> Row:
 _TOO_LONG = f"it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
 
 
-def open_csv(path: Path, stack: ExitStack) -> EventFile:
+_NO_END = "its line has no end, so it may be half-written: end it with a line break, and import the file again"
+
+
+def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
     """Open a CSV file with a header; the stack closes it."""
     # process-wide, and only ever raised: the default refuses cells that the store would take
     csv.field_size_limit(max(csv.field_size_limit(), ROW_LIMIT))
     plain, text = _open_text(path, stack, newline="")
     lines = _Lines(text)
     # strict: a stray quote is an error where it stands instead of swallowing the rows after it
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         columns = next(reader, [])
     except (csv.Error, _TooLong) as error:
@@ -144,13 +148,15 @@ def open_csv(path: Path, stack: ExitStack) -> EventFile:
             fault = fault or _text_fault(raw)
             if not fault and len(cells) != width:
                 fault = f"it has {len(cells)} cells, the header {width}"
+            if not fault and not raw.endswith(("\n", "\r")):
+                fault = _NO_END
             if fault:
                 yield _bad(number, lines, raw, fault)
             else:
                 values = {column: cell or None for column, cell in zip(columns, cells, strict=True)}
                 yield Row(number, lines.line, raw, len(raw), values)
 
-    return EventFile(tuple(columns), rows(), plain.tell, path.stat().st_size)
+    return EventFile(tuple(columns), rows(), plain.tell, path.stat().st_size, delimiter)
 
 
 def _exact(text: str) -> float | str:
@@ -205,6 +211,11 @@ def open_jsonl(path: Path, stack: ExitStack) -> EventFile:
     head = 0
     with ExitStack() as peek:
         for row in _jsonl_rows(_open_text(path, peek, newline="\n")[1]):
+            if not head and row.raw.lstrip().startswith("["):
+                raise ImportRefused(
+                    f"{path} is a JSON array; JSON Lines has an object on each line.",
+                    hint=f"Make lines of it: jq -c '.[]' {shlex.quote(path.name)} > {shlex.quote(path.stem)}.jsonl",
+                )
             head += 1
             columns.update(dict.fromkeys(row.values))
             if head == HEAD_ROWS:

@@ -1,91 +1,225 @@
 """Reads the times of foreign event logs.
 
-Belongs here: text of any common form to ISO 8601. Not here: the column of the time (`importer`).
+Belongs here: from a text of a known form, or of a stated one, to ISO 8601. Not here: the column of the time
+(`importer`), ISO 8601 (`millrace.resources.times`).
 
-A time is never guessed. A time without an offset is UTC; a date means its midnight. Refused are bare numbers, which
-could count seconds or milliseconds or be digits of a date; days and months that could be either; zones known by letters
-only, except UTC, GMT and Z; and times without a year, a month or a day.
+A time is never guessed. Read are the forms of `millrace.resources.times` and these, with any time and zone behind them:
+
+| day                       | why it is no other day                                       |
+|---------------------------|--------------------------------------------------------------|
+| 2011/10/31, 2011.10.31    | the year comes first                                         |
+| 20111031                  | alone, or with T and a time of 4 or 6 digits                 |
+| 31.10.2011, 10/31/2011    | one number is above 12, both are the same, or `--day-first`  |
+| 31 Oct 2011, 31/Oct/2011  | the month has its English name                               |
+| Oct 31, 2011              | the same                                                     |
+| Mon Oct 31 13:45:00 2011  | the same                                                     |
+
+A weekday before a day must be that of the day. A time may have AM or PM. A zone may be UTC+2 or GMT+0200, two hours
+east of Greenwich. Everything else is refused, and the reason names the option that helps.
 """
 
+import math
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Literal
 
-from dateutil.parser import parse  # type: ignore[import-untyped]  # it ships no types
+from millrace.resources.errors import ImportRefused
+from millrace.resources.times import OFFSET, iso_text, written
+
+Unit = Literal["s", "ms", "us", "ns"]
 
 LONGEST = 100
+_MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
+_WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+# what Decimal computes with
+_MOST_DIGITS = 28
+_EPOCH = datetime(1970, 1, 1)
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
+_SHORT_YEAR = re.compile(r"[0-9]{1,2}([-/.])[0-9]{1,2}\1[0-9]{1,2}(?![0-9])")
+_DIGIT_OF_OTHERS = re.compile(r"[^\D0-9]")
+_ALLOWED = "YymbBdHIpMSfzaA%"
+_DIRECTIVES = re.compile("%(.)")
 
-_DATE = re.compile(r"\d{8}")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
-_YEAR_FIRST = re.compile(r"\d{4}\D")
-_FINER_THAN_MICROSECONDS = re.compile(r"[.,](\d{7,})")
-# The form of nearly all times. fromisoformat judges it, and then the parts are those of isoformat.
-_USUAL = re.compile(r"(\d{4}-\d\d-\d\d)[ T]((?:[01]\d|2[0-3]):\d\d:\d\d)(\.\d{1,6})?([+-]\d\d:\d\d)?", re.ASCII)
-_UTC = ("", "+00:00", "-00:00")
-# Two dates without a part in common: what a text leaves out is what differs.
-_ONE, _OTHER = datetime(2000, 1, 1), datetime(2001, 2, 2)
+_WEEKDAY = r"(?:(?P<weekday>[A-Za-z]{3,9}),? +)?"
+_NAME = r"(?P<name>[A-Za-z]{3,9})"
+_YEAR = r"(?P<year>[0-9]{4})"
+_DAY = r"(?P<day>[0-9]{1,2})"
+_ZONE = rf" ?(?:(?P<letters>[A-Za-z]+(?:/[A-Za-z_]+)?)|(?:UTC|GMT)?(?P<offset>{OFFSET}|[+-][0-9]))"
+_CLOCK = r"(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])(?::(?P<second>[0-5][0-9])(?:[.,](?P<fraction>[0-9]+))?)?"
+_TIME = rf"{_CLOCK}(?: ?(?P<half>[AaPp])\.?[Mm]\.?)?(?:{_ZONE})?"
+_BEHIND = rf"(?:(?:[T:]|,? +){_TIME})?"
+_FORMS = [
+    re.compile(_WEEKDAY + form)
+    for form in (
+        rf"{_YEAR}(?P<sep>[-/.])(?P<month>[0-9]{{1,2}})(?P=sep){_DAY}{_BEHIND}",
+        rf"(?P<one>[0-9]{{1,2}})(?P<sep>[-/.])(?P<two>[0-9]{{1,2}})(?P=sep){_YEAR}{_BEHIND}",
+        rf"{_DAY}(?:[-/]|\.? +){_NAME}(?:[-/]|\.?,? +){_YEAR}{_BEHIND}",
+        rf"{_NAME}\.? +{_DAY},? +{_YEAR}{_BEHIND}",
+        rf"{_NAME} +{_DAY} +{_TIME} +{_YEAR}",
+        r"(?P<year>[0-9]{4})(?P<month>[0-9]{2})(?P<day>[0-9]{2})"
+        rf"(?:T(?P<hour>[0-9]{{2}})(?P<minute>[0-9]{{2}})(?P<second>[0-9]{{2}})?(?:{_ZONE})?)?",
+    )
+]
 
 
-def iso_time(value: object) -> str:
-    """Return a time as ISO 8601 with its offset, `+00:00` if it has none, and with every digit of the second.
+@dataclass(frozen=True)
+class TimeForm:
+    """How the times of a log are written.
+
+    Attributes:
+        format: A format of Python's `strptime`; then no other text is a time.
+        unit: The unit of numbers, which count from 1970 on; then no text but a number is a time.
+        day_first: Of two numbers before a year, the first is the day.
 
     Raises:
-        ValueError: The text can be read in no way, or in more than one; the message says why.
+        ImportRefused: More than one is given, or the format leaves open which moment a text is.
     """
-    if value is None or value == "":
-        raise ValueError("there is none")
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
-    text = value.strip()
-    usual = _usual(text)
-    if usual:
-        return usual
-    if len(text) > LONGEST:
-        raise ValueError(f"{text[:40]!r}… is too long")
-    # fromisoformat would take 1762041600123 for a day of the year 1762
-    if _NUMBER.fullmatch(text) and not _DATE.fullmatch(text):
-        raise ValueError(f"{text!r} is a bare number")
+
+    format: str | None = None
+    unit: Unit | None = None
+    day_first: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what leaves a time open."""
+        if (self.format is not None) + (self.unit is not None) + self.day_first > 1:
+            raise ImportRefused("Only one of --time-format, --time-unit and --day-first can say how times are written.")
+        fault = self.format is not None and _format_fault(self.format)
+        if fault:
+            raise ImportRefused(
+                f"The time format {self.format!r} {fault}.",
+                hint="Write it as in Python's strptime, such as --time-format '%d.%m.%Y %H:%M:%S'.",
+            )
+
+    def iso(self, value: object) -> str:
+        """Return a time as ISO 8601 with its offset, `+00:00` if it has none, and every digit; a day stays a day.
+
+        Raises:
+            ValueError: The value can be read in no way, or in more than one; the message says why.
+        """
+        if value is None or value == "":
+            raise ValueError("there is none")
+        if self.unit:
+            return _counted(value, _DIGITS[self.unit])
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is no text: say what it counts with --time-unit")
+        text = value.strip()
+        if len(text) > LONGEST:
+            raise ValueError(f"{text[:40]!r}… is too long")
+        if self.format is not None:
+            return _formatted(text, self.format)
+        # nearly all are ISO 8601
+        return iso_text(text) or self._foreign(text)
+
+    def _foreign(self, text: str) -> str:
+        for form in _FORMS:
+            parts = form.fullmatch(text)
+            if parts:
+                return self._read(text, parts.groupdict(""))
+        if _NUMBER.fullmatch(text):
+            raise ValueError(f"{text!r} is a bare number: say what it counts with --time-unit")
+        if _SHORT_YEAR.match(text):
+            raise ValueError(f"{text!r} has a year of two digits: say its form with --time-format, such as %y/%m/%d")
+        raise ValueError(f"{text!r} is not a time of a known form: say its form with --time-format")
+
+    def _read(self, text: str, parts: dict[str, str]) -> str:
+        month, day = parts.get("month", ""), parts.get("day", "")
+        if "name" in parts:
+            month = str(_place(parts["name"], _MONTHS) + 1)
+        elif "one" in parts:
+            month, day = self._order(text, parts["one"], parts["two"])
+        letters, offset = parts.get("letters", ""), parts.get("offset", "")
+        if letters not in {"", "Z", "UTC", "GMT"}:
+            raise ValueError(f"{text!r} has a zone of letters: only an offset such as +01:00 is clear")
+        if len(offset) == len("+2"):
+            offset = f"{offset[0]}0{offset[1]}"
+        hour = parts.get("hour", "")
+        if parts.get("half"):
+            # an hour that none of the twelve is makes no time
+            hour = str(int(hour) % 12 + 12 * (parts["half"] in "pP")) if 1 <= int(hour) <= 12 else "24"
+        minute, second, fraction = (parts.get(name, "") for name in ("minute", "second", "fraction"))
+        read = written(parts["year"], month, day, hour, minute, second, fraction, offset)
+        if read is None:
+            raise ValueError(f"{text!r} is not a time: there is no such day or hour")
+        weekday = parts.get("weekday")
+        if weekday and _place(weekday, _WEEKDAYS) != date.fromisoformat(read[:10]).weekday():
+            raise ValueError(f"{text!r} has a weekday that is not that of its day")
+        return read
+
+    def _order(self, text: str, one: str, two: str) -> tuple[str, str]:
+        """Return month and day of two numbers before a year."""
+        if self.day_first or int(one) > 12:
+            return two, one
+        if int(two) <= 12 and int(one) != int(two):
+            raise ValueError(f"{text!r} leaves open which day it is: say --day-first, or its form with --time-format")
+        return one, two
+
+
+def _place(name: str, names: list[str]) -> int:
+    """Return the place of a name that may be cut after three letters; -1 if it is none."""
+    return next((place for place, full in enumerate(names) if full.startswith(name.lower())), -1)
+
+
+def _counted(value: object, digits: int) -> str:
+    """Return the time that a number counts since 1970, in seconds of which so many digits are behind the point."""
+    text = value.strip() if isinstance(value, str) else str(value)
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
+        raise ValueError(f"{value!r:.100} is no number, as --time-unit says")
+    number = Decimal(text).scaleb(-digits)
+    seconds = math.floor(number)
     try:
-        moment = datetime.fromisoformat(text)
+        whole = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        raise ValueError(f"{text!r} is beyond the years 1 to 9999: say another --time-unit") from None
+    fraction = f"{number - seconds:f}".partition(".")[2].rstrip("0")
+    return f"{whole}{fraction and f'.{fraction:0<6}'}+00:00"
+
+
+def _formatted(text: str, form: str) -> str:
+    other = f"{text!r} is not a time of the form {form}"
+    try:
+        found = datetime.strptime(text, form)
     except ValueError:
-        moment = _foreign(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    finer = _FINER_THAN_MICROSECONDS.search(text)
-    if finer:
-        whole = moment.replace(microsecond=0).isoformat()
-        return f"{whole[:19]}.{finer[1]}{whole[19:]}"
-    return moment.isoformat()
+        raise ValueError(other) from None
+    read = iso_text(found.isoformat() if re.search("%[HI]", form) else found.date().isoformat())
+    # strptime knows digits of other scripts, and passes over a weekday
+    if read is None or _DIGIT_OF_OTHERS.search(text):
+        raise ValueError(other)
+    if re.search("%[aA]", form) and _WEEKDAYS[found.weekday()][:3] not in text.lower():
+        raise ValueError(f"{text!r} has a weekday that is not that of its day")
+    return read
 
 
-def _usual(text: str) -> str | None:
-    """Return a time of the usual form as isoformat writes it, in a third of the time; None for any other text."""
-    parts = _USUAL.fullmatch(text)
-    if not parts:
-        return None
-    date, time, fraction, offset = parts.groups("")
-    if not fraction.strip(".0"):
-        fraction = ""  # isoformat writes none that is zero
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return f"{date}T{time}{fraction and fraction.ljust(7, '0')}{'+00:00' if offset in _UTC else offset}"
-
-
-def _foreign(text: str) -> datetime:
-    try:
-        one: datetime = parse(text, default=_ONE, tzinfos=_zone)
-        other = parse(text, default=_OTHER, tzinfos=_zone, dayfirst=_YEAR_FIRST.match(text) is None)
-        same = one == other and one.utcoffset() == other.utcoffset()
-    # dateutil lets some of its internals' errors through
-    except (ValueError, OverflowError, ArithmeticError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{text!r} is not a time") from error
-    if not same:
-        raise ValueError(f"{text!r} leaves open which day it is")
-    return one
-
-
-def _zone(name: str | None, offset: int | None) -> tzinfo | None:
-    if offset is None and name is not None:
-        raise ValueError(f"zone {name}")
-    return None if offset is None else timezone(timedelta(seconds=offset))
+def _format_fault(form: str) -> str | None:
+    """Return why a format would leave open which moment a text is, or pass over a part of it."""
+    used = _DIRECTIVES.findall(form)
+    given = set(used)
+    year, month, hour = (given & set(names) for names in ("Yy", "mbB", "HI"))
+    for fault, there in (
+        (
+            f"has a directive other than %{', %'.join(_ALLOWED)}",
+            "%" in _DIRECTIVES.sub("", form) or given - set(_ALLOWED),
+        ),
+        ("has no year, month or day", not (year and month and "d" in given)),
+        ("says a part twice", len(used) > len(given) or len(year) + len(month) > 2 or len(hour) > 1),
+        ("has one of %I and %p without the other", len(given & set("Ip")) == 1),
+        ("has a part of an hour without the hour", given & set("MSfp") and not hour),
+    ):
+        if there:
+            return fault
+    return None

@@ -9,20 +9,21 @@ stream, which keeps its events and names the value. Nothing is rounded, cut, gue
 |----------------|----------------------------------------------------------------------------------------------------|
 | `string`       | every value; a value other than a text as its JSON                                                 |
 | `bigint`, `int`| whole numbers within its range, written without a fraction: 5, not 5.0                             |
-| `decimal(p,s)` | numbers of up to p-s digits and s decimals: decimal(18,2) takes 12.5 and 12.340, not 12.345         |
+| `decimal(p,s)` | numbers of up to p-s digits and s decimals: decimal(18,2) takes 12.5, 12.340 and 5e-2, not 12.345   |
 | `double`       | finite numbers, as the nearest double; not NaN, not 1e400                                          |
 | `boolean`      | true and false, and in any case the words t, y, yes, 1 and f, n, no, 0                             |
-| `date`         | 2024-02-29                                                                                         |
-| `timestamp`    | a date with or without time and zone, to the microsecond; UTC where no zone is given               |
+| `date`         | a day, as `millrace.resources.times` says: 2024-02-29                                              |
+| `timestamp`    | a day, or a day with a time, as it says there; UTC where no zone is given                          |
 """
 
 import math
 import re
-from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+from millrace.resources import times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -44,12 +45,9 @@ _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 # what an error quotes of a text that its type does not hold
 _QUOTED = 100
 
-# values that Spark's cast takes and changes
-_INEXACT = {
-    "double": r"[^0-9.eE+\-\s]",  # NaN, Infinity, 1d
-    "date": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}\s*$)",  # a year, a timestamp
-    "timestamp": r"^(?!\s*[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([T\s]|$))",  # a time, which would be today's
-}
+# what texts of a type look like: Spark's cast takes others, too, and changes them
+_NUMBER = r"^ *[+-]?(?=[.]?[0-9])([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?" + times.END
+_FORMS = {"decimal": _NUMBER, "double": _NUMBER, "date": times.DAY_FORM, "timestamp": times.TIME_FORM}
 
 
 class InvalidColumn(ValueError):
@@ -84,6 +82,9 @@ def _exact_decimal(text: str, type_: str) -> Decimal | None:
     digits = _DECIMAL.fullmatch(type_)
     assert digits is not None
     precision, scale = int(digits[1]), int(digits[2])
+    # Python knows the digits of other scripts, and `1_000`
+    if not re.match(_NUMBER, text):
+        return None
     try:
         number = Decimal(text)
         with localcontext(prec=precision + 1):
@@ -95,12 +96,9 @@ def _exact_decimal(text: str, type_: str) -> Decimal | None:
 
 
 def _exact_text(text: str, type_: str) -> object:
+    if type_ in {"date", "timestamp"}:
+        return times.day(text) if type_ == "date" else times.moment(text)
     try:
-        if type_ == "date":
-            return date.fromisoformat(text)
-        if type_ == "timestamp":
-            moment = datetime.fromisoformat(text)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return text.encode().decode()  # half a surrogate pair is no text
     except ValueError:
         return None
@@ -122,7 +120,7 @@ def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
 
     if type_ == "string":
         return text
-    value = text.try_cast(type_)
+    value = _cast(text, type_)
     before, after = _said(source, type_)
     refused = f.raise_error(f.concat(f.lit(before), f.substring(text, 1, _QUOTED), f.lit(after)))
     # in this form, and not as one condition, the text is cast once
@@ -140,7 +138,7 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
 
     if type_ == "string":
         return None
-    value = text.try_cast(type_)
+    value = _cast(text, type_)
     inexact = _inexact(text, value, type_)
     inexact = f.lit(False) if inexact is None else f.coalesce(inexact, f.lit(False))
     return f.when(inexact | (text.isNotNull() & value.isNull()), f.substring(text, 1, _QUOTED))
@@ -157,16 +155,43 @@ def raised(said: str) -> str:
     return f"[USER_RAISED_EXCEPTION] {said} SQLSTATE: P0001"
 
 
+def _cast(text: "SparkColumn", type_: str) -> "SparkColumn":
+    from pyspark.sql import functions as f
+
+    value = text.try_cast(type_)
+    if type_ != "timestamp":
+        return value
+    # Spark's cast wants seconds before a zone
+    with_seconds = f.regexp_replace(text, "^( *[^ T]+[ T][0-9]{1,2}:[0-9]{2})(?= ?[A-Z+-])", "$1:00")
+    return f.coalesce(value, with_seconds.try_cast(type_))
+
+
 def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":
     """Say whether a type does not hold a text exactly, although Spark's cast to `value` takes it; None if all fit."""
     from pyspark.sql import functions as f
 
     decimal = _DECIMAL.fullmatch(type_)
-    pattern = rf"[eE]|\.[0-9]{{{decimal[2]}}}[0-9]*[1-9]" if decimal else _INEXACT.get(type_)
-    if pattern is None:
+    form = _FORMS.get("decimal" if decimal else type_)
+    if form is None:
         return None
-    inexact = text.rlike(pattern)
-    return inexact | (f.abs(value) == float("inf")) if type_ == "double" else inexact
+    other = ~text.rlike(form)
+    if decimal:
+        finer = text.rlike(rf"[.][0-9]{{{decimal[2]}}}[0-9]*[1-9]")
+        return other | f.when(text.rlike("[eE]"), _decimals(text) > int(decimal[2])).otherwise(finer)
+    if type_ == "timestamp":
+        # an offset may lead out of the years that Python knows
+        return other | ~value.between(f.lit(times.FIRST).cast(type_), f.lit(times.LAST).cast(type_))
+    return other | (f.abs(value) == float("inf")) if type_ == "double" else other
+
+
+def _decimals(text: "SparkColumn") -> "SparkColumn":
+    """Return how many decimals a number with an exponent has: fewer than none if zeros are before its point."""
+    from pyspark.sql import functions as f
+
+    before, after, exponent = (f.regexp_extract(text, _NUMBER, part) for part in (1, 2, 3))
+    digits = f.regexp_replace(f.concat(before, after), "0+$", "")
+    needed = f.length(digits) - f.length(before) - exponent.try_cast("int")
+    return f.when(digits == "", 0).otherwise(needed)
 
 
 def _said(source: str, type_: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import gzip
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_a_csv_cell_is_text_an_empty_one_is_null_and_a_byte_order_mark_is_no_par
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert run(dsn, file).appended == 2
     assert stored(store) == [
-        ("c-1", "begun", {"at": "2024-05-01T00:00:00+00:00", "n": None}),
+        ("c-1", "begun", {"at": "2024-05-01", "n": None}),
         ("c-1", "ended", {"at": TIME, "n": '1,5 "x"\nü'}),
     ]
 
@@ -60,7 +60,7 @@ def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: EventStore
         (
             "7",
             "ended",
-            {"at": "2024-05-02T00:00:00+00:00", "n": "0.12345678901234567890123", "big": 12345678901234567890},
+            {"at": "2024-05-02", "n": "0.12345678901234567890123", "big": 12345678901234567890},
         ),
     ]
 
@@ -98,6 +98,61 @@ def test_parquet_keeps_its_types_with_decimals_and_times_as_exact_text(
         ),
         ("2", {"at": "2024-05-01T08:00:00+00:00", "price": None, "seen": None, "ratio": None, "tags": []}),
     ]
+
+
+def test_streams_events_and_times_may_be_within_objects_which_stay_whole(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    file = write_text(
+        tmp_path / "log.jsonl",
+        '{"repo": {"name": "a/b", "at": {"on": "1 May 2024"}}, "type": "push", "by": {"id": 7}}',
+        '{"repo": {"name": "a/b"}, "type": "push", "by": {"id": 7}}',
+        '{"repo": "a/b", "type": "push", "by": {"id": 7}}',
+    )
+    report = run(dsn, file, columns=Columns("repo.name", "type", ("repo.at.on",), metadata=("by.id",)))
+    (event,) = store.read_stream("permit", "a/b")
+    assert event.data == {"repo": {"name": "a/b", "at": {"on": "2024-05-01"}}, "by": {"id": 7}}
+    assert event.metadata == {"by.id": 7}
+    assert [(line, reason.split(":")[0]) for line, reason in rejected(report)] == [
+        (2, "its time (repo.at.on) cannot be read"),
+        (3, "the stream (repo.name) is missing or neither text nor a whole number"),
+    ]
+    # a column of that name goes before
+    file = write_text(tmp_path / "named.jsonl", '{"repo": {"name": "c"}, "repo.name": "d", "type": "push"}')
+    assert run(dsn, file, columns=Columns("repo.name", "type")).appended == 1
+    assert stored(store)[1:] == [("d", "push", {"repo": {"name": "c"}})]
+    with pytest.raises(ImportRefused, match=r"no column 'actor\.name'"):
+        run(dsn, file, columns=Columns("actor.name", "type"))
+    with pytest.raises(ImportRefused, match=r"no column 'case\.id'"):
+        run(dsn, write_csv(tmp_path / "log.csv", many_rows(1, 1)), columns=Columns("case.id", "activity"))
+
+
+def test_ids_that_pandas_made_doubles_name_streams_and_a_time_may_be_in_two_columns(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    table = pa.table(
+        {
+            "case": pa.array([17.0, None, 2.5, 2.0**53, 18.0]),
+            "activity": ["begun"] * 5,
+            "day": pa.array([date(2024, 5, 1)] * 4 + [None], pa.date32()),
+            "hour": pa.array([time(10, 30)] * 5, pa.time64("us")),
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    report = run(dsn, tmp_path / "log.parquet", columns=Columns("case", "activity", ("day", "hour")))
+    assert stored(store) == [("17", "begun", {"day": "2024-05-01T10:30:00+00:00", "hour": "10:30:00"})]
+    assert [line for line, _ in rejected(report)] == [2, 3, 4, 5]
+    assert "there is none" in rejected(report)[3][1]
+
+
+def test_cells_may_have_tabs_or_another_delimiter_between_them(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    lines = ("case,activity,at,n", f'c-1,"a,b",{TIME},1')
+    for number, (name, delimiter) in enumerate((("log.tsv", None), ("log.TSV.gz", None), ("log.csv", ";")), 1):
+        text = "\n".join([*lines, ""]).replace(",", delimiter or "\t").replace(f"a{delimiter or chr(9)}b", "a,b")
+        content = text.encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        assert run(dsn, tmp_path / name, delimiter=delimiter).appended == 1
+        assert stored(store) == [("c-1", "a,b", {"at": TIME, "n": "1"})] * number
 
 
 def test_gzipped_text_is_read_progress_counts_its_bytes_and_events_are_registered_under_their_source(
@@ -149,6 +204,26 @@ def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_pat
     report = run(dsn, file)
     assert (report.appended, report.already_there) == (20, 30)
     assert_each_row_once_in_order(store, 50, 3)
+
+
+def test_a_half_written_last_line_is_no_row_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    for name, line, cut in (
+        ("log.csv", f"c-1,begun,{TIME},1234", 2),
+        ("quoted.csv", f'c-1,begun,{TIME},"12"""', 1),
+        ("log.jsonl", f'{{"case": "c-1", "activity": "begun", "at": "{TIME}", "n": 1234}}', 3),
+    ):
+        header = [] if name.endswith("jsonl") else ["case,activity,at,n"]
+        file = write_text(tmp_path / name, *header, line)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: -1 - cut])
+        half = run(dsn, file)
+        assert (half.appended, half.rejected) == (0, 1)
+        file.write_bytes(whole + whole.splitlines(keepends=True)[-1])
+        assert (run(dsn, file).appended, run(dsn, file).already_there) == (2, 2)
+    assert [data["n"] for _, _, data in stored(store)] == ["1234", "1234", '12"', '12"', 1234, 1234]
+    # whole JSON is no half of a line
+    file.write_bytes(file.read_bytes()[:-1])
+    assert run(dsn, file).already_there == 2
 
 
 def test_other_content_under_the_same_name_stops_the_import_and_names_the_row(

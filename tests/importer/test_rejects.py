@@ -175,6 +175,8 @@ def test_a_file_that_cannot_be_imported_is_refused_in_one_sentence(dsn: str, tmp
         ("log.csv", b"case,activity,when\n", "has no column 'at'"),
         ("log.jsonl", b'{"case": 1, "activity": "a", "when": 1}\n', "has no column 'at'"),
         ("log.csv", b"case,activity,at,at\n", "columns of the same name"),
+        ("log.jsonl", b'[\n {"case": 1}\n]\n', "is a JSON array"),
+        ("log.jsonl", b' [{"case": 1, "activity": "a", "at": "2024-05-01"}]', "is a JSON array"),
         ("log.csv", b"\xff\xfec\0a\0s\0e\0\n\0", "cannot be used"),
     )
     for name, content, message in files:
@@ -205,15 +207,30 @@ def test_columns_and_places_that_cannot_be_meant_are_refused(
     monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     with pytest.raises(ImportRefused) as refused:
-        run(dsn, file, columns=Columns("case", "concept:name", "time"))
+        run(dsn, file, columns=Columns("case", "concept:name", ("time",)))
     assert refused.value.message == f"{file} has no column 'concept:name', 'time'."
     assert refused.value.detail == "Its columns: 'case', 'activity', 'at', 'n'."
     with pytest.raises(ImportRefused, match="does not name kinds of events"):
-        run(dsn, file, columns=Columns("case", "n", "at"))
+        run(dsn, file, columns=Columns("case", "n", ("at",)))
     with pytest.raises(ImportRefused, match="is the file to import"):
         run(dsn, file, rejects=file)
     with pytest.raises(ImportRefused, match="cannot be written"):
         run(dsn, file, rejects=tmp_path)
+
+
+def test_a_delimiter_that_is_none_is_refused_and_the_one_that_is_seen_is_told(dsn: str, tmp_path: Path) -> None:
+    for between, option in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):
+        file = write_text(tmp_path / "log.csv", between.join(("case", "activity", "at")))
+        with pytest.raises(ImportRefused, match="has no column 'case', 'activity', 'at'") as refused:
+            run(dsn, file)
+        assert refused.value.hint == f"Its cells are separated otherwise: say --delimiter {option}."
+    with pytest.raises(ImportRefused) as refused:
+        run(dsn, write_text(tmp_path / "log.tsv", "case,activity,at"))
+    assert refused.value.hint == "Its cells are separated otherwise: say --delimiter ','."
+    json_lines = write_text(tmp_path / "log.jsonl", "{}")
+    for path, delimiter in ((file, ""), (file, ";;"), (file, '"'), (file, "\n"), (json_lines, ";")):
+        with pytest.raises(ImportRefused, match="cannot be the delimiter"):
+            run(dsn, path, delimiter=delimiter)
 
 
 def test_a_database_that_does_not_answer_or_has_no_event_store_is_named(

@@ -6,6 +6,7 @@ import pytest
 
 from millrace.resources.consumption.build_errors import build_errors, cause, in_one_line
 from millrace.resources.read_models.column_types import misread, refusal, typed
+from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,10 @@ TEXTS: dict[str, list[str | None]] = {
         *("123.450", " +000123456.70 ", "-1234.", "1.234", "1e2", "", ".", "-", "a lot", "NaN", "1_000"),
         *(
             "\u00a012345678",
-            "".join(map(chr, range(0xFF11, 0xFF19))),
+            "12345678".translate(FULL_WIDTH),
+            "1.234".translate(ARABIC),
+            "12345e-2",
+            "12345e-3",
             "9" * 38,
             "0" * 50 + "12345",
             " +" + "9" * 45 + ".5",

@@ -20,6 +20,8 @@ from millrace.resources.event_store import AppendedEvent, EventStore, Json, Leas
 from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
+# for `str.translate`: digits as other scripts write them
+ARABIC, FULL_WIDTH = ({ord("0") + n: zero + n for n in range(10)} for zero in (0x660, 0xFF10))
 Result = TypeVar("Result")
 
 
@@ -149,6 +151,11 @@ def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[
     (held,) = holder.lease_events(view, 1, 600)
     assert (held.offset, held.attempt) == (late.offset, late.attempt + 1)
     return late, held
+
+
+def with_odd_settings(dsn: str) -> str:
+    """Return the connection string of sessions whose texts and times look otherwise than those of a new server."""
+    return f"{dsn}&options=-cclient_encoding%3Dlatin1%20-cdatestyle%3DGerman%20-ctimezone%3DAsia/Kathmandu"
 
 
 def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceError:

@@ -54,13 +54,54 @@ def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: Ev
     assert refused.exit_code == 1
 
 
-def test_rejected_rows_are_reported_and_no_failure(dsn: str, tmp_path: Path) -> None:
+def test_the_exit_code_tells_some_rejected_rows_and_nothing_but_rejected_rows_apart(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "log.data"
     file.write_text(LOG + "c-2,begun\n")
-    result = invoke(file, *columns(dsn), "--format", "csv", "--rejects", tmp_path / "bad.jsonl")
-    assert result.exit_code == 0, result.output
+    arguments = [file, *columns(dsn), "--format", "csv", "--rejects", tmp_path / "bad.jsonl"]
+    for dry_run in (["--dry-run"], []):
+        result = invoke(*arguments, *dry_run)
+        assert result.exit_code == 3, result.output
     assert "1 rows were rejected; see" in result.output
     assert json.loads((tmp_path / "bad.jsonl").read_text())["line"] == 4
+    for dry_run in (["--dry-run"], []):
+        result = invoke(*arguments, "--time-unit", "s", *dry_run)
+        assert result.exit_code == 1, result.output
+    assert "3 rows were rejected; see" in result.output
+
+
+def test_a_dry_run_shows_columns_events_and_kinds_of_rejects_and_touches_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(
+        "case;activity;day;hour\nc-1;begun;1.2.2024;10:00\nc-1;ended;2.2.2024;noon\nc-1;ended;;\nc-2;x;3.2.2024;late\n"
+    )
+    # no database answers there
+    options = ["--decider", "permit", "--time", "day", "--time", "hour", "--delimiter", ";", "--dry-run"]
+    dsn = ["--dsn", f"postgresql://postgres@/none?host={tmp_path}"]
+    result = invoke(file, "--stream", "case", "--event", "activity", *options, *dsn, "--day-first")
+    assert result.exit_code == 3, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "4 rows of 'case', 'activity', 'day', 'hour', with ';' between cells"
+    assert json.loads(lines[1])["data"] == {"day": "2024-02-01T10:00:00+00:00", "hour": "10:00"}
+    rejects = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert [cells for cells in rejects if cells[0]] == [["2", "3"], ["1", "4"]]
+    assert [*tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize(
+    ("time", "options", "iso"),
+    [
+        ("1/2/2024", ["--day-first"], "2024-02-01"),
+        ("24/02/01 10h", ["--time-format", "%y/%m/%d %Hh"], "2024-02-01T10:00:00+00:00"),
+        ("1706781600000", ["--time-unit", "ms"], "2024-02-01T10:00:00+00:00"),
+        ("2024-02-01", ["--delimiter", "tab"], "2024-02-01"),
+    ],
+)
+def test_options_say_how_times_and_cells_are_written(tmp_path: Path, time: str, options: list[str], iso: str) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(f"case,activity,at\nc-1,begun,{time}\n".replace(",", "\t" if "tab" in options else ","))
+    result = invoke(file, *columns("")[:-2], *options, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output.splitlines()[1])["data"] == {"at": iso}
 
 
 def test_a_refusal_is_one_message_and_exit_code_1(
