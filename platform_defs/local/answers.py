@@ -23,6 +23,8 @@ from millrace.resources.sequencer import held_up
 
 # times in seconds
 CONNECT_S = 5
+# of the embedded Postgres, whose restart disturbs all
+POSTGRES_S = 9
 # for how long nobody attends the log where its sequencer is at work: no call of it takes longer
 UNATTENDED_S = 4.0
 # Dagster's daemon says that it lives every 30 s
@@ -54,7 +56,7 @@ def spark_answers(address: str, token: str, session: str) -> bool:
 def postgres_answers(dsn: str) -> bool:
     """Say whether a Postgres says anything at all: it answers also while it recovers, or has no connection left."""
     try:
-        connect(dsn, connect_timeout=CONNECT_S).close()
+        connect(dsn, connect_timeout=POSTGRES_S).close()
     except psycopg.errors.ConnectionTimeout:
         return False
     except psycopg.OperationalError:

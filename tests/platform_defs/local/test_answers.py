@@ -48,7 +48,7 @@ def test_a_sequencer_answers_by_attending_the_log(
 
 def test_a_postgres_answers_also_where_it_refuses(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # psycopg waits for no less
-    monkeypatch.setattr(answers, "CONNECT_S", 2)
+    monkeypatch.setattr(answers, "POSTGRES_S", 2)
     assert postgres_answers(dsn)
     assert postgres_answers(f"{dsn}&user=nobody_of_this_name")
     with socket.create_server(("127.0.0.1", 0)) as silent:
