@@ -57,6 +57,7 @@ PURE = (
     "resources.read_models.column_types",
     "resources.errors",
     "resources.showing",
+    "resources.times",
     "resources.alerts.incidents",
     "platform_defs.gate",
 )
