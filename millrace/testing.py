@@ -85,7 +85,6 @@ from math import isclose
 from typing import TYPE_CHECKING, Any, cast, overload
 from uuid import uuid4
 
-import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
@@ -98,6 +97,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.testing_servers import drop_store, new_store, shared_spark
 
@@ -150,7 +150,7 @@ class Given:
 
     def given(self, *events: NewEvent) -> "Given":
         """Append later events; what was built before goes on from them."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with connect(self.dsn) as connection:
             store = EventStore(connection)
             for decider, name, version in dict.fromkeys((e.decider, e.event, e.event_version) for e in events):
                 store.register_decider_event(decider, name, "given in a test", version)
@@ -214,7 +214,7 @@ class Given:
         __tracebackhide__ = True
         if decider_id is None:
             raise TypeError(f"name the stream and the command: when({decider.name.upper()}, decider_id, command)")
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with connect(self.dsn) as connection:
             return tried(EventStore(connection), decider, decider_id, cast(Command, command))
 
     def _consumed(self, subscription: Subscription) -> Counters:
@@ -228,7 +228,7 @@ class Given:
         return counters
 
     def _drawn_size(self) -> int:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
+        with connect(self.dsn) as connection:
             store = EventStore(connection)
             store.sequence_events()
             most = max(1, sum(info.events for info in store.partition_info()))
@@ -255,8 +255,8 @@ class Built:
         query = sql.SQL("select * from {} order by {}").format(
             sql.Identifier("read_models", self._model.name), sql.SQL(", ").join(keys)
         )
-        with psycopg.connect(self._given.dsn, row_factory=dict_row) as connection:
-            return connection.execute(query).fetchall()
+        with connect(self._given.dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(query).fetchall()
 
     def then(self, rows: Iterable[Mapping[str, object]]) -> "Built":
         """Assert that the rows are these, in any order; only the columns are compared that they name, the same in each.
@@ -299,7 +299,7 @@ class Built:
             StreamsFailed: It cannot be built from some streams.
         """
         if not partitions:
-            with psycopg.connect(self._given.dsn, autocommit=True) as connection:
+            with connect(self._given.dsn) as connection:
                 partitions = tuple(info.partition for info in EventStore(connection).partition_info())
         with self._given._consumer(self._model) as consumer:
             _require_no_failures(self._model, [consumer.rebuild(*partitions)])

@@ -19,10 +19,12 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.known_names import LOOKED_AT, unknown_names
 from millrace.resources.read_models.versions import current_version
 from millrace.resources.sequencer import held_up, said_of
 
 RECENT = 10_000
+NAMES_CHECK = "names_are_known"
 
 PRODUCERS = dg.AssetKey(["event_store", "producers"])
 EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
@@ -39,6 +41,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
         leases_are_in_time,
         no_dead_letters,
         *(lag_check(model) for model in declared.models.values()),
+        *(names_check(model) for model in declared.models.values()),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
         *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
     ]
@@ -126,6 +129,27 @@ def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
             built = current_version(store.connection, model)
             found = lag_evaluation(model, lag_metadata(store.view_lag(built.view) if built else []))
         return dg.AssetCheckResult(passed=found.passed, severity=found.severity, metadata=found.metadata)
+
+    return check
+
+
+def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
+    """Make the check that a read model names what the store has; a name that it has not yet may come later."""
+
+    @dg.asset_check(
+        asset=dg.AssetKey(["read_models", model.name]),
+        name=NAMES_CHECK,
+        description=(
+            "Its deciders and events are registered, and its fields are in each version of the newest"
+            f" {LOOKED_AT:,} events that has been appended."
+        ),
+    )
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        with postgres.connect() as connection:
+            unknown = unknown_names(connection, model)
+        return dg.AssetCheckResult(
+            passed=not unknown, severity=dg.AssetCheckSeverity.WARN, metadata={"unknown": unknown} if unknown else {}
+        )
 
     return check
 

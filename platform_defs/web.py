@@ -21,7 +21,7 @@ def behind_gate(app: App, settings: Settings) -> Gate:
     return Gate(app, hosts=settings.listed_ui_hosts, token=settings.ui_secret)
 
 
-def gated(url: str, token: str | None, *, timeout_s: float = 2) -> bool:
+def gated(url: str, token: str | None, *, timeout_s: float = 4) -> bool:
     """Return whether the UI at an address answers us, and refuses a name that is none of its own."""
     bearer = {"Authorization": f"Bearer {token}"} if token else {}
     try:

@@ -10,14 +10,15 @@ short. Any number of loops may run: they take turns.
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
 from millrace.resources.errors import UnknownView, WrongMode
-from millrace.resources.event_store import EventStore, SequencerHolder
+from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 
@@ -28,6 +29,12 @@ ATTENDED_S = 2
 EXPIRE_EVERY_S = 60
 # a view that is new is not waited for: who fetches its events dispatches them meanwhile
 LOOK_EVERY_S = 1
+# and a look takes a tenth of the time at most
+LOOK_SHARE = 10
+# for how long it dispatches until it sequences again
+SLICE_S = 0.05
+# a call passes so many positions of a log partition at least, if there are 1,024: where it passed fewer, it passed all
+WINDOW = 19
 # how often a view is dispatched that nothing is new for: its done locks go; after 15 s consumers would do it themselves
 DISPATCH_ALL_EVERY_S = 10
 # so nobody is woken more than a hundred times a second
@@ -58,7 +65,7 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
+    with connect(dsn) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
         rounds = _Rounds(connection)
         pause = SHORTEST_PAUSE_S
         while not stop.is_set():
@@ -82,44 +89,72 @@ class _Rounds:
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.store, self.producers = EventStore(connection), ProducerStore(connection)
-        # the views whose events it hands over, and those of them that are behind
-        self.views: list[str] = []
-        self.behind: list[str] = []
+        # the views to dispatch, by owner: owners take turns, and a view keeps its place
+        self.pending: dict[str, dict[str, None]] = {}
+        # what was announced last, and what was when nothing was pending
         self.marks: list[int] = []
+        self.settled: list[int] = []
         self.expire_at = self.look_at = self.dispatch_all_at = time.monotonic()
         self.attend_at = 0.0
 
     def work(self) -> int:
-        """Sequence, dispatch and announce what is new; return how much there was."""
+        """Sequence, dispatch for a slice of time, and announce what is new; return how much there was, and is left."""
         if time.monotonic() >= self.expire_at:
             self.producers.expire_transactions()
             self.expire_at = time.monotonic() + EXPIRE_EVERY_S
         moved = self.store.sequence_events()
+        if moved:
+            self._want(self.store.wanting_views(self.marks))
         now = time.monotonic()
         if now >= self.look_at:
-            polled = [view for view in self.store.poll_views() if view.mode == "rows" and view.enabled]
-            self.views = [view.view for view in polled]
-            self.behind = [view.view for view in polled if view.ahead]
-            self.look_at = now + LOOK_EVERY_S
-        everything = moved > 0 or now >= self.dispatch_all_at
-        if everything:
-            self.dispatch_all_at = now + DISPATCH_ALL_EVERY_S
-        # a view that nothing is new for costs nothing, however many of them there are
-        moved += self._dispatch(self.views if everything else self.behind)
-        known, self.marks = self.marks, self.store.announce_positions(self.marks)
-        if not everything and self.marks != known:
+            every = self.store.wanting_views([])
+            if now >= self.dispatch_all_at:
+                self._want(every)
+                self.dispatch_all_at = now + DISPATCH_ALL_EVERY_S
+            else:
+                polled = self.store.poll_views([each.view for each in every])
+                behind = {view.view for view in polled if view.due > view.retries}
+                self._want(each for each in every if each.view in behind)
+            took = time.monotonic() - now
+            self.look_at = now + max(LOOK_EVERY_S, LOOK_SHARE * took)
+        passed = self._dispatch()
+        # who was told while views were pending may have found nothing: he is told again
+        known, self.marks = self.marks, self.store.announce_positions(self.marks if self.pending else self.settled)
+        if not moved and self.marks != known:
             # another one sequenced, who announces nothing
-            moved += self._dispatch(self.views)
-        return moved
+            self._want(self.store.wanting_views(known))
+        if not self.pending:
+            self.settled = self.marks
+        return moved + passed + len(self.pending)
 
-    def _dispatch(self, views: Sequence[str]) -> int:
-        """Hand over what is new, and remember which views may have more; return how much it was."""
-        passed = {}
-        for view in views:
-            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after `poll_views` named it
-                passed[view] = self.store.dispatch_events(view)
-        self.behind = [view for view, positions in passed.items() if positions]
-        return sum(passed.values())
+    def _want(self, views: Iterable[WantingView]) -> None:
+        for each in views:
+            self.pending.setdefault(each.owner, {})[each.view] = None
+
+    def _dispatch(self) -> int:
+        """Hand over what is new, an owner's view after another's, until the time is up; return how much it was.
+
+        So many views of one owner delay neither those of others nor the log: what is left is done after the next look
+        at it.
+        """
+        passed = 0
+        again = []
+        until = time.monotonic() + SLICE_S
+        while self.pending:
+            owner, views = next(iter(self.pending.items()))
+            view = next(iter(views))
+            del self.pending[owner], views[view]
+            if views:
+                self.pending[owner] = views
+            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after it was named
+                positions = self.store.dispatch_events(view)
+                passed += positions
+                if positions >= WINDOW:
+                    again.append(WantingView(view, owner))
+            if time.monotonic() >= until:
+                break
+        self._want(again)
+        return passed
 
     def attend(self, *, sleeps: bool) -> bool:
         """Say that this loop is at work, where it was not said just now; return whether to look again soon."""

@@ -21,6 +21,10 @@ begin
     raise exception 'There is an event store in database % already; nothing was changed.', current_database()
       using hint = 'To bring it up to this version run: millrace migrate';
   end if;
+  if current_setting('server_encoding') <> 'UTF8' then
+    raise exception 'Database % is encoded as %; an event store must be UTF8.', current_database(), current_setting('server_encoding')
+      using hint = 'Make one: create database … encoding ''UTF8'' template template0';
+  end if;
 end
 $$;
 select set_config('event_store.log_partitions', :'log_partitions', true);
@@ -195,6 +199,8 @@ set local check_function_bodies = off;
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/oldest_writer.sql
 \ir functions/log/partition_info.sql
+\ir functions/log/private/advance_sequences.sql
+\ir functions/log/private/are_sequences_behind.sql
 \ir functions/log/private/committed_snapshot.sql
 \ir functions/log/private/fresh_transactions.sql
 \ir functions/log/private/has_foreign_ids.sql
@@ -218,6 +224,8 @@ set local check_function_bodies = off;
 \ir functions/log/waking/private/notifies_appends.sql
 \ir functions/log/waking/private/wake_sequencer.sql
 \ir functions/private/audit.sql
+\ir functions/private/bound_idle_transaction.sql
+\ir functions/private/caller_role.sql
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
@@ -276,7 +284,6 @@ set local check_function_bodies = off;
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
-\ir functions/rows/private/bound_idle_transaction.sql
 \ir functions/rows/private/free_deleted_lock.sql
 \ir functions/rows/private/give_back_event.sql
 \ir functions/rows/private/holds_lock.sql
@@ -322,11 +329,12 @@ set local check_function_bodies = off;
 \ir functions/views/unregister_view.sql
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
+\ir functions/views/wanting_views.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
+  (0, '110766d48b6bf99ae48d203aba3f34ea7542683c2fe35e7848e998a7ed99ca7e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -46,7 +46,7 @@ begin
     end if;
   end loop;
 
-  -- Who reads them could sign as we do. push_secrets tells them those who may use the view.
+  -- who reads them could sign as we do
   revoke select on event_store.push_secrets from event_store_reader;
 
   -- A URL may hold a secret: its view's owner is told it by poll_views, and an operator reads the table.

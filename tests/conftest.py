@@ -14,7 +14,7 @@ import pytest
 from millrace.platform_defs.local.services import shared_session
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support import cpu_seconds
@@ -48,6 +48,10 @@ def in_memory() -> Path | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     cpu_seconds.register(config)
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.option.basetemp is None:
+        # not the folder that all runs share: the next run would close it to the account that Postgres runs as
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder = tempfile.mkdtemp(prefix="millrace-tests-")
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
 
 
@@ -96,6 +100,9 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
             # tests kill processes, not the machine; each database that comes and goes would wait for the disk
             admin.execute("alter system set fsync = off")
             admin.execute("alter system set max_prepared_transactions = 50")
+            if major_version(programs) >= 17:
+                # as few as may be: a test fills the queue of words
+                admin.execute("alter system set max_notify_queue_pages = 64")
             # its statistics come at any moment, and no store would be as the template was
             admin.execute("alter system set autovacuum = off")
         server.stop()

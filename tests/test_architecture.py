@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -94,6 +95,15 @@ SQL = {
     "platform_defs.local.services": "a schema for Dagster",
     "platform_defs.prune": "Dagster's tables, which have none of our functions",
     "testing": "rows as a test compares them",
+    "testing_servers": "makes databases",
+    "examples.*": "what users write",
+}
+# what opens sessions by itself, and why its texts and times are right
+OPENING = {
+    "resources.event_store.connecting": "the place",
+    "resources.event_log_source.log": "reads numbers, in a folder that stands alone",
+    "resources.capture.source.*": "the source's sessions have settings of their own",
+    "resources.postgres.*": "makes databases and logins, and asks for versions",
     "testing_servers": "makes databases",
     "examples.*": "what users write",
 }
@@ -250,6 +260,18 @@ def test_of_resources_two_modules_know_dagster() -> None:
     assert knowing == DAGSTER
 
 
+def test_sessions_at_the_store_are_opened_at_one_place() -> None:
+    opening = {
+        name
+        for name, tree in product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"psycopg.connect", "dbapi.connect", "postgresql.connect"}
+        if "in_utf8" not in ast.unparse(node.args[0])
+    }
+    assert {name for name in opening if not within(name, OPENING)} == set()
+
+
 def test_no_module_imports_what_is_private_to_another_package() -> None:
     private = [
         f"{name} imports {module}"
@@ -296,6 +318,20 @@ def texts(tree: ast.AST) -> Iterator[str]:
                 yield child.value
             elif isinstance(child, ast.Constant) and isinstance(child.value, bytes):
                 yield child.value.decode(errors="replace")
+
+
+def test_a_command_in_a_message_takes_a_name_that_others_chose_as_a_shell_must_have_it() -> None:
+    # names of a-z, 0-9 and _
+    plain = {"model.name", "capture.name", "self.capture.name", "self._capture", "info.capture"}
+    unquoted = []
+    for module, tree in product().items():
+        for text in (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)):
+            for words, name in pairwise(text.values):
+                if isinstance(words, ast.Constant) and isinstance(name, ast.FormattedValue):
+                    said = ast.unparse(name.value)
+                    if re.search(r"millrace [a-z][a-z -]* $", str(words.value)) and said not in plain:
+                        unquoted += [f"{module}: {said}"] * (not said.startswith("shlex.quote("))
+    assert unquoted == []
 
 
 def test_no_error_is_classified_by_its_text() -> None:

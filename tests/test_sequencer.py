@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from millrace.resources.event_store import EventStore, RecordedEvent
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.producers import ProducerStore
-from millrace.resources.sequencer import run_sequencer
+from millrace.resources.sequencer import _Rounds, run_sequencer
 from tests.support.factories import (
     Connect,
     append,
@@ -90,7 +91,7 @@ def test_rows_views_get_their_locks_and_disabled_and_bulk_views_do_not(
         )
 
 
-def dispatched(observer: psycopg.Connection) -> list[tuple[object, ...]]:
+def dispatched(observer: psycopg.Connection) -> list[tuple[Any, ...]]:
     return rows(observer, "select view, dispatched_at from event_store.dispatches order by view")
 
 
@@ -119,6 +120,37 @@ def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_i
         assert dispatched(observer) == before
         orders.seek_view("a", "RESET_TO_EARLIEST", reason="again")
         wait_until(lambda: len(orders.stream_events("a", 1)) == 1, "it is given its event again")
+
+
+def test_many_views_of_one_owner_delay_neither_the_log_nor_anothers_view(
+    orders: EventStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.resources.sequencer.SLICE_S", 0)  # a view a round
+    rounds = _Rounds(orders.connection)
+    for n in range(9):
+        orders.register_view(f"a-{n}")
+    orders.register_view("other", owner="event_store_owner")
+    orders.register_view("unwanted", deciders=["invoice"])
+    while rounds.work():
+        pass
+    before = dict(dispatched(observer))
+
+    def handed_over() -> set[object]:
+        return {view for (view,) in rows(observer, "select distinct view from event_store.stream_locks")}
+
+    append(orders, "o-1")
+    rounds.work()
+    append(orders, "o-2")
+    rounds.work()
+    assert sequenced(observer) == 2
+    assert handed_over() == {"a-0", "other"}
+    while rounds.work():
+        pass
+    assert handed_over() == {*(f"a-{n}" for n in range(9)), "other"}
+    assert dict(dispatched(observer))["unwanted"] == before["unwanted"]
+    settled = rounds.settled
+    assert settled == rounds.marks
+    assert sum(settled) == 2
 
 
 def test_several_loops_take_turns_and_give_every_event_one_offset(

@@ -1,7 +1,7 @@
 """Alerts beside the sequencer: whether they are on, and the thread that sends them.
 
-Belongs here: turning settings into a running alerter, or into a sentence why there is none. Not here: what it does
-(`millrace.resources.alerts.alerter`).
+Belongs here: turning settings into a running alerter, or into a sentence why there is none; what `millrace up` knows is
+wrong. Not here: what an alerter does (`millrace.resources.alerts.alerter`).
 """
 
 import logging
@@ -9,16 +9,34 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from millrace.platform_defs.alerts.patient import DagsterSource
+from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
 from millrace.resources.alerts.alerter import Source, run_alerter
+from millrace.resources.alerts.incidents import Finding
 from millrace.resources.alerts.receiver import AlertReceiver, BadAlertSettings, alert_settings
+from millrace.resources.alerts.standing import Keys
 from millrace.resources.settings import Settings
 
 # how long the end of a process waits for a message that is under way
 END_S = 2.0
 
 logger = logging.getLogger(__name__)
+
+
+class ServicesSource:
+    """The services of the `millrace up` in a home: those that are not ready."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        # of two homes on one store each has its own word
+        self.name = f"services of {home}"
+
+    def found(self, _known: Keys) -> list[Finding]:
+        """Return an incident for each service that is not ready."""
+        down = services_down(self._home)
+        return [Finding(self.name, "service", each.name, said_of_service(each)) for each in down]
 
 
 @contextmanager
@@ -38,6 +56,9 @@ def alerts_beside(dsn: str, settings: Settings) -> Iterator[None]:
     # Dagster's storage tells at each start what its schema is made of
     logging.getLogger("alembic").setLevel(logging.WARNING)
     sources: list[Source] = [DagsterSource()] if os.environ.get("DAGSTER_HOME") else []
+    if MARK in os.environ:
+        # we are one of them
+        sources.append(ServicesSource(settings.home))
     stop = threading.Event()
     # a daemon: a receiver, or a name that nobody knows, holds the end of the process up for no longer than this
     thread = threading.Thread(target=run_alerter, args=(dsn, stop, found, sources), name="alerts", daemon=True)

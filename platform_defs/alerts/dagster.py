@@ -33,7 +33,7 @@ SOURCE = "dagster"
 LAG_CHECK = "lag_within_objective"
 ALL_CHECKS = "apply_schema"
 # what the store says itself, or what mends itself
-LEFT_OUT = {"no_dead_letters", "no_quarantined_changes", "log_is_not_held_up", "leases_are_in_time"}
+LEFT_OUT = {"names_are_known", "no_dead_letters", "no_quarantined_changes", "log_is_not_held_up", "leases_are_in_time"}
 SLOTS = "slots_are_healthy"
 # so many evaluations are read at once; and so many ids of events before the last one are read anew
 EVALUATIONS = 1000

@@ -5,6 +5,7 @@ Belongs here: its options, and how a stream's events, rows and views look togeth
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -92,7 +93,7 @@ def _read(store: EventStore, decider: str, decider_id: str, limit: int, models: 
     if head is None:
         raise MillraceError(
             f"There is no stream {decider} {decider_id}.",
-            hint=f"millrace events --decider {decider} shows streams with new events.",
+            hint=f"millrace events --decider {shlex.quote(decider)} shows streams with new events.",
         )
     events = store.latest_events(limit, decider, decider_id)[::-1]
     concerned = [model for model in models if wants_decider(model, decider)]

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -40,7 +41,7 @@ def up_command() -> None:
     up(
         settings,
         status=lambda: behind(None),
-        started=lambda: _submit("apply_schema", settings),
+        started=partial(_submit, "apply_schema", settings),
     )
 
 
@@ -60,8 +61,9 @@ def status_command(
     watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds.", min=0.5)] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Show the lag of each view, the worst first, who holds up the log, and declarations that fail to load.
+    """Show the lag of each view, the worst first, and what is wrong.
 
+    That is a service of `millrace up` that is not up, who holds up the log, and declarations that fail to load.
     lag: events that the view wants and has not. oldest: the age of the first of them. behind: positions, wanted or not.
     flight, waits, dead: its streams in flight, those that wait, and its dead letters.
     """
@@ -74,6 +76,15 @@ def status_command(
                 Screen().clear()
             _show_status(dsn, as_json=as_json)
             stop.wait(watch)
+
+
+@app.command("watch")
+def watch_command(service: Annotated[str, typer.Argument(help="Its name, as `millrace up` says it.")]) -> None:
+    """Run one service of `millrace up` by itself and watch it, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.local.watched import watch
+
+    with stop_on_signals() as stop:
+        watch(service, Settings(), stop, partial(Screen().print, markup=False, highlight=False, soft_wrap=True))
 
 
 @app.command("sequence")
@@ -163,12 +174,14 @@ def behind(dsn: str | None) -> list[str]:
 
 
 def _show_status(dsn: str | None, *, as_json: bool) -> None:
+    from millrace.platform_defs.local.supervisor import said_of_service, services_down
     from millrace.resources.sequencer import held_up, said_of
 
     with chosen_store(dsn) as store:
         rows, holder = sorted(store.view_info(), key=_badness), held_up(store)
         beyond = store.views_beyond_log()
     problems = [
+        *map(said_of_service, services_down(Settings().home)),
         *([said_of(holder)] if holder else []),
         *map(_beyond, beyond),
         *_problems(Settings().declared_package),
@@ -232,8 +245,8 @@ def _problems(package: str | None) -> list[str]:
     return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
 
 
-def _submit(job: str, settings: Settings) -> None:
-    """Ask the running Dagster for a run; a refusal is worth a line, not an end."""
+def _submit(job: str, settings: Settings) -> bool:
+    """Ask the running Dagster for a run, and return whether it takes it; a refusal is worth a line, not an end."""
     from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
     headers = {"Authorization": f"Bearer {settings.ui_secret}"} if settings.ui_token else None
@@ -241,3 +254,5 @@ def _submit(job: str, settings: Settings) -> None:
         DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers).submit_job_execution(job)
     except DagsterGraphQLClientError as error:
         Screen(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))
+        return False
+    return True

@@ -6,8 +6,8 @@ package of declarations may know of them (`surroundings`).
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
     sequence   gives committed events their positions
     code       loads the definitions; runs are its children
-    daemon     sensors, schedules, run queue
     web        the UI
+    daemon     sensors, schedules, run queue; the UI knows whether it lives
 
 Behind these come those of the package of declarations, if it has a `services.py`. Dagster is three services and not
 `dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All work in
@@ -19,6 +19,7 @@ wants a token, and the code server listens in a folder that only we may enter. T
 """
 
 import atexit
+import hashlib
 import json
 import logging
 import os
@@ -38,10 +39,12 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
+from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequencer_answers, spark_answers
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
 from millrace.platform_defs.web import gated
 from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database
@@ -66,6 +69,11 @@ OF_ALERTS = ("MILLRACE_ALERT_URL", "MILLRACE_ALERT_SECRET")
 NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
+# After so long without a word of the proxy before it the code server's child ends. It measures by a clock that stands
+# still in no pause and that somebody may set, so no pause is that long; the supervisor ends what a dead proxy leaves.
+CHILD_ALONE_S = 86_400
+# the last line of a file that is written anew at each start
+SEAL = "# `millrace up` writes this file anew until somebody changes it; of the lines above: sha256 "
 logger = logging.getLogger(__name__)
 
 SPARK_CONF = {
@@ -143,7 +151,7 @@ def _code_socket(settings: Settings) -> Path:
 def _schema_for_dagster(dsn: str) -> str:
     """Give Dagster a schema of its own in the user's database."""
     try:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with connect(dsn) as connection:
             # where an operator made it, nobody needs the right to make schemas
             if connection.execute("select from pg_namespace where nspname = 'dagster'").fetchone() is None:
                 connection.execute("create schema if not exists dagster")
@@ -186,16 +194,39 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def prepare_home(settings: Settings, endpoints: Endpoints) -> None:
-    """Put Dagster's instance and workspace files into `<home>/dagster`, and drop what a killed Spark spilled."""
+def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
+    """Put Dagster's instance and workspace files into `<home>/dagster`, and drop what a killed Spark spilled.
+
+    Returns:
+        Those of the two files that somebody else wrote or changed: they stay as they are.
+    """
     shutil.rmtree(settings.home / "spark" / "local", ignore_errors=True)
     folder = settings.home / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
-    # not its mode
-    shutil.copyfile(PROJECT / "platform_defs" / "dagster.yaml", folder / "dagster.yaml")
     server = {"host": "localhost", "socket": str(endpoints.code_socket), "location_name": "millrace"}
-    # JSON is YAML.
-    (folder / "workspace.yaml").write_text(json.dumps({"load_from": [{"grpc_server": server}]}))
+    texts = {
+        "dagster.yaml": (PROJECT / "platform_defs" / "dagster.yaml").read_text(),
+        # JSON is YAML.
+        "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
+    }
+    return [folder / name for name, text in texts.items() if not _written(folder / name, text)]
+
+
+def _written(path: Path, text: str) -> bool:
+    """Write a file, and return whether we did: not where its last line does not say that we wrote all before it."""
+    if os.path.lexists(path):
+        before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
+        if not mark or seal.strip() != _digest(before):
+            return False
+    # of its own: several processes may prepare one home
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
+    fresh.replace(path)
+    return True
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
@@ -234,18 +265,21 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     workspace = str(settings.home / "dagster" / "workspace.yaml")
     # never the folder of Millrace: its `assets` would be found before the user's
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
-    code_ready = partial(_listens, endpoints.code_socket)
-    code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket))
+    alone = ("--heartbeat-ttl", str(CHILD_ALONE_S))
+    code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket), *alone)
     web = ("-m", "millrace.platform_defs.web", "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     token = settings.ui_secret
-    web_ready = partial(gated, f"http://{LOOPBACK}:{settings.port}", token)
+    url = f"http://{LOOPBACK}:{settings.port}"
     ours = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
-        replace(here.run("sequence", "millrace", "sequence"), env={**env, **_alerting()}),
+        replace(
+            here.run("sequence", "millrace", "sequence", ready=partial(sequencer_answers, endpoints.dsn)),
+            env={**env, **_alerting()},
+        ),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
-        here.run("code", "dagster", *code, ready=code_ready, stop_s=30),
-        here.run("daemon", "dagster-daemon", "run", "-w", workspace),
-        replace(here.run("web", "python", *web, ready=web_ready), env=_with_token(env, token)),
+        here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
+        replace(here.run("web", "python", *web, ready=partial(gated, url, token)), env=_with_token(env, token)),
+        here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
     names = [service.name for service in (*ours, *declared)]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -306,18 +340,7 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
         env={**own, "SPARK_HOME": str(spark_home)},
-        ready=partial(_accepts, port),
+        # a session of its own: to be asked must not end with anybody's run
+        ready=partial(spark_answers, f"{LOOPBACK}:{port}", env[SPARK_TOKEN], str(uuid4())),
         cwd=folder,
     )
-
-
-def _accepts(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((LOOPBACK, port)) == 0
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(str(path)) == 0

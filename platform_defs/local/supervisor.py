@@ -1,6 +1,7 @@
 """Local services: child processes that are started, watched, restarted and ended together.
 
-Belongs here: the life of child processes, whatever they run. Not here: which ones there are (`services`).
+Belongs here: the life of child processes, whatever they run. Not here: which ones there are (`services`), when they are
+asked whether they work (`asking`).
 
 Every process of a service inherits one environment variable, `MILLRACE_SERVICE=<home>/run/<name>`. It finds
 what left its group, its session and its parent, also after the supervisor was killed, and nothing else.
@@ -14,20 +15,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
+from millrace.platform_defs.local.asking import ASK_EVERY_S, ASK_SOON_S, Asking
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
+# the folder of a home below which each service has one that is supervised by itself
+WATCHED = "watched"
 # times in seconds
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
+# A service that was not ready in time gets twice as long the next time, up to this.
+LONGEST_READY_S = 600.0
+PROGRESS_S = 15.0
 # A service that stayed ready this long has earned a quick restart again.
 STEADY_S = 60.0
 # What a dead service left has no reason to take long; what a killed supervisor left may be finishing a run.
@@ -35,10 +42,12 @@ ORPHAN_S = 2.0
 LEFTOVER_S = 10.0
 LOG_BYTES = 20_000_000
 QUOTED_LINES = 15
+# One that somebody stopped ends when it goes on.
+ENDING = (signal.SIGTERM, signal.SIGCONT)
 
 
 class ServiceFailed(MillraceError):
-    """A service did not become ready; the message quotes the end of its log."""
+    """A service cannot be started, or is not ready."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +58,11 @@ class Service:
         name: What its log and the terminal call it.
         argv: Its command line.
         env: Its whole environment.
-        ready: Tells whether it serves, without raising and without effects.
+        ready: Tells whether it serves, without effects: asked until it does, and every ten seconds from then on. It is
+            asked in a thread, one question at a time. A service that says no three times in a row, or for ten seconds
+            nothing, is ended and started again; `CannotTell` counts as nothing.
         cwd: Its current folder; None for that of the supervisor.
-        ready_s: How long it may take until it is ready, in seconds.
+        ready_s: How long it may take until it is ready, in seconds; each time that it was not, it gets twice as long.
         stop_s: How long it gets to end after SIGTERM, in seconds.
     """
 
@@ -66,12 +77,21 @@ class Service:
 
 @dataclass(frozen=True)
 class ServiceState:
-    """How a service is now: `starting`, `ready`, `waiting` (before its next start) or `stopped`."""
+    """How a service is now.
+
+    Attributes:
+        name: What its log and the terminal call it.
+        state: `starting`, `ready`, `ending` (because it failed), `waiting` (before its next start) or `stopped`.
+        pid: Its process, if it has one.
+        restarts: How often it was started again.
+        cause: Why it is not ready, in a sentence; empty where it is, and while it starts for the first time.
+    """
 
     name: str
     state: str
     pid: int | None
     restarts: int
+    cause: str
 
 
 class Supervisor:
@@ -80,43 +100,82 @@ class Supervisor:
     def __init__(self, home: Path, services: Sequence[Service]) -> None:
         self.home = home.resolve()
         self._children = [_Child(service, self.home) for service in services]
+        self._told: list[ServiceState] = []
 
-    def start(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """End what a killed supervisor left here, then start each service when the one before is ready.
+    def start(self, report: Callable[[str], None] = lambda _: None, stop: threading.Event | None = None) -> None:
+        """End what a killed supervisor left here, then start each service when the one before is ready, or has failed.
+
+        One that failed is tried again by `poll`, while the others start. Once `stop` is set nobody is waited for.
 
         Raises:
-            ServiceFailed: A service died or was not ready in time; all are stopped again.
+            ServiceFailed: A program is not there; all are stopped again.
         """
         if ended := end_leftovers(self.home):
             report(f"Ended what the last run had left: {', '.join(ended)}.")
+        stop = stop or threading.Event()
         try:
             for child in self._children:
                 report(f"Starting {child.service.name} ...")
                 child.spawn()
-                while child.state == "starting":
-                    child.look(at_first=True)
-                    time.sleep(0.05)
+                while child.state == "starting" and child.restarts == 0 and not stop.wait(0.05):
+                    for sentence in self.poll():
+                        report(sentence)
         except BaseException:
             self.stop()
             raise
 
     def poll(self) -> list[str]:
-        """Start again what died, each after its own growing delay; return a sentence for each change."""
-        return [sentence for child in self._children for sentence in child.look()]
+        """Ask each service if it is time, and start again what failed, each after its own growing delay.
+
+        Never waits for a service.
+
+        Returns:
+            A sentence for each change.
+        """
+        sentences = [sentence for child in self._children for sentence in child.look()]
+        self._tell()
+        return sentences
 
     def states(self) -> list[ServiceState]:
         """Return how each service is, as of the last `poll`."""
-        return [ServiceState(child.service.name, child.state, child.pid, child.restarts) for child in self._children]
+        return [
+            ServiceState(child.service.name, child.state, child.pid, child.restarts, child.cause)
+            for child in self._children
+        ]
 
     def stop(self, report: Callable[[str], None] = lambda _: None) -> None:
         """End every process of every service, the last started first; asks, waits, then kills."""
         for child in reversed(self._children):
             if child.state != "stopped":
                 report(f"Stopping {child.service.name} ...")
-                child.end()
+                child.stop()
+        _states_file(self.home).unlink(missing_ok=True)
+
+    def _tell(self) -> None:
+        """Write down how the services are, for who asks by `services_down`."""
+        states = self.states()
+        if states == self._told:
+            return
+        file = _states_file(self.home)
+        fresh = file.with_name(f"{file.name}.new")
+        told = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
+        # a full disk is no reason to stop anything
+        with suppress(OSError):
+            fresh.write_text(json.dumps(told))
+            fresh.replace(file)
+            self._told = states
 
     def __enter__(self) -> Self:
-        self.start()
+        """Start them.
+
+        Raises:
+            ServiceFailed: One of them is not ready; all are stopped again.
+        """
+        said: list[str] = []
+        self.start(said.append)
+        if any(child.state != "ready" for child in self._children):
+            self.stop()
+            raise ServiceFailed("\n".join(said))
         return self
 
     def __exit__(
@@ -134,9 +193,13 @@ class _Child:
         self.mark = home / "run" / service.name
         self.state = "stopped"
         self.restarts = 0
+        self.cause = ""
+        self._asking = Asking(service.ready)
         self._popen: subprocess.Popen[bytes] | None = None
-        self._since = 0.0
+        self._ending: threading.Thread | None = None
+        self._since = self._told_at = 0.0
         self._delay = FIRST_DELAY_S
+        self._ready_s = service.ready_s
 
     @property
     def pid(self) -> int | None:
@@ -160,34 +223,55 @@ class _Child:
                 )
             except OSError as error:
                 raise ServiceFailed(f"{self.service.name} cannot be started: {error}") from error
-        created = psutil.Process(self._popen.pid).create_time()
-        record = {"pid": self._popen.pid, "created": created, "argv": list(self.service.argv)}
-        self._record.write_text(json.dumps(record))
-        self.state, self._since = "starting", time.monotonic()
+        self._asking.begin()
+        self._record.write_text(json.dumps({**_identity(self._popen.pid), "argv": list(self.service.argv)}))
+        self.state = "starting"
+        self._since = self._told_at = time.monotonic()
 
-    def look(self, *, at_first: bool = False) -> list[str]:
-        """Move to the next state if it is time; at the first start a failure is raised, later retried."""
-        name, now = self.service.name, time.monotonic()
+    def look(self) -> list[str]:
+        """Move to the next state if it is time."""
+        now = time.monotonic()
+        if self.state == "ending" and self._ending is not None and not self._ending.is_alive():
+            self.state, self._ending, self._since = "waiting", None, now
         if self.state == "waiting":
             return self._spawn_again() if now - self._since >= self._delay else []
-        if self._popen is None:
+        if self.state not in {"starting", "ready"} or self._popen is None:
             return []
         code = self._popen.poll()
-        if code is None and self.state == "ready":
-            if now - self._since > STEADY_S:
-                self._delay = FIRST_DELAY_S
+        if code is not None:
+            return self._fail(f"ended with {_meaning(code)}")
+        return self._look_at_ready(now) if self.state == "ready" else self._look_at_starting(now)
+
+    def _look_at_ready(self, now: float) -> list[str]:
+        self._asking.look(ASK_EVERY_S)
+        if self._asking.lost:
+            return self._fail(f"did not answer {self._asking.misses} times in a row")
+        if now - self._since > STEADY_S:
+            self._delay, self._ready_s = FIRST_DELAY_S, self.service.ready_s
+        return []
+
+    def _look_at_starting(self, now: float) -> list[str]:
+        if self._asking.look(ASK_SOON_S):
+            self.state, self._since, self.cause = "ready", now, ""
+            return [f"{self.service.name} is ready again."] if self.restarts else []
+        taken = now - self._since
+        if taken >= self._ready_s:
+            limit = self._ready_s
+            self._ready_s = max(min(limit * 2, LONGEST_READY_S), limit)
+            return self._fail(f"was not ready in {limit:g} s")
+        if now - self._told_at < PROGRESS_S:
             return []
-        if code is None and self.service.ready():
-            self.state, self._since = "ready", now
-            return [] if at_first else [f"{name} is ready again."]
-        if code is None and now - self._since < self.service.ready_s:
-            return []
-        failure = "was not ready in time" if code is None else f"ended with {_meaning(code)}"
-        self.end()
-        if at_first:
-            raise ServiceFailed(f"{name} {failure}. The end of {self.log}:\n{self._last_lines()}")
-        self.state, self._since = "waiting", now
-        return [f"{name} {failure}; it starts again in {self._delay:.0f} s. Its log: {self.log}"]
+        self._told_at = now
+        return [f"{self.service.name} is still starting, for {taken:.0f} s of {self._ready_s:g} s."]
+
+    def _fail(self, failure: str) -> list[str]:
+        """End what is left of it, which may take long and holds nobody up."""
+        log = f"Its log: {self.log}" if self.restarts else f"The end of {self.log}:\n{self._last_lines()}"
+        self.cause = f"It {failure}. Its log: {self.log}"
+        self.state = "ending"
+        self._ending = threading.Thread(target=self._end_processes, name=f"ending {self.service.name}", daemon=True)
+        self._ending.start()
+        return [f"{self.service.name} {failure}; it starts again in {self._delay:.0f} s. {log}"]
 
     def _spawn_again(self) -> list[str]:
         self._delay = min(self._delay * 2, LONGEST_DELAY_S)
@@ -196,15 +280,22 @@ class _Child:
             self.spawn()
         except (OSError, ServiceFailed) as error:
             # A full disk, or a program that is just being installed: neither is a reason to stop the others.
-            self.end()
-            self.state, self._since = "waiting", time.monotonic()
+            self._end_processes()
+            self.state, self._since, self.cause = "waiting", time.monotonic(), str(error)
             return [f"{error}; it is tried again in {self._delay:.0f} s."]
         return []
 
-    def end(self) -> None:
+    def stop(self) -> None:
+        if self._ending is not None:
+            self._ending.join()
+        self._end_processes()
+        self.state = "stopped"
+
+    def _end_processes(self) -> None:
         if self._popen is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGTERM)
+            for order in ENDING:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._popen.pid, order)
             leader = [psutil.Process(self._popen.pid)] if self._popen.poll() is None else []
             strays = _descendants(leader, str(self.mark))
             # Those in other groups are mostly ended by their parents, so the group goes first.
@@ -214,7 +305,6 @@ class _Child:
             self._popen.wait()
         self._popen = None
         self._record.unlink(missing_ok=True)
-        self.state = "stopped"
 
     @property
     def _record(self) -> Path:
@@ -226,17 +316,36 @@ class _Child:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-QUOTED_LINES:])
 
 
+def services_down(home: Path) -> list[ServiceState]:
+    """Return the services which are not ready of the supervisors that run in this home: of all, or of one each."""
+    down = []
+    for file in (_states_file(home), *home.glob(f"{WATCHED}/*/{_states_file(home).name}")):
+        # nobody has written it, or another version of this code
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = json.loads(file.read_text())
+            states = [ServiceState(**state) for state in told["services"]]
+            down += [state for state in states if state.state != "ready" and _known(told)]
+    return down
+
+
+def said_of_service(state: ServiceState) -> str:
+    """Return what an operator has to know of a service that is not ready."""
+    return f"The service {state.name} is not up, it is {state.state}. {state.cause}".strip()
+
+
+def _states_file(home: Path) -> Path:
+    return home.resolve() / "services.json"
+
+
 def end_leftovers(home: Path) -> list[str]:
     """End all that still runs of this home's services and return their names; the caller holds the home's lock."""
     run = home.resolve() / "run"
     names = []
     leaders = []
     for record in sorted(run.glob("*.json")):
-        with suppress(psutil.NoSuchProcess, ValueError, KeyError, TypeError):
-            known = json.loads(record.read_text())
-            process = psutil.Process(known["pid"])
-            # A pid is used again; a pid and its start time are not. The clock may have been set by a little.
-            if abs(process.create_time() - known["created"]) < 2 and alive(process):
+        with suppress(ValueError, KeyError, TypeError):
+            process = _known(json.loads(record.read_text()))
+            if process is not None:
                 leaders.append(process)
                 names.append(record.stem)
         record.unlink()
@@ -244,6 +353,20 @@ def end_leftovers(home: Path) -> list[str]:
     names += sorted({_mark_of(stray).removeprefix(f"{run}/") for stray in strays} - {"", *names})
     _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], LEFTOVER_S)
     return sorted(names)
+
+
+def _identity(pid: int) -> dict[str, object]:
+    """Return what tells a process from a later one: a pid is used again, a pid and its start time are not."""
+    return {"pid": pid, "created": psutil.Process(pid).create_time()}
+
+
+def _known(identity: Mapping[str, Any]) -> psutil.Process | None:
+    """Return the process that was told by `_identity`, if it lives; the clock may have been set by a little."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(identity["pid"])
+        if abs(process.create_time() - identity["created"]) < 2 and alive(process):
+            return process
+    return None
 
 
 def _descendants(leaders: Sequence[psutil.Process], mark: str) -> list[psutil.Process]:
@@ -274,11 +397,12 @@ def _group_of(process: psutil.Process) -> int:
 
 def _end_all(find: Callable[[], list[psutil.Process]], known: Sequence[psutil.Process], grace: float) -> None:
     """Ask, then kill, until nothing is left: what is being ended may still be starting others."""
-    for order in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+    for orders in (ENDING, (signal.SIGKILL,), (signal.SIGKILL,)):
         living = [process for process in {*known, *find()} if alive(process)]
         for process in living:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(order)
+            for order in orders:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(order)
         wait_ended(living, grace)
 
 

@@ -74,7 +74,8 @@ class Surroundings:
             name: What its log and the terminal call it; no other service has this name.
             program: A program beside this Python, such as `millrace` or `python`; else one of PATH, or a whole path.
             arguments: Its arguments.
-            ready: Tells whether it serves, without raising; the next service starts when it does.
+            ready: Tells whether it serves; the next service starts when it does. From then on it is asked every ten
+                seconds: three times no, and the process is ended and started again.
             stop_s: How long it gets to end after SIGTERM, in seconds.
         """
         beside = PROGRAMS / program

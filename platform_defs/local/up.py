@@ -24,12 +24,14 @@ from rich.text import Text
 
 from millrace.assets.declarations import find_package
 from millrace.platform_defs.alerts.beside import said_of_alerts
+from millrace.platform_defs.local.answers import postgres_answers
+from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres, PostgresFailed
+from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
 from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
 from millrace.resources.settings import Settings
@@ -40,6 +42,7 @@ LOOK_S = 0.5
 STATUS_S = 2.0
 PLAIN_S = 10.0
 REVIVE_S = 10.0
+AGAIN_S = 30.0
 
 
 class CannotStart(MillraceError):
@@ -54,7 +57,7 @@ def up(
     settings: Settings,
     *,
     status: Callable[[], list[str]] | None = None,
-    started: Callable[[], None] | None = None,
+    started: Callable[[], bool] | None = None,
     make_services: Callable[[Settings, Endpoints], Sequence[Service]] = services,
     console: Console | None = None,
 ) -> None:
@@ -63,13 +66,13 @@ def up(
     Args:
         settings: Where, on which port, and on which Postgres; none means the embedded one.
         status: Gives lines to show below the services; it may raise what psycopg raises.
-        started: Called once when everything is ready.
+        started: Called when everything was started, in a thread, and again until it says that it did what it does.
         make_services: Gives the services in the order of their start.
         console: Where to write; a terminal gets a live view, anything else a line now and then.
 
     Raises:
         MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
-            Java, a service does not come up, the database does not fit. Everything is stopped again.
+            Java, the program of a service is not there, the database does not fit. Everything is stopped again.
     """
     out = console or Screen()
     # Dagster wants an absolute path, and services have other working directories.
@@ -99,15 +102,19 @@ def up(
                     let_readers_in(postgres, DATABASE, settings.postgres_port, password_file(settings))
             elif warning := too_mighty(endpoints.dsn):
                 _say(out, warning)
-            prepare_home(settings, endpoints)
+            for file in prepare_home(settings, endpoints):
+                _say(out, f"{file} was changed and stays as it is; remove it to get ours back.")
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
             stack.callback(supervisor.stop, partial(_say, out))
             supervisor.start(partial(_say, out))
             for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
                 _say(out, line)
+            lines: list[str] = []
             if started is not None:
-                started()
-            _watch(out, supervisor, postgres, status, asked)
+                _beside(started, AGAIN_S, asked)
+            if status is not None:
+                _beside(partial(_bring, status, lines), STATUS_S, asked)
+            _watch(out, supervisor, _KeptPostgres(postgres) if postgres else None, lines, asked)
     except _Stop:
         _say(out, "Everything is stopped. `make run` goes on where this was.")
 
@@ -186,6 +193,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     try:
         yield asked
     finally:
+        asked.set()
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)
 
@@ -227,34 +235,65 @@ def _migrate(dsn: str, log_partitions: int) -> None:
         raise silent_postgres(error, dsn) from None
 
 
+class _KeptPostgres:
+    """The embedded Postgres, which is started again when it is gone or does not answer."""
+
+    def __init__(self, postgres: EmbeddedPostgres) -> None:
+        self._postgres = postgres
+        self._asking = Asking(partial(postgres_answers, postgres.dsn(DATABASE)))
+        self._reviving: threading.Thread | None = None
+        self._revive_at = 0.0
+        self._failure = ""
+
+    def poll(self) -> list[str]:
+        """Look after it without waiting for it; return a sentence for each change."""
+        if self._reviving is not None:
+            if self._reviving.is_alive():
+                return []
+            self._reviving = None
+            self._asking.begin()
+            return [self._failure or "postgres is ready again."]
+        self._asking.look()
+        gone = self._postgres.pid() is None
+        if not (gone or self._asking.lost) or time.monotonic() < self._revive_at:
+            return []
+        # On a full disk it cannot start now, and can once there is room.
+        self._revive_at = time.monotonic() + REVIVE_S
+        self._reviving = threading.Thread(target=self._revive, args=(gone,), name="reviving postgres", daemon=True)
+        self._reviving.start()
+        wrong = "is gone" if gone else f"did not answer {self._asking.misses} times in a row"
+        return [f"postgres {wrong}; starting it again. Its log: {self._postgres.log}"]
+
+    def _revive(self, gone: bool) -> None:
+        self._failure = ""
+        try:
+            if not gone:
+                self._postgres.stop()
+            self._postgres.start()
+        except (OSError, MillraceError) as error:
+            self._failure = str(error)
+
+
 def _watch(
     out: Console,
     supervisor: Supervisor,
-    postgres: EmbeddedPostgres | None,
-    status: Callable[[], list[str]] | None,
+    postgres: _KeptPostgres | None,
+    lines: Sequence[str],
     asked: threading.Event,
 ) -> None:
-    """Keep everything running and shown, until `_Stop` comes, or somebody asked and it was lost."""
+    """Keep everything running and shown, until `_Stop` comes, or somebody asked and it was lost.
+
+    Nothing here waits for a service, nor for Postgres: the lines below the services are brought by another thread.
+    """
     view = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
-    lines: list[str] = []
     shown: list[str] = []
-    status_at = plain_at = revive_at = 0.0
+    plain_at = 0.0
     with view or ExitStack():
         while True:
             if asked.is_set():
                 raise _Stop
-            for sentence in supervisor.poll():
+            for sentence in [*supervisor.poll(), *(postgres.poll() if postgres else [])]:
                 _say(out, sentence)
-            if postgres is not None and postgres.pid() is None and time.monotonic() >= revive_at:
-                _say(out, f"postgres is gone; starting it again. Its log: {postgres.log}")
-                # On a full disk it cannot start now, and can once there is room.
-                revive_at = time.monotonic() + REVIVE_S
-                try:
-                    postgres.start()
-                except PostgresFailed as error:
-                    _say(out, str(error))
-            if status is not None and time.monotonic() - status_at >= STATUS_S:
-                lines, status_at = _ask(status), time.monotonic()
             states = supervisor.states()
             if view:
                 view.update(_table(states, lines))
@@ -267,19 +306,31 @@ def _watch(
             time.sleep(LOOK_S)
 
 
-def _ask(status: Callable[[], list[str]]) -> list[str]:
+def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> None:
+    """Do something in a thread, again and again until it says that it is done."""
+
+    def run() -> None:
+        while not (stop.is_set() or work()):
+            stop.wait(pause_s)
+
+    threading.Thread(target=run, name="beside the services", daemon=True).start()
+
+
+def _bring(status: Callable[[], list[str]], lines: list[str]) -> bool:
+    """Put what the status is now in the place of the lines; there is no end to it."""
     try:
-        return status()
+        lines[:] = status()
     except (psycopg.Error, MillraceError) as error:
-        return [f"The event store does not answer: {str(error).strip()}"]
+        lines[:] = [f"The event store does not answer: {str(error).strip()}"]
+    return False
 
 
 def _table(states: Sequence[ServiceState], lines: Sequence[str]) -> Table:
     table = Table.grid(padding=(0, 2))
-    colours = {"ready": "green", "starting": "yellow", "waiting": "red"}
+    colours = {"ready": "green", "starting": "yellow", "ending": "red", "waiting": "red"}
     for state in states:
         restarts = f"started again {state.restarts} times" if state.restarts else ""
-        table.add_row(state.name, Text(state.state, style=colours.get(state.state, "")), restarts)
+        table.add_row(state.name, Text(state.state, style=colours.get(state.state, "")), Text(state.cause or restarts))
     whole = Table.grid()
     whole.add_row(table)
     for line in lines:

@@ -25,6 +25,7 @@ from millrace.resources.alerts.receiver import AlertReceiver, AlertSettings
 from millrace.resources.alerts.standing import SOURCE, Keys, found_in_store
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.showing import masked
 
 # times in seconds
@@ -192,9 +193,8 @@ def run_alerter(
 
 def connected(dsn: str) -> psycopg.Connection:
     """Connect for calls that wait for nobody for long."""
-    connection = psycopg.connect(
+    connection = connect(
         dsn,
-        autocommit=True,
         connect_timeout=CONNECT_S,
         tcp_user_timeout=PEER_LOST_MS,
         application_name="millrace alerts",

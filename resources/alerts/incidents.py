@@ -5,6 +5,7 @@ Belongs here: kinds, thresholds, titles, remedies. Not here: looking (`standing`
 """
 
 import hashlib
+import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
@@ -35,7 +36,7 @@ class Kind:
         wait_s: For how long it must be seen until somebody is told.
         one: The title of one incident; {subject} is what it is of.
         many: The title of several; {number} is how many.
-        remedy: What an operator does; {subject} as before.
+        remedy: What an operator does; {subject} as a shell takes it.
     """
 
     severity: str
@@ -161,6 +162,13 @@ KINDS = MappingProxyType(
             "Dagster's daemon is dead",
             "Nothing is started meanwhile: no drain, no capture, no schedule. Start the service `daemon`; its log says why it ended.",
         ),
+        "service": Kind(
+            "page",
+            120,
+            "The service {subject} is not up",
+            "{number} services are not up",
+            "`millrace up` starts it again and again, and gives it longer each time. Its log says why it is not up.",
+        ),
         "unreadable": Kind(
             "page",
             120,
@@ -206,7 +214,8 @@ class Finding:
             "page": self.page if len(self.page.encode(errors="replace")) <= 1000 else "",
             "severity": kind.severity,
             "wait_s": kind.wait_s,
-            "remedy": kind.remedy.format(subject=subject),
+            # a command in it is for a shell, and whoever names a view chose the name
+            "remedy": kind.remedy.format(subject=shlex.quote(subject)),
         }
 
 

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.archive.fields import folded
+from millrace.resources.archive.fields import Fields, folded
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.folder import ForeignArchive, require_folder
 from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.whole_files import proven_fields, whole_rows
+from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, most_tasks
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +138,7 @@ def read_history(
         ForeignArchive: The folder is not this store's archive.
         ArchiveDamaged: A file is missing.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         history = log_history(connection, root, partitions)
     history.require_whole()
     return history_frame(
@@ -195,8 +196,8 @@ def history_frame(
 
     At most `live_readers` tasks read Postgres at once; None for as many as Spark runs.
 
-    Spark's own reader takes the files that are read whole and have columns of all wanted fields: a job proves first
-    that these are the listed ones (`whole_files`). Python tasks take the others, and all files where `between` is given
+    A job proves first that the files are the listed ones (`whole_files`). Spark's own reader takes those that are read
+    whole and have columns of all wanted fields; Python tasks take the others, and all files where `between` is given
     (`spark_reader`).
 
     The history stays readable for a while: a lease keeps the log from being purged above the lease's beginning, and a
@@ -210,9 +211,10 @@ def history_frame(
         extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
         between=between,
     )
-    by_spark = _for_spark(spark, history, wanted)
+    proven = proven_fields(spark, history.root, history.files, between)
+    by_spark = _for_spark(history, wanted, proven)
     taken = set(by_spark)
-    others = [file for file in history.files if file not in taken]
+    others = [file for file in proven if file not in taken]
     frames = [whole_rows(spark, [history.root / file.path for file in by_spark], wanted)] if by_spark else []
     tasks = shared(history.root, others, history.cuts)
     if tasks:
@@ -234,17 +236,18 @@ def history_frame(
     return reduce(type(frames[0]).unionByName, frames)
 
 
-def _for_spark(spark: "SparkSession", history: LogHistory, wanted: Wanted) -> list[ArchivedFile]:
-    """Return the files that Spark's own reader takes."""
+def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile, Fields]) -> list[ArchivedFile]:
+    """Return the files that Spark's own reader takes, of those that are known to be the listed ones."""
     names = {path[0] for _, path in wanted.extract}
-    # a path through `data` needs `data`; and of a day only a few row groups are read, not whole files for their proof
-    if wanted.between is not None or any(len(path) > 1 for _, path in wanted.extract):
+    # of a day only a few row groups are read, and only the files that have some are proven
+    if wanted.between is not None or not spark_reads(history.root) or len({*map(folded, names)}) < len(names):
         return []
-    if len({*map(folded, names)}) < len(names):
-        return []
-    whole = [file for file in history.files if history.is_whole(file)]
-    known = zip(whole, proven_fields(spark, history.root, whole), strict=True)
-    return [file for file, fields in known if all(fields.hold(path) for _, path in wanted.extract)]
+    return [
+        file
+        for file, fields in proven.items()
+        # a path of two keys needs `data`, which no column holds
+        if history.is_whole(file) and all(fields.hold(path) for _, path in wanted.extract)
+    ]
 
 
 def require_whole(held: ArchivedPartition) -> None:

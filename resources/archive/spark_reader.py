@@ -1,9 +1,9 @@
 """Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
 Belongs here: sharing files over tasks, and a task's work on a file. Not here: which files hold the log (`history`), how
-one is written (`files`), files that Spark reads by itself (`whole_files`).
+one is written (`files`), the proof that a file is the listed one, and files that Spark reads by itself (`whole_files`).
 
-A file that is missing or differs from its listing fails its task; a read never returns fewer rows.
+A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -126,7 +126,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
             first = 0
             for group in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
-                if part.from_row <= first < part.to_row and _may_have(file.metadata.row_group(group), wanted):
+                if part.from_row <= first < part.to_row and may_have(file.metadata.row_group(group), wanted.between):
                     row = first
                     for batch in file.batches(_BATCH_EVENTS, [group], sorted(needed)):
                         begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
@@ -139,14 +139,14 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         raise FileUnreadable(f"event_log: {part.path} cannot be read: {error}") from None
 
 
-def _may_have(group: "pq.RowGroupMetaData", wanted: Wanted) -> bool:
-    """Return whether a row group may have an event of the wanted times."""
-    if wanted.between is None:
+def may_have(group: "pq.RowGroupMetaData", between: tuple[datetime, datetime] | None) -> bool:
+    """Return whether a row group may have an event that was appended in [first, second); None for any time."""
+    if between is None:
         return True
     times = group.column(SCHEMA.get_field_index("created_at")).statistics
     if times is None or not times.has_min_max:
         return True
-    return bool(times.max >= wanted.between[0] and times.min < wanted.between[1])
+    return bool(times.max >= between[0] and times.min < between[1])
 
 
 def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:

@@ -43,7 +43,9 @@ from millrace.resources.backup.manifest import (
 )
 from millrace.resources.backup.state_tables import write_state
 from millrace.resources.errors import MillraceError
+from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
 from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore
@@ -88,7 +90,7 @@ def backup(
         except NoBackup:
             before = None
             _require_empty(folder)
-        with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+        with dbapi.connect(in_utf8(dsn)) as connection, connection.cursor() as cursor:
             _begin(cursor)
             with _producers_held(dsn):
                 cursor.execute(
@@ -131,6 +133,7 @@ def _begin(cursor: Any) -> None:  # noqa: ANN401 - ADBC has no types
     """Begin a transaction of one snapshot, in which no function may write."""
     cursor.execute("set transaction isolation level repeatable read, read only")
     cursor.execute("set local timezone = 'UTC'")
+    cursor.execute("set local datestyle = 'ISO'")
 
 
 @contextmanager
@@ -139,7 +142,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
 
     Otherwise a producer could get an answer in the cut whose events are not in the log of the cut.
     """
-    with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as sequencer:
+    with connect(dsn, autocommit=False) as holder, connect(dsn) as sequencer:
         EventStore(sequencer).sequence_events()
         deadline = time.monotonic() + PATIENCE_S
         while not _hold_producers(holder, sequencer):

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -158,7 +159,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise NoBackup(
             f"{folder} holds no finished backup.",
             detail=f"There is no {MANIFEST}: it is written when everything else is there.",
-            hint=f"Take one: millrace backup {folder}",
+            hint=f"Take one: millrace backup {shlex.quote(str(folder))}",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BackupDamaged(f"{path} cannot be read.", detail=str(error), hint="Put it back from a copy.") from error

@@ -43,6 +43,7 @@ from millrace.resources.capture.source.connection import connect_source, flush_l
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
+from millrace.resources.event_store.connecting import connect
 
 LEASE_S = 30
 # Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
@@ -159,7 +160,7 @@ class CaptureDrain:
 
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with connect(self._dsn) as connection:
             require_own_session(connection, self._dsn)
             connection.execute("select set_config('application_name', %s, false)", (name,))
             connection.execute("set default_transaction_isolation = 'read committed'")
@@ -175,7 +176,7 @@ class CaptureDrain:
 
     def _release(self) -> None:
         # over a connection of its own: one that was interrupted in a statement gives nothing back
-        with suppress(psycopg.OperationalError), psycopg.connect(self._dsn, autocommit=True) as connection:
+        with suppress(psycopg.OperationalError), connect(self._dsn) as connection:
             CaptureStore(connection).release_capture(self.capture.name, self._ready.lease_token)
 
     def drain(

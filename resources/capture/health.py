@@ -35,6 +35,7 @@ from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
 from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.event_store.connecting import connect
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10
@@ -129,7 +130,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         Unreachable: The source does not answer, or nobody said where it is.
         SourceRefuses: The source does not let our role look.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = (
@@ -211,7 +212,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         SourceRefuses: The source does not let our role look.
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)

@@ -4,6 +4,7 @@ Belongs here: the thread of a consumer that answers. Not here: the handlers (`ha
 """
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -127,7 +128,7 @@ class Answerer:
                 "dead letter" if parked else "handler failed",
                 **_of(held, view),
                 error=error,
-                then=f"millrace dead-letters {view}" if parked else "its stream waits and is tried again",
+                then=f"millrace dead-letters {shlex.quote(view)}" if parked else "its stream waits and is tried again",
             )
 
     def _give_back(self, held: Held, outcome: GiveBack) -> None:

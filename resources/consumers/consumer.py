@@ -27,6 +27,7 @@ from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.consumers.words import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store.connecting import connect
 
 # events that wait for a thread, at most: a lock more would only be held from others
 MOST_AHEAD = 2000
@@ -158,7 +159,7 @@ class Consumer:
     def register(self) -> None:
         """Register the view with the settings that the subscription declares, or say why they do not count."""
         declared = self.subscription
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with connect(self._dsn) as connection:
             store = EventStore(connection)
             view = store.register_view(
                 declared.view,

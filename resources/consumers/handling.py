@@ -21,6 +21,7 @@ import psycopg
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
+from millrace.resources.event_store.connecting import connect
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
 TRIES = 5
@@ -129,7 +130,7 @@ class Caller:
     def _opened(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
             # nothing is prepared: behind a connection pool the next session would not know it
-            self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+            self._connection = connect(self._dsn, prepare_threshold=None)
         return self._connection
 
     def _where(self, error: BaseException) -> str:

@@ -14,6 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 
 Result = TypeVar("Result")
 
@@ -67,7 +68,7 @@ class Line:
         try:
             if self._connection is None:
                 # nothing is prepared: behind a connection pool the next session would not know it
-                self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+                self._connection = connect(self._dsn, prepare_threshold=None)
                 self._connection.execute("select")
                 if self._away:
                     self._away = False

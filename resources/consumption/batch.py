@@ -145,7 +145,8 @@ class LeasedParts:
         with _part_fails():
             staged = self._stage(self._events(part))
         if self._merges is not None:
-            self._merges.attempt(staged)
+            # parts that fit each by itself may share a sum that has no room for all of them
+            self._merges.attempt([*self._built, *staged] if sums_of(self._leased.model) else staged)
         if part.up_to is None:
             self._built += staged
         return staged

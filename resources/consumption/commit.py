@@ -28,6 +28,7 @@ from millrace.resources.read_models.merge import (
     forget_batch,
     merge_batch,
     next_batch,
+    require_room,
     swap_children,
 )
 from millrace.resources.read_models.versions import mark_built
@@ -143,6 +144,7 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
             if work.rebuild:
                 for lease in work.leases:
                     fill_child(store.connection, model, lease.partition, batch, staged)
+                require_room(store.connection, model, [lease.partition for lease in work.leases], batch)
             else:
                 merge_batch(store.connection, model, batch, staged)
     except psycopg.Error as error:

@@ -12,6 +12,7 @@ import psycopg
 
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store.connecting import connect
 
 
 class Keeper:
@@ -46,7 +47,7 @@ class Keeper:
     def _extend_until_done(self) -> None:
         while not self._done.wait(self._lease_s / 3):
             try:
-                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                with connect(self._dsn) as connection:
                     self._extend(EventStore(connection))
             except LeaseLost:
                 return

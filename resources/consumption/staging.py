@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.resources.archive.history import LogHistory, history_frame
 from millrace.resources.consumption.failing_streams import Part, Source, Stream
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.event_log_source import most_tasks
+from millrace.resources.event_log_source import in_utf8, most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
@@ -200,7 +200,7 @@ def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatc
                 yield _stamp(one, batch, attempt)
 
         schema = _stamp(first.slice(0, 0), batch, attempt).schema
-        with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+        with dbapi.connect(in_utf8(dsn)) as connection, connection.cursor() as cursor:
             reader = pa.RecordBatchReader.from_batches(schema, stamped())
             cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
             connection.commit()

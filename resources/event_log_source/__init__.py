@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from .batch import EventLogReader
-from .log import Unreadable
+from .log import Unreadable, in_utf8
 from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption, most_tasks
 from .ranges import DataLoss, LogRange
 from .stream import EventLogStreamReader
@@ -78,6 +78,7 @@ __all__ = [
     "InvalidOption",
     "LogRange",
     "Unreadable",
+    "in_utf8",
     "most_tasks",
 ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .log import Unreadable, without_password
+from .log import Unreadable, in_utf8, without_password
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -82,7 +82,7 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
 
     without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
     try:
-        with postgresql.connect(dsn) as database, adbc.AdbcConnection(database) as connection:
+        with postgresql.connect(in_utf8(dsn)) as database, adbc.AdbcConnection(database) as connection:
             connection.set_autocommit(False)
             yield connection
     except adbc.Error as error:

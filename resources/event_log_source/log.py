@@ -87,6 +87,13 @@ class EventLog:
             raise Unreadable(self._dsn, error) from error
 
 
+def in_utf8(dsn: str) -> str:
+    """Return a DSN whose sessions give and take texts in UTF-8, as Arrow has them, whatever the login's setting is."""
+    from psycopg.conninfo import make_conninfo
+
+    return make_conninfo(dsn, client_encoding="utf8")
+
+
 def without_password(dsn: str) -> str:
     """Return a DSN as it may be shown.
 

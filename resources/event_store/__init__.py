@@ -39,6 +39,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
     ViewPoll,
+    WantingView,
 )
 from millrace.resources.event_store.waiting import InStream, Seen
 
@@ -82,6 +83,7 @@ __all__ = [
     "ViewBeyondLog",
     "ViewInfo",
     "ViewPoll",
+    "WantingView",
     "all_passed_on",
     "causing",
     "events_json",

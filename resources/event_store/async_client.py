@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
+from millrace.resources.event_store.connecting import require_iso
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
@@ -70,6 +71,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
     ViewPoll,
+    WantingView,
 )
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, GROWTH, IDLE, LAST_PAUSE_S, InStream, Seen, never_seen
 
@@ -163,6 +165,7 @@ class AsyncSqlFunctions:
         self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
     ) -> list[Row]:
         async with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+            require_iso(connection)
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
@@ -181,6 +184,10 @@ class AsyncRounds(AsyncSqlFunctions):
         return await self._all(
             ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
         )
+
+    async def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
+        """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
+        return await self._all(WantingView, "select * from event_store.wanting_views(%s::bigint[])", (list(known),))
 
     async def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None

@@ -39,6 +39,7 @@ from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, Lo
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"
@@ -140,15 +141,16 @@ def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> Migrati
             if that is another one; None takes any, and refuses a database without a store.
 
     Raises:
-        SchemaMismatch: The database is newer than the code, or older than its first release, has another number of log
-            partitions, or an object of somebody else needs a function that is to be dropped.
+        SchemaMismatch: The database is not UTF8, newer than the code, or older than its first release, has another
+            number of log partitions, or an object of somebody else needs a function that is to be dropped.
         MillraceError: The role may not do it, or somebody's open transaction was in the way for a minute.
     """
     migrations = known_migrations()
     replaceable = known_replaceable()
     applied: list[str] = []
     replaced = False
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
+        _require_utf8(connection)
         found = _found(connection)
         if not found and log_partitions is None:
             raise SchemaMismatch("The database has no event store.", hint="Run: millrace migrate")
@@ -173,7 +175,7 @@ def validate(dsn: str) -> None:
         SchemaMismatch: It is behind, ahead, or has other functions; the hint names the remedy.
     """
     migrations = known_migrations()
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         found = _found(connection)
     _refuse_unreleased(found, migrations)
     _refuse_newer(found, migrations)
@@ -184,6 +186,17 @@ def validate(dsn: str) -> None:
         )
     if not _is_current(found, migrations, known_replaceable()):
         raise SchemaMismatch("The database has functions of another version of the code.", hint="Run: millrace migrate")
+
+
+def _require_utf8(connection: psycopg.Connection) -> None:
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SchemaMismatch(
+            f"The database is encoded as {encoding}; an event store must be UTF8.",
+            detail=f"An event may have any text, and {encoding} does not hold every one.",
+            hint="Make one: create database … encoding 'UTF8' template template0. A store that is in this database moves"
+            " there by a backup, taken with the code that made it, and a restore.",
+        )
 
 
 def _found(connection: psycopg.Connection) -> dict[int, str]:

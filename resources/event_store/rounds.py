@@ -10,6 +10,7 @@ from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewL
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.event_store.standing_rows import (
     ViewPoll,
+    WantingView,
 )
 
 
@@ -24,6 +25,10 @@ class Rounds(SqlFunctions):
         return self._all(
             ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
         )
+
+    def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
+        """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
+        return self._all(WantingView, "select * from event_store.wanting_views(%s::bigint[])", (list(known),))
 
     def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None

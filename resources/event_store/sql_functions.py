@@ -18,6 +18,7 @@ from psycopg.rows import BaseRowFactory, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
+from millrace.resources.event_store.connecting import require_iso
 from millrace.resources.event_store.refusals import refusals
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class SqlFunctions:
         self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
     ) -> list[Row]:
         with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+            require_iso(connection)
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)

@@ -102,6 +102,14 @@ class ViewPoll:
 
 
 @dataclass(frozen=True)
+class WantingView:
+    """A rows view for which something is new, and the role that it belongs to."""
+
+    view: str
+    owner: str
+
+
+@dataclass(frozen=True)
 class SequencerHolder:
     """A session whose open transaction holds the sequencer's row; `open_since` is None where Postgres hides it."""
 

@@ -18,6 +18,8 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
+from millrace.resources.event_store.connecting import connect
+
 # the payload of each word has the log partitions that grew
 POSITIONS = "event_store_positions"
 # of appends, to a sequencer that sleeps
@@ -123,7 +125,7 @@ class Wakeups:
             self._connection = None
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._dsn, autocommit=True, connect_timeout=CONNECT_S)
+        return connect(self._dsn, connect_timeout=CONNECT_S)
 
     def _hears(self, connection: psycopg.Connection) -> bool:
         """Return whether a word that another connection sends comes here, while nothing runs on this one."""

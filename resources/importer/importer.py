@@ -24,6 +24,7 @@ import psycopg
 
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
 from millrace.resources.importer.files import Format, open_event_file
 from millrace.resources.importer.rejects import Rejects
@@ -114,7 +115,7 @@ def import_events(
     with open_event_file(file, format, delimiter) as opened:
         _require_columns(file, opened, columns)
         mapping = Mapping(name, decider, columns, opened.columns, times)
-        with _database() as failing, psycopg.connect(dsn, autocommit=True) as connection, Rejects(rejects) as out:
+        with _database() as failing, connect(dsn) as connection, Rejects(rejects) as out:
             failing.append(connection)
             run = _Run(EventStore(connection), decider, name, out, started)
             with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from millrace.resources.alerts.store import AlertState, AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.producers import ProducerStore
@@ -77,9 +78,8 @@ class StoreMetrics(Collector):
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
+            self._connection = connect(
                 self._dsn,
-                autocommit=True,
                 connect_timeout=CONNECT_S,
                 # where nothing comes back at all
                 tcp_user_timeout=PEER_LOST_MS,

@@ -318,6 +318,9 @@ class EmbeddedPostgres:
         for ending in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(ending)
+                # those that somebody stopped end when they go on
+                for process in (postmaster, *postmaster.children()):
+                    process.send_signal(signal.SIGCONT)
             if not wait_ended([postmaster], STOP_S):
                 return
 

@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.postgres.embedded import LOOPBACK, READER, SUPERUSER, EmbeddedPostgres
+from millrace.resources.settings import PROJECT
 
 DRAIN = "millrace_drain"
 OWNERS = "event_store_owner"
@@ -51,6 +52,7 @@ def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
                 sql.Identifier(database), sql.SQL(", ").join(map(sql.Identifier, ROLES))
             )
         )
+        connection.execute((PROJECT / "sql" / "keep_locks.sql").read_bytes())
         connection.execute(
             sql.SQL("create schema if not exists {} authorization {}").format(
                 sql.Identifier(REPORTS), sql.Identifier(OWNERS)

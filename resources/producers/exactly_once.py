@@ -28,6 +28,7 @@ from millrace.resources.errors import (
     UnknownTransaction,
 )
 from millrace.resources.event_store import Json, NewEvent
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
 
@@ -127,7 +128,7 @@ class ExactlyOnce:
         """The store's client behind a live connection."""
         with self._connecting:
             if self._store is None or self._store.connection.closed:
-                self._store = ProducerStore(psycopg.connect(self._dsn, autocommit=True))
+                self._store = ProducerStore(connect(self._dsn))
             return self._store
 
     def register(self, producer_id: str, partition: int = 0, *, initial_sequence: int = 0) -> IdempotentProducer:

@@ -12,6 +12,7 @@ incremental agree by construction.
 | `avg`        | a sum and a count | both                          | both; the view divides                  |
 | `min_ max_`  | the value         | min, max                      | min, max                                |
 | `first last` | value, offset     | those of the first, last one  | those of the lowest, highest offset     |
+| … `by=`      | and the by-value  | those of the least, most one  | those of the least, most; then by offset |
 | `any_ all_`  | the truth         | or, and                       | or, and                                 |
 | `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
 
@@ -23,7 +24,8 @@ Events whose source is missing or null do not count. `events=` restricts a colum
 
 A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
 
-A sum that outgrows bigint or 38 digits fails, and the error names the column.
+A sum that outgrows bigint or 38 digits fails, and the error names the column: in Spark, in the merge, and where the
+parts of several log partitions do so together (`merge`).
 """
 
 from collections.abc import Callable
@@ -63,6 +65,7 @@ class StateColumn:
         merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
         bounds: Of a sum, between what it must stay.
+        shown: The merge for people, which never raises; None: as `merge`.
     """
 
     name: str
@@ -71,6 +74,7 @@ class StateColumn:
     merge: sql.Composable
     stored_as: str | None = None
     bounds: Bounds | None = None
+    shown: sql.Composable | None = None
 
     @property
     def postgres_type(self) -> str:
@@ -105,6 +109,27 @@ class Column:
                 sql.Identifier(f"{name}_sum"), sql.Identifier(f"{name}_count")
             )
         return sql.Identifier(name)
+
+    @property
+    def reads(self) -> "tuple[Column, ...]":
+        """The values that it reads of an event, each as a column."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class RankedColumn(Column):
+    """A column that keeps the value of the event with the least, or the most, of another value.
+
+    Attributes:
+        by: That other value, as a column of the kind `by`, which looks at the same events.
+    """
+
+    by: Column = Column("by", None, "")
+
+    @property
+    def reads(self) -> tuple[Column, ...]:
+        """The value, and the one that ranks it."""
+        return (self, self.by)
 
 
 @dataclass(frozen=True)
@@ -158,14 +183,47 @@ def max_(source: str, *, type: str | None = None, events: list[str] | None = Non
     return Column("max", _source(source), _ordered(source, type), _events(events))
 
 
-def first(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """Keep the value of the first event, by offset, that has one; null for none."""
-    return Column("first", _source(source), _type(source, type), _events(events))
+def first(
+    source: str,
+    *,
+    type: str | None = None,  # noqa: A002
+    by: str | None = None,
+    by_type: str | None = None,
+    events: list[str] | None = None,
+) -> Column:
+    """Keep the value of the first event that has one; null for none.
+
+    The first one by offset; or the one with the least value of `by`, read as `by_type`, and of several the first by
+    offset. Then events without that value do not count.
+    """
+    return _decided("first", source, type, by, by_type, events)
 
 
-def last(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """Keep the value of the last event, by offset, that has one; null for none."""
-    return Column("last", _source(source), _type(source, type), _events(events))
+def last(
+    source: str,
+    *,
+    type: str | None = None,  # noqa: A002
+    by: str | None = None,
+    by_type: str | None = None,
+    events: list[str] | None = None,
+) -> Column:
+    """Keep the value of the last event that has one; null for none.
+
+    The last one by offset; or the one with the greatest value of `by`, read as `by_type`, and of several the last by
+    offset. Then events without that value do not count.
+    """
+    return _decided("last", source, type, by, by_type, events)
+
+
+def _decided(
+    kind: str, source: str, type_: str | None, by: str | None, by_type: str | None, events: list[str] | None
+) -> Column:
+    if by is None:
+        if by_type is not None:
+            raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
+        return Column(kind, _source(source), _type(source, type_), _events(events))
+    rank = Column("by", _source(by), _ordered(by, by_type), _events(events))
+    return RankedColumn(f"{kind}_by", _source(source), _type(source, type_), _events(events), rank)
 
 
 def any_(source: str, *, events: list[str] | None = None) -> Column:
@@ -274,14 +332,13 @@ def _summed(column: Column, name: str, declared: str) -> StateColumn:
         scale = int(type_.rstrip(")").split(",")[1])
         most = Decimal(f"{'9' * (38 - scale)}.{'9' * scale}")
         bounds = Bounds(most.copy_negate(), most, overflow)
+    parts = {"fits": within(name, bounds), "sum": _aggregate("sum", name), "held": sql.SQL(held)}
     # SQL has no expression that raises: casting the sentence to a number does, and the error shows it
     merge = sql.SQL("case when {fits} then {sum}::{held} else ({overflow} || {sum})::{held} end").format(
-        fits=within(name, bounds),
-        sum=_aggregate("sum", name),
-        held=sql.SQL(held),
-        overflow=sql.Literal(f"{overflow}: "),
+        overflow=sql.Literal(f"{overflow}: "), **parts
     )
-    return StateColumn(name, type_, partial, merge, bounds=bounds)
+    shown = sql.SQL("case when {fits} then {sum}::{held} end").format(**parts)
+    return StateColumn(name, type_, partial, merge, bounds=bounds, shown=shown)
 
 
 def within(name: str, bounds: Bounds) -> sql.Composed:
@@ -303,8 +360,23 @@ def _extreme_state(aggregate: str) -> "_State":
     return state
 
 
+def order_of(column: Column, by: "SparkColumn", offset: "SparkColumn") -> "SparkColumn":
+    """Return the order by which a column decides, as its partial values take it.
+
+    Args:
+        column: The column.
+        by: Of a ranked column the value that it reads besides, filtered and typed.
+        offset: The offset.
+    """
+    from pyspark.sql import functions as f
+
+    if not isinstance(column, RankedColumn):
+        return offset
+    return f.when(by.isNotNull(), f.struct(by.alias("by"), offset.alias("offset")))
+
+
 def _decided_state(aggregate: str, direction: str) -> "_State":
-    """Return the state of first or last: the value, and the offset that decided it."""
+    """Return the state of first or last: the value, and the offset that decided it, after the value that ranks it."""
 
     def state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
@@ -312,24 +384,33 @@ def _decided_state(aggregate: str, direction: str) -> "_State":
         offset = f"{name}_offset"
         decided, decided_by = getattr(f, aggregate), getattr(f, f"{aggregate}_by")
 
-        def order_of(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
-            """Give an event without a value no offset, so that it never decides."""
+        def only_of(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
+            """Give an event without a value no order, so that it never decides."""
             return f.when(value.isNotNull(), order)
 
-        of_that_offset = sql.SQL("(array_agg({} order by {} {} nulls last))[1]").format(
-            sql.Identifier(name), sql.Identifier(offset), sql.SQL(direction)
+        ranks = [f"{name}_by", offset] if isinstance(column, RankedColumn) else [offset]
+        order = sql.SQL(", ").join(
+            sql.SQL("{} {} nulls last").format(sql.Identifier(rank), sql.SQL(direction)) for rank in ranks
         )
-        return (
-            StateColumn(
-                name, column.type, lambda value, order: decided_by(value, order_of(value, order)), of_that_offset
-            ),
-            StateColumn(
-                offset,
-                "bigint",
-                lambda value, order: decided(order_of(value, order)),
-                _aggregate(aggregate, offset),
-            ),
+
+        def of_that(state: str) -> sql.Composed:
+            return sql.SQL("(array_agg({} order by {}))[1]").format(sql.Identifier(state), order)
+
+        def part(state: str, type_: str, member: str) -> StateColumn:
+            """Return the state that a ranked column keeps of its order."""
+            return StateColumn(
+                state, type_, lambda value, order: decided(only_of(value, order)).getField(member), of_that(state)
+            )
+
+        kept = StateColumn(
+            name, column.type, lambda value, order: decided_by(value, only_of(value, order)), of_that(name)
         )
+        if isinstance(column, RankedColumn):
+            return (kept, part(f"{name}_by", column.by.type, "by"), part(offset, "bigint", "offset"))
+        of_offset = StateColumn(
+            offset, "bigint", lambda value, order: decided(only_of(value, order)), _aggregate(aggregate, offset)
+        )
+        return (kept, of_offset)
 
     return state
 
@@ -377,6 +458,8 @@ _STATE: dict[str, _State] = {
     "max": _extreme_state("max"),
     "first": _decided_state("min", "asc"),
     "last": _decided_state("max", "desc"),
+    "first_by": _decided_state("min", "asc"),
+    "last_by": _decided_state("max", "desc"),
     "any": _truth_state("bool_or", empty=False),
     "all": _truth_state("bool_and", empty=True),
     "set_union": _set_state,

@@ -86,6 +86,11 @@ class ReadModel:
         return f"{self.name}_staging{self._suffix}"
 
     @property
+    def large_table(self) -> str:
+        """The table of keys with large parts of sums, if the model adds up across log partitions."""
+        return f"{self.state_table}_large"
+
+    @property
     def _suffix(self) -> str:
         return "" if self.version == 1 else f"_v{self.version}"
 
@@ -93,6 +98,11 @@ class ReadModel:
     def crosses_streams(self) -> bool:
         """Whether one key may get events of several streams, and so of several log partitions."""
         return all(key.source != "decider_id" for key in self.keys.values())
+
+    @property
+    def adds_up_across(self) -> bool:
+        """Whether several log partitions may have parts of one sum, which together may outgrow its type."""
+        return self.crosses_streams and any(state.bounds for state in self.state_columns)
 
     @property
     def stored(self) -> dict[str, Column]:
@@ -132,13 +142,15 @@ class ReadModel:
         rows: tuple[object, ...] = (self.view, self.keys, self.columns, self.deciders, self.events)
         # an attribute that is not used leaves the fingerprints of older versions as they are
         rows += (self.deletes,) if self.deletes else ()
+        rows += ("large sums",) if self.adds_up_across else ()
         return hashlib.sha256(repr(rows).encode()).hexdigest()
 
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
         sources = {key.source for key in self.keys.values()}
-        return sources | {column.source for column in self.stored.values() if column.source is not None}
+        read = {one.source for column in self.stored.values() for one in column.reads}
+        return sources | {source for source in read if source is not None}
 
     @property
     def extracted(self) -> dict[str, tuple[str, ...]]:

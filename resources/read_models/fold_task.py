@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.fold import READ, Event, Function, State
 from millrace.resources.spark.bounded import NotReturned
@@ -295,10 +296,9 @@ class StoredStates:
             self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
     def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
-        import psycopg
 
         if self._connection is None:
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
+            self._connection = connect(self._dsn)
         rows: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, streams)
         return rows
 

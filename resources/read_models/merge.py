@@ -4,7 +4,8 @@ Belongs here: statements on the rows of the state and of the staging table. Not 
 (`tables`), how a column merges (`columns`), the transaction that also moves the position (`consumption.commit`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -12,6 +13,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.columns import within
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.row_arrays import travelling, unnested
 from millrace.resources.read_models.tables import (
@@ -28,6 +30,8 @@ from millrace.resources.read_models.tables import (
     stored_columns,
 )
 
+# no store has so many log partitions: parts below this share of a sum's bounds fit together
+MOST_PARTS = 10_000
 # a batch's rows, of the task attempts that Spark took; others died or came too late
 _STAGED = sql.SQL("batch = %(batch)s and attempt = any (%(attempts)s)")
 
@@ -58,6 +62,7 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
 
     Raises:
         StagedRowsLost: A server crash emptied the staging table, or a task reported rows that it did not write.
+        psycopg.DataError: A sum does not fit its type, in its log partition or in all of them together.
     """
     _require_staged(connection, model, batch, staged)
     if not staged:
@@ -66,7 +71,7 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
     fresh = sql.SQL("(select {columns} from {staging} where {staged})").format(
         columns=columns, staging=relation(model.staging_table), staged=_STAGED
     )
-    merged = connection.execute(_merge(model, fresh), _parameters(batch, staged)).rowcount
+    merged = _merged(connection, model, _merge(model, fresh), fresh, _parameters(batch, staged))
     forget_batch(connection, model, batch)
     return merged
 
@@ -85,7 +90,8 @@ def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table)
         return 0
     schema = state_schema(model)
     arrays = [travelling(rows.column(name), type_) for name, type_ in schema.items()]
-    return connection.execute(merge_of_arrays(model), arrays).rowcount
+    fresh = sql.SQL("({})").format(unnested(schema, state_types(model)))
+    return _merged(connection, model, merge_of_arrays(model), fresh, arrays)
 
 
 def merge_of_arrays(model: ReadModel) -> sql.Composed:
@@ -111,6 +117,7 @@ def _merge(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
         ) both_sides
         group by {key}
         on conflict ({key}) do update set {assignments}
+        {large}
         """
     ).format(
         state=relation(model.state_table),
@@ -122,7 +129,148 @@ def _merge(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
         known_columns=listed(columns, of="known"),
         same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
         assignments=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns),
+        large=sql.SQL("returning {}").format(_is_large(model)) if model.adds_up_across else sql.SQL(""),
     )
+
+
+def _merged(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    merge: sql.Composed,
+    fresh: sql.Composed,
+    parameters: Sequence[object] | Mapping[str, object],
+) -> int:
+    """Merge fresh rows, an item of a FROM, and return how many rows of the state changed.
+
+    Raises:
+        psycopg.DataError: A sum does not fit its type, in its log partition or in all of them together.
+    """
+    with _key_named(model):
+        cursor = connection.execute(merge, parameters)
+    if model.adds_up_across:
+        if any(is_large for (is_large,) in cursor):
+            _note_large(connection, model, relation(model.state_table), fresh, parameters)
+        _require_room(connection, model, relation(model.state_table), fresh, parameters)
+    return cursor.rowcount
+
+
+@contextmanager
+def _key_named(model: ReadModel) -> Iterator[None]:
+    """Name the columns of a key that is too long for its index: Postgres names the index."""
+    try:
+        yield
+    except psycopg.errors.ProgramLimitExceeded as error:
+        if error.diag.constraint_name is None:
+            raise
+        texts = " and ".join(name for name, key in model.keys.items() if key.type == "string")
+        raise psycopg.errors.ProgramLimitExceeded(
+            f"a key is too long: {texts} of read model {model.name} may have about 2,600 bytes; {error.diag.message_primary}"
+        ) from error
+
+
+def _is_large(model: ReadModel) -> sql.Composed:
+    """Return the condition that a part of a sum is so large that the parts of all log partitions may not fit."""
+    return sql.SQL(" or ").join(
+        sql.SQL("{} not between {} and {}").format(
+            sql.Identifier(state.name),
+            sql.Literal(state.bounds.least / MOST_PARTS),
+            sql.Literal(state.bounds.most / MOST_PARTS),
+        )
+        for state in model.state_columns
+        if state.bounds is not None
+    )
+
+
+def _note_large(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    rows: sql.Composable,
+    touched: sql.Composable | None = None,
+    parameters: Sequence[object] | Mapping[str, object] = (),
+) -> None:
+    """Note the keys of large parts, of all rows or those in `touched`: each later merge of these keys looks there."""
+    connection.execute(
+        sql.SQL(
+            # in this order also by another merge, which waits for this one and sees its rows
+            "insert into {large} select distinct {keys} from {rows} r where ({is_large}){and_touched}"
+            " order by {keys} on conflict do nothing"
+        ).format(
+            large=relation(model.large_table),
+            keys=listed(model.keys),
+            rows=rows,
+            is_large=_is_large(model),
+            and_touched=sql.SQL(" and ({0}) in (select {0} from {1} t)").format(listed(model.keys), touched)
+            if touched is not None
+            else sql.SQL(""),
+        ),
+        parameters,
+    )
+
+
+def _require_room(
+    connection: psycopg.Connection,
+    model: ReadModel,
+    parts: sql.Composable,
+    touched: sql.Composable,
+    parameters: Sequence[object] | Mapping[str, object] = (),
+) -> None:
+    """Refuse sums that do not fit their types with the parts of all log partitions, of the keys in `touched`."""
+    large = relation(model.large_table)
+    ((some,),) = connection.execute(sql.SQL("select exists (select from {})").format(large)).fetchall()
+    if not some:
+        return
+    key = sql.SQL("concat_ws(', ', {})").format(listed(model.keys, of="noted"))
+    sums = [
+        sql.SQL("case when {} then 0 else ({} || {})::int end").format(
+            within(state.name, state.bounds),
+            sql.Literal(f"{state.bounds.overflow} over all log partitions; declare a wider type or a finer key than "),
+            key,
+        )
+        for state in model.state_columns
+        if state.bounds is not None
+    ]
+    connection.execute(
+        sql.SQL(
+            """
+            select {sums}
+            from (
+              select {keys} from {large} l where ({keys}) in (select {keys} from {touched} t) order by {keys} for update of l
+            ) noted
+            -- offset 0 keeps this an index probe per key, however many rows the model has
+            cross join lateral (select * from {parts} p where {same_key} offset 0) parts
+            group by {noted_keys}
+            """
+        ).format(
+            sums=sql.SQL(", ").join(sums),
+            keys=listed(model.keys),
+            noted_keys=listed(model.keys, of="noted"),
+            large=large,
+            touched=touched,
+            parts=parts,
+            same_key=sql.SQL(" and ").join(sql.SQL("p.{0} = noted.{0}").format(sql.Identifier(n)) for n in model.keys),
+        ),
+        parameters,
+    )
+
+
+def require_room(connection: psycopg.Connection, model: ReadModel, partitions: Sequence[int], batch: int) -> None:
+    """Refuse the tables that `fill_child` filled for a batch if their sums do not fit beside other log partitions'.
+
+    Raises:
+        psycopg.DataError: Some sum does not fit its type; the error names the column and the key.
+    """
+    if not model.adds_up_across:
+        return
+    columns = sql.SQL("{}, {}").format(listed(state_key(model)), listed(stored_columns(model)))
+    kept = sql.SQL("select {} from {} where partition <> all ({}::int[])").format(
+        columns, relation(model.state_table), sql.Literal([*partitions])
+    )
+    filled = [
+        sql.SQL("select {} from {}").format(columns, relation(new_child_table(batch, partition)))
+        for partition in partitions
+    ]
+    parts = sql.SQL("({})").format(sql.SQL(" union all ").join([kept, *filled]))
+    _require_room(connection, model, parts, relation(model.large_table))
 
 
 def fill_child(
@@ -140,26 +288,29 @@ def fill_child(
         # the next login that rebuilds may be another one
         owner = sql.Identifier(owner_of(connection, child))
         connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
-        rows = connection.execute(
-            sql.SQL(
-                """
-                insert into {new} ({key}, {columns})
-                select {key}, {merged}
-                from {staging}
-                where {staged} and partition = {partition}
-                group by {key}
-                """
-            ).format(
-                new=new,
-                key=listed(state_key(model)),
-                columns=listed(stored_columns(model)),
-                merged=merged_columns(model),
-                staging=relation(model.staging_table),
-                staged=_STAGED,
-                partition=sql.Literal(partition),
-            ),
-            _parameters(batch, staged),
-        ).rowcount
+        with _key_named(model):
+            rows = connection.execute(
+                sql.SQL(
+                    """
+                    insert into {new} ({key}, {columns})
+                    select {key}, {merged}
+                    from {staging}
+                    where {staged} and partition = {partition}
+                    group by {key}
+                    """
+                ).format(
+                    new=new,
+                    key=listed(state_key(model)),
+                    columns=listed(stored_columns(model)),
+                    merged=merged_columns(model),
+                    staging=relation(model.staging_table),
+                    staged=_STAGED,
+                    partition=sql.Literal(partition),
+                ),
+                _parameters(batch, staged),
+            ).rowcount
+        if model.adds_up_across:
+            _note_large(connection, model, new)
         # proves the bounds, so that attaching does not read the table under lock; and names the model that it is for
         connection.execute(
             sql.SQL("alter table {} add constraint {} check (partition = {})").format(
@@ -185,10 +336,12 @@ def swap_children(
 
     Raises:
         StagedRowsLost: As `merge_batch`; what was filled may lack some rows.
+        psycopg.DataError: As `require_room`.
         psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
     """
     # Staged rows may vanish and never come back: those that are here now were here while the tables were filled.
     _require_staged(connection, model, batch, staged)
+    require_room(connection, model, partitions, batch)
     forget_batch(connection, model, batch)
     connection.execute("set local lock_timeout = '10s'")
     state, bounds = relation(model.state_table), sql.Identifier(bounds_of(model))

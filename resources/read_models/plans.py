@@ -14,7 +14,7 @@ from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models import fold_task as tasks
 from millrace.resources.read_models.column_types import arrow_type, typed
-from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
+from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
 from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
@@ -70,13 +70,16 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
         ORDER,
         *(value(key).alias(f"key {name}") for name, key in model.keys.items()),
         *(wanted(column).alias(f"value {name}") for name, column in model.stored.items()),
+        *(wanted(one).alias(f"by {name}") for name, column in model.stored.items() for one in column.reads[1:]),
     )
     # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
     # most comparisons end there
     grouped = valued.groupBy(*(f.col(f"`key {name}`").alias(name) for name in model.keys), "partition")
     rows = grouped.agg(
         *(
-            state.partial(f.col(f"`value {name}`"), f.col(ORDER)).alias(state.name)
+            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(ORDER))).alias(
+                state.name
+            )
             for name, column in model.stored.items()
             for state in column.state(name)
         )

@@ -7,6 +7,8 @@ A model `orders` has
     read_models.orders          a SQL view of the state's public values, for people to read
     read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
     read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
+    read_models.orders_state_large  where a row may be of several streams and has sums: the keys for which some log
+        partition's part of a sum is so large that all parts together may outgrow the type
 and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`. A rebuild fills tables
 `_new_<batch>_p<log partition>` and swaps them in. Where it dies in between, they stay until the next rebuild of their
 log partition, or until the model's tables go.
@@ -16,7 +18,7 @@ They belong to the role event_store_owner where the login that makes them is a m
 rebuild and reset them: swapping and dropping take ownership.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import psycopg
@@ -131,10 +133,14 @@ def _new_children(
     return [name for (name,) in found]
 
 
-def merged_columns(model: ReadModel) -> sql.Composed:
-    """Return the aggregates that merge partial values, each named as its column, for a SELECT that groups by key."""
+def merged_columns(model: ReadModel, *, shown: bool = False) -> sql.Composed:
+    """Return the aggregates that merge partial values, each named as its column, for a SELECT that groups by key.
+
+    A sum that does not fit its type raises, or is null if it is `shown` to people.
+    """
     return sql.SQL(", ").join(
-        sql.SQL("{} as {}").format(column.merge, sql.Identifier(column.name)) for column in model.state_columns
+        sql.SQL("{} as {}").format((shown and column.shown) or column.merge, sql.Identifier(column.name))
+        for column in model.state_columns
     )
 
 
@@ -184,7 +190,7 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
             """,
             {
                 "schema": SCHEMA,
-                "names": [model.name, model.state_table, model.staging_table],
+                "names": [model.name, model.state_table, model.staging_table, model.large_table],
                 "state": f"{SCHEMA}.{model.state_table}",
             },
         )
@@ -201,7 +207,7 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
 def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the tables of a version of the model; within a transaction."""
     state, staging = relation(model.state_table), relation(model.staging_table)
-    columns = _column_definitions(model)
+    columns = _column_definitions(state_types(model), state_key(model))
     with _as_owners(connection):
         partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
         for statement in (
@@ -227,16 +233,28 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
                 )
                 for (partition,) in partitions
             ),
+            *(_large_statements(model) if model.adds_up_across else ()),
         ):
             connection.execute(statement)
 
 
-def _column_definitions(model: ReadModel) -> sql.Composed:
-    """Return the columns that the state and the staged rows have, with their types."""
-    keys = state_key(model)
+def _large_statements(model: ReadModel) -> tuple[sql.Composed, sql.Composed]:
+    table = relation(model.large_table)
+    return (
+        sql.SQL("create table {} ({}, primary key ({}))").format(
+            table, _column_definitions({name: state_types(model)[name] for name in model.keys}), listed(model.keys)
+        ),
+        sql.SQL("comment on table {} is 'Keys with large parts of sums: merges look whether all parts fit.'").format(
+            table
+        ),
+    )
+
+
+def _column_definitions(types: Mapping[str, str], keys: Collection[str] = ()) -> sql.Composed:
+    """Return columns with their types; those of the key are not null."""
     return sql.SQL(", ").join(
         sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(type_), sql.SQL(" not null" if name in keys else ""))
-        for name, type_ in state_types(model).items()
+        for name, type_ in types.items()
     )
 
 
@@ -246,7 +264,7 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on them.
     """
-    for table in (model.state_table, model.staging_table, *_new_children(connection, model)):
+    for table in (model.state_table, model.staging_table, model.large_table, *_new_children(connection, model)):
         _drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 
@@ -291,7 +309,7 @@ def _view_query(model: ReadModel) -> sql.Composed:
         return sql.SQL("select {} from {}{} where {}").format(public, state, model.expanded, model.visible)
     return sql.SQL(
         "select {public} from (select {keys}, {merged} from {state} group by {keys}) merged where {visible}"
-    ).format(public=public, keys=keys, merged=merged_columns(model), state=state, visible=model.visible)
+    ).format(public=public, keys=keys, merged=merged_columns(model, shown=True), state=state, visible=model.visible)
 
 
 def owner_of(connection: psycopg.Connection, table: str) -> str:

@@ -9,6 +9,7 @@ behind the version before it, so that no reader ever sees less than before. Then
 that another declaration overtook before it served goes, too.
 """
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -229,7 +230,7 @@ def _make_version(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
                 detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
                 hint="Declare the read model with another view=, or remove the view that has its name, whose progress is"
-                f" lost: millrace unregister {model.view}",
+                f" lost: millrace unregister {shlex.quote(model.view)}",
             )
         built = model
     else:

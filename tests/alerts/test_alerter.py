@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.alerts.alerter import Alerter, Unreadable, connected, run_alerter
 from millrace.resources.alerts.incidents import Finding
 from millrace.resources.alerts.receiver import AlertReceiver
@@ -22,6 +23,7 @@ from tests.alerts.hook import IMPATIENT, STUCK, Alert, Hook, environment, sequen
 from tests.support.factories import Connect, append_to, pump, rows, start, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
+from tests.support.running.deployment import MILLRACE
 
 TOLD = [("began", ["mails"])]
 
@@ -156,6 +158,26 @@ def test_a_dagster_that_hangs_holds_up_neither_the_log_nor_alerts_nor_the_end(
             process.terminate()
             assert process.wait(patience()) == 0
         asked.close()
+
+
+def test_a_service_of_millrace_up_that_is_not_up_is_an_incident(
+    mails: EventStore, dsn: str, hook: Hook, tmp_path: Path
+) -> None:
+    environ = environment(dsn, hook.url, MILLRACE_HOME=str(tmp_path))
+    sequence = Service("sequence", [str(MILLRACE), "sequence"], environ, lambda: True)
+    supervisor = Supervisor(tmp_path, [sequence, Service("spark", ["false"], environ, lambda: False)])
+
+    def found() -> list[tuple[str, str]]:
+        supervisor.poll()
+        open_ones = AlertStore(mails.connection).open_incidents()
+        return [(each.subject, each.cause) for each in open_ones if each.kind == "service"]
+
+    try:
+        supervisor.start()
+        wait_until(lambda: "It ended with exit code 1. Its log:" in str(found()), "it is an incident with its cause")
+        assert [subject for subject, _ in found()] == ["spark"]
+    finally:
+        supervisor.stop()
 
 
 def test_bad_settings_are_said_and_the_log_goes_on(mails: EventStore, dsn: str, hook: Hook) -> None:

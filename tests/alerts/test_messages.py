@@ -1,6 +1,7 @@
 """How messages look, and what in them cannot do anything."""
 
 import json
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
@@ -97,6 +98,11 @@ def test_every_kind_has_words_for_one_and_for_many() -> None:
         assert kind.one.format(subject="x")
         assert kind.many.format(number=2)
         assert kind.remedy.format(subject="x")
+
+
+def test_a_remedys_command_takes_the_name_of_a_view_as_one_word() -> None:
+    remedy = str(Finding("s", "dead_letters", "mails; rm -rf $HOME `id` 'x'", "").fields()["remedy"])
+    assert shlex.split(remedy.rpartition("then: ")[2]) == ["millrace", "retry", "mails; rm -rf $HOME `id` 'x'"]
 
 
 def test_texts_that_others_wrote_fit_and_can_be_stored() -> None:

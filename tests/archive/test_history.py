@@ -9,6 +9,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,7 +22,7 @@ from millrace.resources.archive import files
 from millrace.resources.archive.fields import stated_fields
 from millrace.resources.archive.files import file_checksum, path_of, read_file, write_file
 from millrace.resources.archive.folder import ForeignArchive
-from millrace.resources.archive.history import LogIncomplete, read_history
+from millrace.resources.archive.history import LogIncomplete, history_frame, log_history, read_history
 from millrace.resources.archive.listing import ArchivedFile, archived
 from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.archive.store import ArchiveStore
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # keys of objects: as documents have them, and as those who attack do
 HOSTILE = ["a", "b", "A", "a.b", "data", "data:a", "1", "-1", "", " ", "`", '"', "\\", "\\u0061", "ключ", "\U0001f600", "{", "null", "*"]  # fmt: skip
 
+EVER = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 SCALARS = {*HOSTILE[::2]}
 
 
@@ -209,8 +211,12 @@ def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_n
         columns = [(name, COLUMNS[name][0]) for name in each.get("columns", COLUMNS)]
         assert frame.dtypes == [*columns, *((name, "string") for name in each.get("extract", {}))]
         assert collected(frame) == in_order(read(dsn, **each))
-    shutil.copytree(root, tmp_path / "_x:y")
-    assert read_history(spark, dsn, tmp_path / "_x:y").count() == len(ALL)
+    # below a pattern Spark finds no colon: tasks of ours read it
+    for other, spark_reads in (("_x:y", True), ("[x]/x:y", False)):
+        shutil.copytree(root, tmp_path / other)
+        frame = read_history(spark, dsn, tmp_path / other)
+        assert by_spark(frame) == spark_reads
+        assert frame.count() == len(ALL)
 
 
 def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
@@ -255,7 +261,7 @@ def gone(path: Path, _: LogRange) -> None:
     path.unlink()
 
 
-def test_a_file_that_is_not_the_listed_one_is_refused_before_spark_decodes_it(
+def test_a_file_that_is_not_the_listed_one_is_refused_before_anybody_reads_it(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
@@ -268,10 +274,20 @@ def test_a_file_that_is_not_the_listed_one_is_refused_before_spark_decodes_it(
         attack(path, file.range)
         with pytest.raises(FileUnreadable, match=str(path)):
             fields_of(tmp_path, file)
-        with pytest.raises(build_errors(), match="is not the file that was written") as failed:
-            read_history(spark, dsn, tmp_path).collect()
-        assert fault_of(failed.value) is Fault.SERVER
+        # read by Spark, by tasks, and of a day
+        ways: list[dict[str, Any]] = [{}, {"extract": {"deep": ["n", "m"]}}, {"between": EVER}]
+        for options in ways if attack is forged else ways[:1]:
+            with pytest.raises(build_errors(), match="is not the file that was written") as failed:
+                history_frame(spark, dsn, log_history(store.connection, tmp_path), **options)
+            assert fault_of(failed.value) is Fault.SERVER
         path.write_bytes(content)
+    # of the same size: a day without events of the file does not ask what is in it
+    path.write_bytes(content.replace(b"placed", b"plaxed"))
+    assert path.read_bytes() != content
+    with pytest.raises(FileUnreadable, match="another checksum"):
+        fields_of(tmp_path, file, EVER)
+    assert fields_of(tmp_path, file, (datetime.min.replace(tzinfo=UTC), EVER[0])).columns == ("n",)
+    path.write_bytes(content)
     # it is there when the read is planned; no setting of Spark makes it pass over a file that is gone
     settings = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     for name in settings:

@@ -44,7 +44,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.read_models import expected_everything
 from tests.support.elsewhere import postgres_at
-from tests.support.factories import ids_of_one_partition, rows
+from tests.support.factories import ids_of_one_partition, rows, with_odd_settings
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -81,9 +81,10 @@ def filled(store: EventStore) -> list[int]:
     return [lag.partition for lag in store.view_lag("everything") if lag.position]
 
 
-def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean_run(
+def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean_run_whatever_a_login_is_set_to(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dsn = with_odd_settings(dsn)
     fill(things, 90)
     drain(dsn, spark)
     events = all_events(things)

@@ -15,8 +15,8 @@ from millrace.resources.read_models.columns import Bounds
 from millrace.resources.read_models.failing.sums import adder
 from millrace.resources.read_models.fold_task import TOLD
 from tests.support.building.drains import drain, thing, things
-from tests.support.building.poison import TOTALS, at, locks
-from tests.support.factories import rows
+from tests.support.building.poison import TOTALS, assert_holds_all_but, at, locks, offsets_of
+from tests.support.factories import ids_of_one_partition, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ HALF = 5 * 10**18
 @pytest.fixture(autouse=True)
 def few_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no search by halves get far."""
-    monkeypatch.setattr(failing_streams, "MOST_BUILDS", 2)
+    monkeypatch.setattr(failing_streams, "MOST_BUILDS", 3)
 
 
 def totals(store: EventStore) -> dict[str, int]:
@@ -90,18 +90,47 @@ def test_of_streams_that_share_a_row_those_wait_that_do_not_fit_and_no_others(
     assert sorted(name for name, _ in locks(things)) == sorted([ids[1], ids[4]])
     assert totals(things) == {"o": 9 * 10**18 + 3}
 
-    # as if room had come for one of those that are tried again, or a new one, and not for both
+    # as if room had come for one of the two that are tried again and the new one
     things.connection.execute("update read_models.amounts_state set units = 4 * 10::numeric ^ 18")
-    things.connection.execute(
-        "update event_store.stream_locks set attempts = 5, parked_at = updated_at, locked_until = 'infinity'"
-        " where decider_id = %s",
-        (ids[4],),
-    )
     things.append_events([thing(ids[6], owner="o", units=HALF - 10**18)])
     assert drain(at(dsn, 10), spark, TOTALS).failed == {}
     assert behind(things) == 0
-    assert dict(locks(things)) == {ids[1]: 2, ids[4]: 5}
+    assert dict(locks(things)) == {ids[1]: 2, ids[4]: 2}
     assert totals(things) == {"o": 8 * 10**18}
+
+
+def test_parts_of_a_sum_in_several_log_partitions_that_do_not_fit_together_fail_their_streams_and_no_reader(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_BUILDS", 400)
+    (here, other), (there,) = _of_one_partition(things, 2), ids_of_one_partition(things.connection, 1, 5)
+    things.append_events([thing(here, owner="full", units=HALF), thing(there, owner="fine", units=-HALF)])
+    assert drain(at(dsn, 0), spark, TOTALS).failed_streams == 0
+    # one row has a small part in the one log partition, the other row has only events that fit each by itself
+    things.append_events([thing(other, owner="full", units=9 * 10**18 - HALF), thing(there, owner="full", units=HALF)])
+    things.append_events([thing(here, owner="fine", units=-HALF)])
+    report = drain(at(dsn, 1), spark, TOTALS)
+    assert (report.failed, behind(things)) == ({}, 0)
+    waiting = dict(rows(things.connection, "select decider_id, last_error from event_store.stream_locks"))
+    for stream, key in ((here, "fine"), (there, "full")):
+        why = f"its sum does not fit bigint over all log partitions; declare a wider type or a finer key than {key}"
+        assert why in waiting.pop(stream)
+    assert waiting == {}
+    assert totals(things) == {"full": 9 * 10**18, "fine": -HALF}
+
+    with Consumer.open(at(dsn, 2), TOTALS, lambda: spark, "rebuilder") as consumer:
+        failures = consumer.rebuild(*range(16)).failures
+    assert failures
+    late = {o for f in failures for o in offsets_of(things, f.stream.decider_id) if o >= f.offset}
+    assert_holds_all_but(things, late, TOTALS)
+
+    # two consumers that commit at once may not see each other's parts: a reader gets no sum there, and all other rows
+    things.connection.execute(
+        "insert into read_models.amounts_state values (3, 'both', %(n)s), (5, 'both', %(n)s)", {"n": HALF}
+    )
+    found = totals(things)
+    assert found.pop("both") is None
+    assert found
 
 
 def test_values_that_do_not_fit_beside_those_before_them_are_told_and_later_ones_are_tried_without_them() -> None:

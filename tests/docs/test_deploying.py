@@ -1,25 +1,21 @@
-"""The units of docs/deploying run what `millrace up` runs, and systemd takes them."""
+"""The units of docs/deploying watch what `millrace up` runs, and systemd takes them."""
 
-import json
-import shlex
 import shutil
 import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
-import yaml
 
 from millrace.platform_defs.local.services import Endpoints, environment, services
+from millrace.platform_defs.local.supervisor import ORPHAN_S
 from millrace.platform_defs.local.surroundings import PROGRAMS
+from millrace.platform_defs.local.watched import LOOK_S
 from millrace.resources.settings import PROJECT, Settings
 
 FOLDER = PROJECT / "docs" / "deploying"
 UNITS = sorted(FOLDER.glob("*.service"))
 HOME = Path("/var/lib/millrace")
-SOCKET = Path("/run/millrace-code/socket")
-# where the units have something else than a `millrace up` in that home
-ELSEWHERE = {"/etc/millrace/workspace.yaml": str(HOME / "dagster" / "workspace.yaml"), "/srv/platform": str(Path.cwd())}
 
 
 def in_unit(unit: Path, section: str, name: str) -> str:
@@ -35,16 +31,27 @@ def settings_of_file() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_units_run_what_millrace_up_runs() -> None:
+def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_it() -> None:
     settings = Settings(home=HOME, dsn="postgresql://u@/x", declarations=None)
-    endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", SOCKET, "sc://spark.example.com", None, None)
-    started = {service.name: list(service.argv) for service in services(settings, endpoints)}
-    listed = {}
+    endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", HOME / "socket", "sc://elsewhere", None, None)
+    watched = {service.name: service for service in services(settings, endpoints)}
+    assert {unit.stem for unit in UNITS} == {f"millrace-{name}" for name in watched}
     for unit in UNITS:
-        program, *arguments = shlex.split(in_unit(unit, "Service", "ExecStart"))
-        beside = str(PROGRAMS / Path(program).name)
-        listed[unit.stem.removeprefix("millrace-")] = [beside, *(ELSEWHERE.get(word, word) for word in arguments)]
-    assert listed == started
+        name = unit.stem.removeprefix("millrace-")
+        expected = {
+            "ExecStart": f"/opt/millrace/bin/millrace watch {name}",
+            "Type": "notify",
+            "Restart": "always",
+            # what the service started is ended by who watches it
+            "KillMode": "mixed",
+        }
+        assert {key: in_unit(unit, "Service", key) for key in expected} == expected
+        limits = {
+            key: int(in_unit(unit, "Service", f"{key}Sec")) for key in ("Watchdog", "TimeoutStart", "TimeoutStop")
+        }
+        assert limits["Watchdog"] > 10 * LOOK_S
+        assert limits["TimeoutStart"] > watched[name].ready_s
+        assert limits["TimeoutStop"] > watched[name].stop_s + 2 * ORPHAN_S
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
@@ -63,16 +70,9 @@ def test_systemd_takes_a_unit(unit: Path, tmp_path: Path) -> None:
 
 
 def test_the_file_of_settings_names_settings_and_what_runs_need() -> None:
-    endpoints = Endpoints("dsn", "dagster_dsn", SOCKET, "sc://spark.example.com", None, None)
+    endpoints = Endpoints("dsn", "dagster_dsn", HOME / "socket", "sc://spark.example.com", None, None)
     known = {f"MILLRACE_{name.upper()}" for name in Settings.model_fields} | set(environment(Settings(), endpoints))
     named = settings_of_file()
     assert set(named) <= known
     # what services get of `millrace up`, but what has a default
     assert {"MILLRACE_DSN", "MILLRACE_DAGSTER_DSN", "MILLRACE_HOME", "DAGSTER_HOME", "SPARK_REMOTE"} <= set(named)
-
-
-def test_the_workspace_leads_to_the_socket_of_the_code_server() -> None:
-    (server,) = yaml.safe_load((FOLDER / "workspace.yaml").read_text())["load_from"]
-    assert server == json.loads(
-        json.dumps({"grpc_server": {"host": "localhost", "socket": str(SOCKET), "location_name": "millrace"}})
-    )

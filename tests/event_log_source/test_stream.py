@@ -215,19 +215,18 @@ def test_a_first_batch_whose_beginning_is_looked_up_again_is_no_silent_loss(
 def test_one_connection_looks_at_the_log_and_a_new_one_where_postgres_ended_it(
     log: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
+    there = value(log.connection, "select array_agg(pid) from pg_stat_activity")
+    others = "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> all(%s)"
     reader = reader_of()
     begin = reader.initialOffset()
-    others = (
-        "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    )
-    (pid,) = value(log.connection, others)
+    (pid,) = value(log.connection, others, there)
     reader.latestOffset(begin, ReadAllAvailable())
-    assert value(log.connection, others) == [pid]
+    assert value(log.connection, others, there) == [pid]
     terminate(log.connection, pid)
     grow(log, {0: 1})
     assert reader.latestOffset(begin, ReadAllAvailable()) == offset(p0=1)
     reader.stop()
-    wait_until(lambda: value(log.connection, others) is None, "the reader's connection ended")
+    wait_until(lambda: value(log.connection, others, there) is None, "the reader's connection ended")
     with pytest.raises(Unreadable, match="option 'dsn' is 'host=/nowhere'"):
         reader_of(dsn="host=/nowhere").initialOffset()
 

@@ -1,4 +1,4 @@
-"""sql/install.sql: `psql` alone makes the store that the migrator makes."""
+"""sql/install.sql: `psql` alone makes the store that the migrator makes, and refuses what it refuses."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS
-from tests.support.factories import rows, value
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.factories import refusal, rows, value
 from tests.support.migrators import VERSIONS, empty
 from tests.support.schema_snapshot import INSTALL, program_environment, snapshot
 
@@ -96,3 +96,16 @@ def test_nothing_is_installed_over_a_store_or_in_part(psql: Psql, dsn: str) -> N
     assert 'schema "read_models" already exists' in psql("-f", str(INSTALL), check=False)
     with psycopg.connect(psql.dsn) as connection:
         assert value(connection, "select to_regnamespace('event_store')") is None
+
+
+def test_a_database_that_does_not_hold_every_text_is_refused(postgres: EmbeddedPostgres) -> None:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("create database latin encoding 'LATIN1' locale 'C' template template0")
+        try:
+            refused = refusal(SchemaMismatch, lambda: migrate(postgres.dsn("latin")))
+            installed = Psql(postgres.dsn("latin"))("-f", str(INSTALL), check=False)
+        finally:
+            admin.execute("drop database latin with (force)")
+    assert "encoded as LATIN1" in refused.message
+    assert "encoding 'UTF8' template template0" in str(refused.hint)
+    assert "is encoded as LATIN1" in installed

@@ -12,18 +12,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
+from uuid import uuid4
 
 import psutil
 import pytest
 import requests
 
+from millrace.platform_defs.local.answers import spark_answers
+from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.processes import alive, private_files, wait_ended
 from millrace.resources.settings import Settings
 from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 STUB = """
 import dagster as dg
@@ -91,6 +95,26 @@ def started(settings: Settings, chosen: list[Service]) -> Iterator[list[psutil.P
         yield leaders + [child for leader in leaders for child in leader.children(recursive=True)]
 
 
+@contextmanager
+def failing(settings: Settings, service: Service) -> Iterator[None]:
+    """Start a service that does not get ready."""
+    supervisor, stop = Supervisor(settings.home, [service]), Event()
+    stop.set()
+    try:
+        supervisor.start(stop=stop)
+        yield
+    finally:
+        supervisor.stop()
+
+
+def cannot_tell(service: Service) -> bool:
+    try:
+        service.ready()
+    except CannotTell:
+        return True
+    return False
+
+
 def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
     found = set()
     for process in processes:
@@ -120,6 +144,8 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
         command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
         said = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False, cwd=home)
         assert said.stdout == "rows 5 UTC\n", said.stderr
+        assert spark.ready()
+        assert not spark_answers(address.removeprefix("sc://"), "wrong", str(uuid4()))
         family = [*processes, *processes[0].children(recursive=True)]
         assert {ip for ip, _ in listening(family)} == {"127.0.0.1"}
         if os.geteuid() == 0:
@@ -130,6 +156,7 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
             # the same client is served with the token
             assert "a session" in as_stranger(SPARK_CLIENT, f"{address}/;token={endpoints.spark_token}").stdout
     assert wait_ended(family, 0) == []
+    assert not spark.ready()
 
 
 def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_the_ui(
@@ -153,7 +180,11 @@ def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_t
         }
         with started(settings, [chosen["code"]]):
             pass  # and leave its socket, which the next one finds
-        with started(settings, [chosen[name] for name in ("code", "daemon", "web")]) as processes:
+        (tmp_path / "stub_definitions.py").write_text("raise ValueError")
+        with failing(settings, replace(chosen["code"], ready_s=patience())):
+            wait_until(lambda: cannot_tell(chosen["code"]), "it says that its definitions do not load")
+        (tmp_path / "stub_definitions.py").write_text(STUB)
+        with started(settings, [chosen[name] for name in ("code", "web", "daemon")]) as processes:
             query = "{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }"
             answer = requests.post(
                 f"http://127.0.0.1:{settings.port}/graphql", json={"query": query}, timeout=patience()
@@ -179,6 +210,11 @@ def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_t
                 secret = [f"/proc/{process.pid}/environ" for process in processes if alive(process)]
                 said = as_stranger(READ, *secret, home, *files)
                 assert (said.stdout, said.returncode) == ("", 0), said.stderr
+            # its proxy lives, and listens
+            (definitions,) = [process for process in processes if alive(process) and "grpc" in process.cmdline()]
+            assert chosen["code"].ready()
+            definitions.kill()
+            assert not chosen["code"].ready()
             modes = {oct(stat.S_IMODE(path.stat().st_mode) & 0o077) for path in files if path.exists()}
         assert wait_ended(processes, 0) == []
     assert modes == {"0o0"}

@@ -43,12 +43,12 @@ def tiny_services(_settings: Settings, endpoints: Endpoints) -> list[Service]:
     return [Service(name=name, argv=argv, env=env, ready=lambda: True) for name in ("tiny", "second")]
 
 
-def deaf() -> list[str]:
+def deaf(settings: Settings, endpoints: Endpoints) -> list[Service]:
     """Be asked to stop, and lose what the signal raises: as Python does where an object is freed."""
     with suppress(BaseException):
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
-    return []
+    return tiny_services(settings, endpoints)
 
 
 class Running:
@@ -168,6 +168,6 @@ def a_killed_postgres_is_started_again(postgres: EmbeddedPostgres, started: Runn
 
 
 def test_a_request_to_stop_is_not_lost_though_its_exception_is(home: Path) -> None:
-    with running(home, RUN_UP.replace('lambda: ["view orders: lag 0"]', "test_up.deaf")) as one:
+    with running(home, RUN_UP.replace("test_up.tiny_services", "test_up.deaf")) as one:
         assert "Everything is stopped" in one.until("Everything is stopped")
         assert one.process.wait(patience()) == 0

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -29,7 +31,7 @@ from millrace.resources.read_models.columns import (
     sum_,
 )
 from millrace.resources.read_models.declaration import read_model
-from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import thing, things
@@ -66,6 +68,10 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn], str]] = [
     (lambda: count(events=cast("Any", "made")), "events= is 'made': name at least one event in a list"),
     (lambda: field("data.n", type="number"), "type is 'number'; allowed"),
     (lambda: first("nothing"), "'nothing' is neither"),
+    (lambda: last("data.n", by="at"), "'at' is neither a column of the event"),
+    (lambda: last("data.n", by="data.good", by_type="boolean"), "a boolean has no order"),
+    (lambda: first("data.n", by="data.at", by_type="time"), "type is 'time'; allowed"),
+    (lambda: first("data.n", by_type="int"), "by_type is 'int', the type of by=, which is left out"),
 ]
 
 
@@ -109,3 +115,27 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
         later = stage_batch(spark, dsn, model, [replace(lease, from_position=3 + n, to_position=4 + n)], batch)
         with pytest.raises(psycopg.DataError, match=overflow):
             merge_batch(things.connection, model, batch, later)
+
+
+def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore) -> None:
+    declared = type(
+        "Long", (), {"__doc__": "One row.", "who": field("data.a"), "n": field("data.n", type="int"), "events": count()}
+    )
+    model = read_model(view="long", key=["who", "n"])(declared)
+    ensure_version(things.connection, model)
+    batch = next_batch(things.connection)
+    # digits that Postgres does not compress below the limit
+    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(100))
+    things.connection.execute("insert into read_models.long_staging values (3, %s, 1, 1, %s, 1)", (digits, batch))
+    staged = [StagedRows(1, 1)]
+    fresh = pa.table({"partition": [3], "who": [digits], "n": [1], "events": [1]})
+    merges: list[Callable[[], object]] = [
+        lambda: merge_batch(things.connection, model, batch, staged),
+        lambda: merge_rows(things.connection, model, fresh),
+        lambda: fill_child(things.connection, model, 3, batch, staged),
+    ]
+    for merge in merges:
+        with pytest.raises(
+            psycopg.errors.ProgramLimitExceeded, match="a key is too long: who of read model long may have"
+        ):
+            merge()

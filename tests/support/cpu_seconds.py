@@ -20,7 +20,7 @@ import pytest
 _PLUGIN, _PROPERTY = "cpu_seconds", "cpu_s"
 
 
-def _home() -> Path | None:
+def own_group() -> Path | None:
     """Return the control group that this process is in."""
     with suppress(OSError, StopIteration):
         mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
@@ -111,7 +111,7 @@ class CpuSeconds:
 
 def register(config: pytest.Config) -> None:
     """Begin to count, where the kernel lets us."""
-    home = _home()
+    home = own_group()
     if home is not None and os.access(home, os.W_OK):
         config.pluginmanager.register(CpuSeconds(home), _PLUGIN)
 

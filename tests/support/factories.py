@@ -153,6 +153,11 @@ def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[
     return late, held
 
 
+def with_odd_settings(dsn: str) -> str:
+    """Return the connection string of sessions whose texts and times look otherwise than those of a new server."""
+    return f"{dsn}&options=-cclient_encoding%3Dlatin1%20-cdatestyle%3DGerman%20-ctimezone%3DAsia/Kathmandu"
+
+
 def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceError:
     """Do what is refused; return the refusal, which says its values and its remedy."""
     with pytest.raises(error) as refused:

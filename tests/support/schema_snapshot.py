@@ -52,6 +52,10 @@ begin
     raise exception 'There is an event store in database % already; nothing was changed.', current_database()
       using hint = 'To bring it up to this version run: millrace migrate';
   end if;
+  if current_setting('server_encoding') <> 'UTF8' then
+    raise exception 'Database % is encoded as %; an event store must be UTF8.', current_database(), current_setting('server_encoding')
+      using hint = 'Make one: create database … encoding ''UTF8'' template template0';
+  end if;
 end
 $$;
 select set_config('event_store.log_partitions', :'log_partitions', true);

@@ -31,6 +31,7 @@ from millrace.resources.capture.source.connection import connect_source, next_xi
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
+from millrace.resources.event_store.connecting import connect
 
 # Between two looks at what another process captures
 POLL_S = 0.1
@@ -119,7 +120,7 @@ def compare(
     found = Comparison(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
-        store = ReadingStore(opened.enter_context(psycopg.connect(dsn, autocommit=True)))
+        store = ReadingStore(opened.enter_context(connect(dsn)))
         capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
         capturing.begin()
         keyed = with_key(source, table)

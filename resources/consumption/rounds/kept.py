@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
+from millrace.resources.event_store.connecting import connect
 from millrace.resources.read_models.fold_task import StoredStates
 from millrace.resources.read_models.tables import wait_for_locks_at_most
 
@@ -80,7 +81,7 @@ class KeptStates(StoredStates):
                 raise
             except psycopg.OperationalError:
                 kept.close()
-        kept = _states[self._dsn] = psycopg.connect(self._dsn, autocommit=True)
+        kept = _states[self._dsn] = connect(self._dsn)
         # somebody may have locked the table: the other models do not wait for that
         wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
         return kept.execute(self._query, streams).fetchall()

@@ -28,7 +28,7 @@ from millrace.resources.consumption.rounds.slots import Slot, Slots, slots_of, s
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models.column_types import arrow_type, typed
-from millrace.resources.read_models.columns import ORDER
+from millrace.resources.read_models.columns import ORDER, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.plans import arrow_schema, fold_task
@@ -165,7 +165,7 @@ def _frame(
 
     keys = [value(slot).alias(slot.name) for slot in slots.keys]
     values = [
-        state.partial(value(slot), f.col(ORDER)).alias(state.name)
+        state.partial(value(slot), order_of(slot.column, value(slot.reads[-1]), f.col(ORDER))).alias(state.name)
         for slot in slots.values
         for state in slot.column.state(slot.name, slot.said)
     ]
@@ -181,7 +181,7 @@ def _schema(slots: Slots) -> pa.Schema:
             (PAYLOAD, pa.binary()),
             *(
                 (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
-                for slot in (*slots.keys, *slots.values)
+                for slot in (*slots.keys, *(one for slot in slots.values for one in slot.reads))
             ),
         ]
     )

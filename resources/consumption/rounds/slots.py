@@ -10,7 +10,7 @@ Belongs here: which column has which slot. Not here: the rows (`leaf`), the plan
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn
 from millrace.resources.read_models.declaration import ReadModel
 
 # an error names no more columns than these
@@ -27,6 +27,7 @@ class Slot:
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
         said: The declared columns that it is, as errors name them.
         source: The fields of data that they read, as errors name them.
+        by: Of a ranked column the slot of the values that rank it.
     """
 
     name: str
@@ -34,6 +35,12 @@ class Slot:
     is_text: bool
     said: str
     source: str
+    by: "Slot | None" = None
+
+    @property
+    def reads(self) -> "tuple[Slot, ...]":
+        """The columns of the wide table that it is built from."""
+        return (self,) if self.by is None else (self, self.by)
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,9 @@ def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     """Return what a model puts into its slots, by slot."""
     keys = {slot.name: Value(model.keys[name].source, None) for name, slot in slots.of_keys[model.view].items()}
     columns = {
-        slot.name: Value(model.stored[name].source, model.stored[name].events)
+        slot.name: Value(one.source, one.events)
         for name, slot in slots.of_columns[model.view].items()
+        for slot, one in zip(slot.reads, model.stored[name].reads, strict=True)
     }
     return keys | columns
 
@@ -91,11 +99,21 @@ def _numbered(model: ReadModel, columns: Mapping[str, Column | KeyColumn]) -> di
     for name, column in columns.items():
         kind = column.kind if isinstance(column, Column) else "key"
         is_text = column.source in model.extracted
+        rank = column.by if isinstance(column, RankedColumn) else None
         # such as sum_decimal_18_2_text
-        prefix = "_".join([kind, *_words(column.type), *(["text"] if is_text else [])])
+        words = [kind, *_words(column.type), *(["text"] if is_text else [])]
+        if rank is not None:
+            words += [*_words(rank.type), *(["text"] if rank.source in model.extracted else [])]
+        prefix = "_".join(words)
         number = taken[prefix] = taken.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
-        slots[name] = Slot(slot, Column(kind, slot, column.type), is_text, name, column.source or "")
+        by = None
+        built = Column(kind, slot, column.type)
+        if rank is not None:
+            of_by = Column("by", f"by_{slot}", rank.type)
+            by = Slot(f"by_{slot}", of_by, rank.source in model.extracted, name, rank.source or "")
+            built = RankedColumn(kind, slot, column.type, by=of_by)
+        slots[name] = Slot(slot, built, is_text, name, column.source or "", by)
     return slots
 
 
@@ -108,10 +126,18 @@ def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
     for slots in by_view.values():
         for slot in slots.values():
             found.setdefault(slot.name, []).append(slot)
-    return [
-        replace(same[0], said=_one_of(slot.said for slot in same), source=_one_of(slot.source for slot in same))
-        for same in found.values()
-    ]
+    return [_said(same) for same in found.values()]
+
+
+def _said(same: Sequence[Slot]) -> Slot:
+    """Return one slot for some of one name, in whose place each of their columns may be named."""
+    by = [slot.by for slot in same if slot.by is not None]
+    return replace(
+        same[0],
+        said=_one_of(slot.said for slot in same),
+        source=_one_of(slot.source for slot in same),
+        by=_said(by) if by else None,
+    )
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -98,5 +98,6 @@ def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]
 
 def _fields_read(model: ReadModel) -> list[tuple[str, Column | KeyColumn]]:
     """Return the fields of data, each with the column that reads it, in the order in which Spark reads them."""
-    columns: list[Column | KeyColumn] = [*model.keys.values(), *model.stored.values()]
+    read = [one for column in model.stored.values() for one in column.reads]
+    columns: list[Column | KeyColumn] = [*model.keys.values(), *read]
     return [(column.source, column) for column in columns if column.source in model.extracted]

@@ -40,7 +40,10 @@ def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOr
     wanted = _of(column.events or events)
     if column.source is None:
         return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
-    return ColumnOrigin(name, f"{column.kind} of {column.source} in {wanted}", (column.source,))
+    by = [str(one.source) for one in column.reads[1:]]
+    kind = column.kind.removesuffix("_by")
+    said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
+    return ColumnOrigin(name, said, (column.source, *by))
 
 
 def _of(events: Sequence[str] | None) -> str:

@@ -42,8 +42,8 @@ begin
   end if;
 
   foreach _table in array event_store_private.restore_tables() loop
-    if not has_table_privilege(session_user, _table, 'insert') then
-      execute format('grant insert on %s to %I', _table, session_user);
+    if not has_table_privilege(event_store_private.caller_role(), _table, 'insert') then
+      execute format('grant insert on %s to %I', _table, event_store_private.caller_role());
     end if;
   end loop;
 end

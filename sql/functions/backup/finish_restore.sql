@@ -166,20 +166,8 @@ begin
   from unnest(v_partition, v_earliest_position) w(partition, earliest_position)
   where p.partition = w.partition;
   insert into event_store.dispatches (view) select view from event_store.views;
-  perform setval('event_store.events_offset_seq', greatest(
-    1, v_last_offset, (select max("offset") from event_store.events), (select max(last_offset) from event_store.purged_streams)
-  ));
-  perform nextval('event_store.purge_seq') where exists (select from event_store.purged_streams); -- append_event looks there only then
-  perform setval(
-    'event_store.lease_token_seq',
-    greatest(
-      1, v_lease_token, (select max(lease_token) from event_store.checkpoints), (select max(lease_token) from event_store.stream_locks)
-    )
-  );
-  perform setval('event_store.audit_log_audit_id_seq', max(audit_id)) from event_store.audit_log having count(*) > 0;
-  perform setval('event_store.quarantined_changes_quarantine_id_seq', max(quarantine_id)) from event_store.quarantined_changes
-  having count(*) > 0;
-  perform setval('event_store.capture_gaps_gap_id_seq', max(gap_id)) from event_store.capture_gaps having count(*) > 0;
+  perform setval('event_store.events_offset_seq', greatest(1, v_last_offset)), setval('event_store.lease_token_seq', greatest(1, v_lease_token));
+  perform event_store_private.advance_sequences();
   update event_store.sequencer
   set
     snapshot = event_store_private.committed_snapshot(),
@@ -189,8 +177,8 @@ begin
 
   foreach _table in array event_store_private.restore_tables() loop
     -- not from whose it is: that would take the right from the store's own functions
-    if not pg_has_role(session_user, (select relowner from pg_class where oid = _table), 'usage') then
-      execute format('revoke insert on %s from %I', _table, session_user);
+    if not pg_has_role(event_store_private.caller_role(), (select relowner from pg_class where oid = _table), 'usage') then
+      execute format('revoke insert on %s from %I', _table, event_store_private.caller_role());
     end if;
   end loop;
   return _events;

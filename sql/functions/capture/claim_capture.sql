@@ -57,6 +57,9 @@ begin
         detail = format('capture %L is leased by %s until %s', v_capture, _capture.lease_owner, _capture.leased_until),
         hint = 'Try again when the lease is given back or has expired.';
   end if;
+  if event_store_private.are_sequences_behind() then
+    perform event_store_private.advance_sequences();
+  end if;
   update event_store.captures c
   set lease_owner = v_owner, lease_token = nextval('event_store.lease_token_seq'), leased_until = _now + _lease
   where c.ctid = event_store_private.newest_capture(v_capture)

@@ -33,13 +33,13 @@ declare
   _head record;
 begin
   -- as head_of_stream does, which costs more
-  select e.event_id as last_event_id, e.version, e.final into _head
+  select e.event_id as last_event_id, e."offset", e.version, e.final into _head
   from event_store.events e
   where e.decider_id = v_decider_id and e.decider = v_decider
   order by e.version desc
   limit 1;
   if not found and pg_sequence_last_value('event_store.purge_seq') > 0 then -- not _purges: the first purge may have come since
-    select p.last_event_id, p.version, p.final into _head
+    select p.last_event_id, p.last_offset as "offset", p.version, p.final into _head
     from event_store.purged_streams p
     where p.decider_id = v_decider_id and p.decider = v_decider;
   end if;
@@ -59,6 +59,8 @@ begin
     ) is null
     and not event_store_private.is_upper_uuid(v_decider_id)
     and _head.final is not true
+    -- else the store was copied without its sequences
+    and coalesce(_head."offset", 0) <= coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
     and case
       when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
       else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
@@ -68,6 +70,15 @@ begin
     e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
     e.created_at, e."offset";
   if not found then
+    if event_store_private.are_sequences_behind(_head."offset") then
+      perform event_store_private.advance_sequences();
+      return query
+      select * from event_store.append_event(
+        v_event, v_event_id, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_event_version, v_final,
+        v_expected_version, v_metadata
+      );
+      return;
+    end if;
     perform event_store_private.refuse_unless_stored(
       v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final,
       v_expected_version, v_metadata

@@ -1,5 +1,6 @@
 -- Registers an event that a decider may append, and returns it as registered. Again, also with another description:
--- no-op.
+-- no-op, which waits for nobody. New events are registered by one at a time: a transaction that idles after it
+-- registered one is ended after ten seconds.
 -- A decider belongs to every writer, or to the role that its first registration names (v_owner): then only members of
 -- that role register events for it and append to its streams (MR046).
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
@@ -23,6 +24,9 @@ set search_path = event_store, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  _known constant boolean := exists (
+    select from event_store.deciders d where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+  );
   _owner text;
 begin
   if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or v_event_version is null then
@@ -45,9 +49,8 @@ begin
   if not event_store_private.may_use(v_owner) then
     perform event_store_private.refuse_foreign_decider(v_decider, v_owner);
   end if;
-  if not exists (
-    select from event_store.deciders d where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
-  ) then
+  if not _known then
+    perform event_store_private.bound_idle_transaction();
     -- one new registration at a time: two first ones of a decider cannot name two owners
     lock table event_store.deciders in share row exclusive mode;
   end if;
@@ -57,14 +60,16 @@ begin
   elsif not found then
     _owner := v_owner;
   end if;
-  insert into event_store.deciders (decider, event, event_version, description, owner)
-  values (v_decider, v_event, v_event_version, v_description, _owner)
-  on conflict do nothing;
-  if found and _owner is not null then
-    perform event_store_private.audit(
-      'register_decider_event', null, null,
-      jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'owner', _owner)
-    );
+  if not _known then
+    insert into event_store.deciders (decider, event, event_version, description, owner)
+    values (v_decider, v_event, v_event_version, v_description, _owner)
+    on conflict do nothing;
+    if found and _owner is not null then
+      perform event_store_private.audit(
+        'register_decider_event', null, null,
+        jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'owner', _owner)
+      );
+    end if;
   end if;
   return query
   select d.decider, d.event, d.event_version, d.description from event_store.deciders d

@@ -53,6 +53,8 @@ begin
   if not found or _last.sequenced_at = 'infinity' then
     return 0;
   end if;
+  -- until this transaction ends, nobody else sequences
+  perform event_store_private.bound_idle_transaction();
 
   if event_store_private.has_foreign_ids(_last) then
     return event_store_private.rebase_sequencer();

@@ -1,4 +1,5 @@
 -- Writes down what an operator did. In the transaction of what is done: neither happens alone.
+-- done_by is the login; the role that it chose by SET ROLE, whose rights counted, is in the detail.
 create or replace function event_store_private.audit(
   v_operation text,
   v_view text,
@@ -11,7 +12,12 @@ volatile
 as $$
   insert into event_store.audit_log (done_at, done_by, operation, view, reason, detail)
   -- the caller, also inside a security definer function
-  values (event_store_private.clock(), session_user, v_operation, v_view, v_reason, v_detail)
+  select
+    event_store_private.clock(), session_user, v_operation, v_view, v_reason,
+    case event_store_private.caller_role()
+      when session_user then v_detail
+      else v_detail || jsonb_build_object('set_role', event_store_private.caller_role())
+    end
 $$;
 
 comment on function event_store_private.audit(text, text, text, jsonb) is

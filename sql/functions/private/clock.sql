@@ -9,7 +9,7 @@ parallel safe
 as $$
   select case
     when coalesce(current_setting('event_store.clock', true), '') <> ''
-      and has_schema_privilege(session_user, 'event_store_private', 'usage')
+      and has_schema_privilege(event_store_private.caller_role(), 'event_store_private', 'usage')
     then current_setting('event_store.clock')::timestamptz
     else clock_timestamp()
   end

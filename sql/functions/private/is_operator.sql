@@ -1,4 +1,4 @@
--- Whether the login that calls operates the store: a member of event_store_owner, or the role that migrated, which may
+-- Whether the role that calls operates the store: a member of event_store_owner, or the role that migrated, which may
 -- be no member where somebody else had made the roles. Postgres inlines it.
 create or replace function event_store_private.is_operator()
 returns boolean
@@ -7,9 +7,9 @@ stable
 parallel safe
 as $$
   -- the caller, also inside a security definer function; nobody else may use the private schema
-  select pg_has_role(session_user, 'event_store_owner', 'member')
-    or has_schema_privilege(session_user, 'event_store_private', 'usage')
+  select pg_has_role(event_store_private.caller_role(), 'event_store_owner', 'member')
+    or has_schema_privilege(event_store_private.caller_role(), 'event_store_private', 'usage')
 $$;
 
 comment on function event_store_private.is_operator() is
-'Whether the calling login is a member of event_store_owner, or migrated the store.';
+'Whether the calling role is a member of event_store_owner, or migrated the store.';

@@ -21,7 +21,7 @@ set jit = off
 as $$
 #variable_conflict use_column
 begin
-  if not pg_has_role(session_user, 'event_store_reader', 'member') then
+  if not pg_has_role(event_store_private.caller_role(), 'event_store_reader', 'member') then
     perform event_store_private.require_producer(v_producer_id, v_partition);
   end if;
   if v_key is null then

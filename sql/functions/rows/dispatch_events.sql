@@ -45,6 +45,7 @@ begin
   end if;
   -- who may not use the view only does what the sequencer would
   if not event_store_private.may_use(_view.owner) then
+    perform event_store_private.bound_idle_transaction();
     _window := least(_window, 5000);
     _max_waiting := least(_max_waiting, 2000);
   end if;

@@ -1,7 +1,7 @@
 -- Registers a view, or changes settings of a registered one: those that this call names. null leaves a setting as it is,
 -- '' clears the URL, '{}' a filter. Its progress is set once, at the first registration, from v_start_at. Events whose
 -- transaction is still open then have no position yet, so they lie ahead of the view: it gets them.
--- A view belongs to a role: v_owner, or the login that registers it; what a member of event_store_owner registers without
+-- A view belongs to a role: v_owner, or the role that registers it (caller_role); what a member of event_store_owner registers without
 -- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
 -- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
 -- Register a view in a short transaction: until that ends, events may get no position.
@@ -50,6 +50,8 @@ declare
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
     when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
+    -- each is compared with each kind of event, for all views at once
+    when greatest(cardinality(v_deciders), cardinality(v_events)) > 1000 then 'a filter names 1000 deciders and 1000 events at most'
     when v_max_attempts <= 0 then 'v_max_attempts must be at least 1'
     when v_version < 0 then 'v_version must be at least 0, or null'
     when to_regrole(quote_ident(v_owner)) is null and v_owner is not null then format('there is no role %I', v_owner)
@@ -71,7 +73,7 @@ begin
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
     coalesce(v_mode, 'rows'), nullif(v_deciders, '{}'), nullif(v_events, '{}'), coalesce(v_max_attempts, 5),
     coalesce(
-      v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else session_user end
+      v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else event_store_private.caller_role() end
     ),
     coalesce(v_version, 0),
     coalesce(v_push_format, 'json')

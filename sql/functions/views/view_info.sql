@@ -2,7 +2,7 @@
 -- not, `lag_seconds` is the age of the first of them that no parked stream has, 0 if there is none; unless `exact`, lag
 -- means "at least". `behind`
 -- are positions, wanted or not. They are the sums of view_lag, but for all views together v_most events are read at most,
--- and 100 for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: free, or
+-- and one for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: free, or
 -- before their next retry; dead_letters: parked.
 -- Example: select view, lag, lag_seconds, dead_letters from view_info() order by lag_seconds desc
 create or replace function event_store.view_info(

@@ -1,9 +1,12 @@
 """`millrace status`: what it says of each view, in which order, and that it fits."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli.system import age, short
+from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.event_store import EventStore, ViewBeyondLog
 from tests.platform_defs.cli.test_views import RUNNER, cells, millrace, park
 from tests.support.factories import append_to, ids_of_one_partition, new_event, pump, register_orders, rows, set_clock
@@ -128,3 +132,19 @@ def test_only_a_checkpoint_beyond_the_end_is_found_and_status_says_what_helps(
     assert found == [
         offset for (offset,) in rows(store.connection, 'select "offset" from event_store.events order by 1')
     ]
+
+
+def test_status_names_a_service_that_is_not_up_whoever_supervises_it(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    for home in (tmp_path, tmp_path / "watched" / "spark"):
+        slow = Service("spark", [sys.executable, "-c", "input()"], dict(os.environ), lambda: False)
+        supervisor = Supervisor(home, [slow, replace(slow, name="web", argv=["sleep", "600"], ready=lambda: True)])
+        supervisor.start()
+        supervisor.poll()
+        line = f"The service spark is not up, it is .*It ended with exit code 1. Its log: {home}/logs/spark.log"
+        (problem,) = json.loads(millrace(dsn, "status", "--json"))["problems"]
+        supervisor.stop()
+        assert re.fullmatch(line, problem)
+        assert json.loads(millrace(dsn, "status", "--json"))["problems"] == []

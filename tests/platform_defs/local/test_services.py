@@ -4,17 +4,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
+import yaml
 
 from millrace.platform_defs.local.services import (
+    SEAL,
     Endpoints,
     environment,
     find_endpoints,
     free_port,
+    prepare_home,
     services,
     spark_service,
 )
@@ -57,7 +62,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     sys.modules.pop("served", None)
 
 
-OURS = ["sequence", "code", "daemon", "web"]
+OURS = ["sequence", "code", "web", "daemon"]
 
 
 def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
@@ -85,6 +90,10 @@ def test_a_file_that_fails_costs_its_services_only_and_is_named(
 def test_a_service_that_is_named_as_one_of_ours_is_refused(declare: Callable[[str], list[str]]) -> None:
     with pytest.raises(MillraceError, match=r"(?s)two services named 'web'.*served\.services"):
         declare(SERVICES.format(name="web"))
+
+
+def sealed(text: str) -> str:
+    return f"{text}{SEAL}{sha256(text.encode()).hexdigest()}\n"
 
 
 def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
@@ -116,6 +125,36 @@ def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch
         assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
 
 
+@pytest.mark.parametrize("name", ["dagster.yaml", "workspace.yaml"])
+def test_a_file_of_dagsters_that_somebody_else_wrote_or_changed_is_never_overwritten(tmp_path: Path, name: str) -> None:
+    settings = Settings(home=tmp_path, dsn=None)
+    before = Endpoints("dsn", "dagster_dsn", tmp_path / "before", None, None, None)
+    after = replace(before, code_socket=tmp_path / "after")
+    file = tmp_path / "dagster" / name
+    assert prepare_home(settings, before) == prepare_home(settings, after) == []
+    ours = file.read_text()
+    for text, kept in (
+        (ours, []),
+        # what another version of ours wrote
+        (sealed("telemetry: {enabled: true}\n"), []),
+        (f"# of this machine\n{ours}", [file]),
+        (ours.replace("enabled: true", "enabled: false", 1) + "# ours", [file]),
+        ("telemetry: {enabled: true}\n", [file]),
+        ("", [file]),
+    ):
+        file.write_text(text)
+        assert prepare_home(settings, after) == kept, text
+        assert file.read_text() == (text if kept else ours), text
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    assert prepare_home(settings, after) == [file]
+    assert not (tmp_path / "elsewhere").exists()
+    file.unlink()
+    assert prepare_home(settings, after) == []
+    assert file.read_text() == ours
+    assert yaml.safe_load(ours)
+
+
 def test_a_spark_without_a_token_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
         spark_service(Settings(home=tmp_path), 1, {})
@@ -135,7 +174,7 @@ def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monk
     settings = Settings(home=tmp_path, dsn=dsn)
     endpoints = find_endpoints(settings, None)
     listed = services(settings, endpoints)
-    assert [service.name for service in listed] == ["sequence", "code", "daemon", "web"]
+    assert [service.name for service in listed] == ["sequence", "code", "web", "daemon"]
     assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
 
 
@@ -144,7 +183,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
-    platform = ["sequence", "code", "daemon", "web"]
+    platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
         settings = Settings(home=Path(home), dsn=None)

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
+from millrace.platform_defs.local import asking, supervisor
+from millrace.platform_defs.local.asking import CannotTell
+from millrace.platform_defs.local.supervisor import (
+    MARK,
+    Service,
+    ServiceFailed,
+    Supervisor,
+    end_leftovers,
+    said_of_service,
+    services_down,
+)
 from millrace.resources.processes import alive, wait_ended
 from tests.support.patience import patience, wait_until
 
@@ -49,6 +61,29 @@ def members(home: Path, name: str = "family") -> list[psutil.Process]:
     return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
 
 
+def states(running: Supervisor) -> dict[str, str]:
+    return {state.name: state.state for state in running.states()}
+
+
+def told(running: Supervisor, said: list[str], words: str, times: int = 1) -> Callable[[], bool]:
+    """Return what polls, and says whether a sentence with these words was told so often."""
+
+    def found() -> bool:
+        said.extend(running.poll())
+        return sum(words in sentence for sentence in said) >= times
+
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask all the time, and lose patience soon."""
+    monkeypatch.setattr(supervisor, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(supervisor, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(supervisor, "LONGEST_READY_S", 0.8)
+    monkeypatch.setattr(asking, "ANSWER_S", 0.2)
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "home"
@@ -80,17 +115,109 @@ def test_services_start_in_order_and_stop_in_reverse(home: Path) -> None:
     ]
 
 
-def test_a_service_that_dies_at_once_is_quoted_and_the_others_are_stopped(home: Path) -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_others_run(home: Path) -> None:
+    said: list[str] = []
     broken = python("broken", "raise SystemExit('port 15002 is taken')", lambda: False)
-    with pytest.raises(ServiceFailed, match=r"(?s)broken ended with exit code 1.*port 15002 is taken"):
-        Supervisor(home, [family(home), broken]).start()
-    assert wait_ended(members(home), 0) == []
+    slow = replace(python("slow", "print('asking the moon', flush=True);" + SLEEP, lambda: False), ready_s=0.2)
+    running = Supervisor(home, [broken, slow, family(home)])
+    try:
+        running.start(said.append)
+        assert states(running)["family"] == "ready"
+        processes = members(home)
+        # each time it gets twice as long, up to a limit
+        wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
+        assert all(alive(process) for process in processes)
+        assert {down.name: said_of_service(down).partition(". ")[2] for down in services_down(home)} == {
+            "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
+            "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
+        }
+    finally:
+        running.stop()
+    assert services_down(home) == []
+    everything = "\n".join(said)
+    assert "broken ended with exit code 1; it starts again in 1 s. The end of" in everything
+    assert "port 15002 is taken" in everything
+    limits = [line.partition(";")[0] for line in said if line.startswith("slow was")]
+    assert limits == [f"slow was not ready in {limit} s" for limit in (0.2, 0.4, 0.8, 0.8)]
+    assert everything.count("asking the moon") == 1
+    assert "slow is still starting, for 0 s of 0.8 s." in said
+    with (
+        pytest.raises(ServiceFailed, match=r"(?s)Starting slow .*slow was not ready in 0.2 s"),
+        Supervisor(home, [slow]),
+    ):
+        pass
 
 
-def test_a_service_that_never_gets_ready_is_given_up(home: Path) -> None:
-    slow = replace(python("slow", SLEEP, lambda: False), ready_s=0.2)
-    with pytest.raises(ServiceFailed, match="slow was not ready in time"):
-        Supervisor(home, [slow]).start()
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("says", ["no", "nothing", "an error"])
+def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(home: Path, says: str) -> None:
+    hung = threading.Event()
+    goodbye = home / "goodbye"
+
+    def ready() -> bool:
+        while says == "nothing" and hung.is_set():
+            time.sleep(0.01)
+        if says == "an error" and hung.is_set():
+            raise ZeroDivisionError
+        return not hung.is_set()
+
+    polite = (
+        "import signal, sys, pathlib;"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path(sys.argv[1]).touch())); signal.pause()"
+    )
+    said: list[str] = []
+    with Supervisor(home, [python("hung", polite, ready, str(goodbye)), family(home)]) as running:
+        before = running.states()[0].pid
+        assert before is not None
+        # as somebody stops it, or a machine: it is asked to end all the same
+        os.kill(before, signal.SIGSTOP)
+        hung.set()
+        wait_until(
+            told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is given up"
+        )
+        assert states(running)["family"] == "ready"
+        (processes := members(home))[0].kill()
+        (home / "family.pids").unlink()
+        wait_until(told(running, said, "family is ready again."), "the other one is looked after")
+        hung.clear()
+        wait_until(told(running, said, "hung is ready again."), "it is ready again")
+        assert running.states()[0].pid != before
+        assert goodbye.exists()
+    assert wait_ended(processes, 0) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_nobody_can_ask_is_left_alone(home: Path) -> None:
+    asked: list[bool] = []
+
+    def ready() -> bool:
+        asked.append(True)
+        # twice it says no: that is not often enough
+        if len(asked) in {3, 5}:
+            return False
+        if len(asked) > 1:
+            raise CannotTell
+        return True
+
+    with Supervisor(home, [python("unasked", SLEEP, ready)]) as running:
+        said: list[str] = []
+        polled = told(running, said, "")
+        wait_until(lambda: polled() or len(asked) >= 7, "it is asked often")
+        assert said == []
+        assert states(running) == {"unasked": "ready"}
+
+
+def test_the_services_of_a_killed_supervisor_are_not_down(home: Path) -> None:
+    with Supervisor(home, [python("one", SLEEP, lambda: True)]) as running:
+        running.poll()
+        written = json.loads((home / "services.json").read_text())
+    written["services"][0]["state"] = "waiting"
+    for created, names in ((written["created"], ["one"]), (written["created"] - 60, [])):
+        (home / "services.json").write_text(json.dumps({**written, "created": created}))
+        assert [down.name for down in services_down(home)] == names
+    (home / "services.json").write_text('{"pid": 1')
+    assert services_down(home) == []
 
 
 def test_a_program_that_is_not_there_is_an_error(home: Path) -> None:
@@ -108,7 +235,7 @@ def test_a_dead_service_is_started_again_and_its_orphans_are_ended(home: Path) -
         sentences = supervisor.poll()
         assert len(sentences) == 1
         assert "family ended with signal SIGKILL; it starts again in 1 s" in sentences[0]
-        assert wait_ended(before, 0) == []
+        assert wait_ended(before, patience()) == []
         wait_until(lambda: supervisor.poll() == ["family is ready again."], "it is ready again")
         assert [(s.state, s.restarts) for s in supervisor.states()] == [("ready", 1)]
         assert members(home)[0].pid != before[0].pid
@@ -119,36 +246,23 @@ def test_a_program_that_is_gone_for_a_while_is_started_when_it_is_back(home: Pat
     program.symlink_to(sys.executable)
     service = Service("reinstalled", [str(program), "-c", SLEEP], dict(os.environ), lambda: True)
     said: list[str] = []
-
-    def poll_until(words: str) -> Callable[[], bool]:
-        def found() -> bool:
-            said.extend(supervisor.poll())
-            return any(words in sentence for sentence in said)
-
-        return found
-
     with Supervisor(home, [service]) as supervisor:
         pid = supervisor.states()[0].pid
         assert pid is not None
         program.unlink()
         psutil.Process(pid).kill()
-        wait_until(poll_until("reinstalled cannot be started"), "it cannot be started")
+        wait_until(told(supervisor, said, "reinstalled cannot be started"), "it cannot be started")
         program.symlink_to(sys.executable)
-        wait_until(poll_until("reinstalled is ready again."), "it is ready again")
+        wait_until(told(supervisor, said, "reinstalled is ready again."), "it is ready again")
 
 
 def test_the_delay_grows_with_each_death(home: Path) -> None:
     seen: list[str] = []
-    ready = iter([True])
-    dying = python("dying", "input()", lambda: next(ready, False))
-
-    def poll() -> bool:
-        seen.extend(supervisor.poll())
-        return len(seen) >= 3
-
-    with Supervisor(home, [dying]) as supervisor:
-        wait_until(poll, "three deaths are told")
-    assert [sentence.split(" again in ")[1][:3] for sentence in seen] == ["1 s", "2 s", "4 s"]
+    running = Supervisor(home, [python("dying", "input()", lambda: False)])
+    running.start(seen.append)
+    wait_until(told(running, seen, " again in ", 3), "three deaths are told")
+    running.stop()
+    assert [sentence.split(" again in ")[1][:3] for sentence in seen[1:]] == ["1 s", "2 s", "4 s"]
 
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: Path) -> None:

@@ -15,7 +15,7 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.read_models.store import ReadModelStore
 from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
-from tests.support.factories import Connect, append_to, pump, rows, start, value
+from tests.support.factories import Connect, append, append_to, pump, rows, start, unprepared, value
 from tests.support.logins import logins
 from tests.support.patience import patience
 
@@ -78,6 +78,24 @@ def test_views_are_consumed_placed_and_removed_and_history_is_shortened(
     assert archive.lock_archive(partition, "me")
     archive.mark_archived(partition, 1)
     assert archive.raise_low_water_mark(partition, 1) == 1
+
+
+def test_words_of_others_that_fill_the_servers_queue_fail_no_append(
+    orders: EventStore, stranger: psycopg.Connection, dsn: str
+) -> None:
+    if stranger.info.server_version < 170000:
+        pytest.skip("Before Postgres 17 the queue is 8 GB, which no test fills.")
+    unprepared(orders.connection)
+    with psycopg.connect(dsn, user=stranger.info.user) as deaf:
+        deaf.execute("listen anything")
+        deaf.commit()
+        deaf.execute("select 1")  # in a transaction it takes no word
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            stranger.execute("select pg_notify('anything', n || repeat('x', 7000)) from generate_series(1, 1000) n")
+        orders.attend_log(10, sleeps=True)
+        append(orders)
+        assert orders.sequence_events() == 1
+        assert sum(orders.announce_positions([])) == 1
 
 
 def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:

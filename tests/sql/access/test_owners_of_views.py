@@ -58,6 +58,29 @@ def test_a_view_that_an_operator_registers_is_for_every_consumer_unless_a_role_i
     assert login(team).register_view("theirs").owner == team
 
 
+def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: EventStore, login: Login) -> None:
+    """As PostgREST and others do, which log in once, mostly as somebody mighty, for everybody's requests."""
+    mine, other = (str(value(login("event_store_consumer").connection, "select session_user::text")) for _ in range(2))
+    admin = value(orders.connection, "select session_user::text")
+
+    def request(user: str, call: Callable[[], object]) -> object:
+        with orders.connection.transaction():
+            orders.connection.execute(f"set local role {user}".encode())
+            return call()
+
+    request(mine, lambda: orders.register_view("v", max_attempts=3))
+    assert owner(orders, "v") == mine
+    refused = refusal(NotViewOwner, lambda: request(other, lambda: orders.stream_events("v")))
+    assert f"{other} is no member" in str(refused.detail)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        request(mine, lambda: orders.unregister_view("v"))
+    assert request(mine, lambda: orders.stream_events("v")) == []
+    (entry,) = orders.audit_log("v")
+    assert (entry.done_by, entry.detail["set_role"]) == (admin, mine)
+    orders.unregister_view("v")
+    assert "set_role" not in orders.audit_log("v")[0].detail
+
+
 def test_members_of_the_role_share_a_view_and_operators_may_do_all(orders: EventStore, login: Login, team: str) -> None:
     append_to(orders, "a", "b")
     ours, mate, operator = login(team), login(team), login("event_store_owner")

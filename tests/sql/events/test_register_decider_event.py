@@ -40,6 +40,8 @@ def test_registering_at_once_registers_once(store: EventStore, connect: Connect)
     assert {result.result() for result in results} == {DeciderEvent("order", "placed", 1, "x")}
     first, second = connect(autocommit=False), connect()
     EventStore(first).register_decider_event("order", "paid", "first")
+    # what is known waits for nobody
+    assert EventStore(connect()).register_decider_event("order", "placed", "y").description == "x"
     late = start(lambda: EventStore(second).register_decider_event("order", "paid", "second"))
     wait_blocked(store.connection, second.info.backend_pid)
     first.commit()

@@ -7,8 +7,10 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
+from millrace.resources.producers import ProducerStore
 from tests.sql.rows.test_stream_events import fetched
 from tests.support.factories import Connect, append, pump, set_clock, value
+from tests.support.logins import logins
 from tests.support.patience import wait_until
 
 CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
@@ -46,6 +48,39 @@ def test_a_transaction_that_idles_after_it_sequenced_is_ended_by_postgres(view: 
     assert value(consumer, "show idle_in_transaction_session_timeout") == before
 
 
+HOLDING: dict[str, Callable[[EventStore], object]] = {
+    "sequence_events": lambda store: store.sequence_events(),
+    "claim_batch": lambda store: store.claim_batch("b", "me"),
+    "claim_views": lambda store: store.claim_views(["b"], "me"),
+    "claim_partition": lambda store: store.claim_partition("b", 0, "me"),
+    "register_view": lambda store: store.register_view("new"),
+    "seek_view": lambda store: store.seek_view("b", "RESET_TO_LATEST"),
+    "register_decider_event": lambda store: store.register_decider_event("order", "new", "x"),
+    "expire_transactions": lambda store: ProducerStore(store.connection).expire_transactions(),
+}
+
+
+@pytest.mark.parametrize("door", HOLDING)
+def test_each_call_that_holds_what_everybody_needs_bounds_how_long_its_transaction_idles(
+    view: EventStore, connect: Connect, door: str
+) -> None:
+    view.register_view("b", "-infinity", mode="bulk")
+    append(view, "a")
+    holder = connect(autocommit=False)
+    HOLDING[door](EventStore(holder))
+    assert value(holder, "show idle_in_transaction_session_timeout") == "10s"
+
+
+def test_who_dispatches_anothers_view_is_bounded_and_who_consumes_its_own_is_not(view: EventStore) -> None:
+    with logins(view.connection) as login:
+        view.register_view("theirs", "-infinity", owner="event_store_owner")
+        consumer = login("event_store_consumer")
+        for name, then in (("theirs", "10s"), ("v", value(consumer, "show idle_in_transaction_session_timeout"))):
+            with consumer.transaction():
+                EventStore(consumer).dispatch_events(name)
+                assert value(consumer, "show idle_in_transaction_session_timeout") == then
+
+
 def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect) -> None:
     for own, then in (("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")):
         consumer = connect(autocommit=False)
@@ -63,7 +98,7 @@ def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_lo
     append(view, "a")
     forgotten = connect()
     view.connection.execute(
-        "create or replace function event_store_private.bound_idle_transaction(v_longest interval) returns void language sql as "
+        "create or replace function event_store_private.bound_idle_transaction(v_longest interval default null) returns void language sql as "
         "$$ select set_config('idle_in_transaction_session_timeout', '50ms', true) $$"
     )
     psycopg.ClientCursor(forgotten).execute("begin; select event_store.stream_events('v', 10)")

@@ -3,14 +3,16 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from millrace.resources.errors import NotInFlight
+from millrace.resources.errors import NotInFlight, NotViewOwner
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, pump, refusal, rows, set_clock
+from tests.support.logins import logins
 from tests.support.views.pooler import PROGRAM, pooled
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
@@ -69,3 +71,21 @@ def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> 
     assert rows(view.connection, "select from pg_locks where locktype = 'advisory'") == []
     client().attach_consumer("b", "run 2")  # counts by its name
     assert [poll.consumers for poll in view.poll_views() if poll.view == "b"] == [2]
+
+
+def test_clients_that_set_a_role_share_a_session_and_no_rights(view: EventStore, client: Client) -> None:
+    with logins(view.connection) as login:
+        names = [login("event_store_consumer").info.user for _ in range(2)]
+        clients = {name: client() for name in names}
+        for name, pooled_client in clients.items():
+            with pooled_client.connection.transaction():
+                pooled_client.connection.execute(f"set local role {name}".encode())
+                pooled_client.register_view(f"of {name}")
+        for name, pooled_client in clients.items():
+            (other,) = set(names) - {name}
+            with pooled_client.connection.transaction():
+                pooled_client.connection.execute(f"set local role {name}".encode())
+                assert pooled_client.stream_events(f"of {name}") == []
+                refusal(NotViewOwner, partial(pooled_client.stream_events, f"of {other}"))
+        for name in names:
+            view.unregister_view(f"of {name}")

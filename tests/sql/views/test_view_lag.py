@@ -326,5 +326,27 @@ def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(orders: Even
     assert (some.lag, some.exact) == (0, False)
 
 
+def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore) -> None:
+    (stream,) = ids_of_one_partition(orders.connection, 1)
+    append_to(orders, *[stream] * 60)
+    orders.sequence_events()
+    (partition,) = (p.partition for p in orders.partition_info() if p.high_water_mark)
+    far = [f"far-{n}" for n in range(5)]
+    for n, view in enumerate(far):
+        orders.register_view(view, "-infinity", mode="bulk", events=["placed"])
+        orders.seek_view(view, "EXACT_OFFSET", position=n, partition=partition)
+    assert [info.lag for info in orders.view_info(most=10)] == [2] * 5
+    for view in far:
+        orders.unregister_view(view)
+    # so do streams that wait
+    for n in range(201):
+        orders.register_view(f"v-{n}")
+    append_to(orders, "a", "b", "c")
+    orders.sequence_events()
+    for n in range(201):
+        orders.dispatch_events(f"v-{n}")
+    assert {(info.lag, info.exact) for info in orders.view_info(most=200)} == {(1, False)}
+
+
 def test_a_count_of_nothing_is_refused(orders: EventStore) -> None:
     refusal(Malformed, lambda: orders.view_info(most=0))

@@ -38,6 +38,8 @@ VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
     "max": lambda values, rank: max(values, key=rank, default=None),
     "first": lambda values, _: values[0] if values else None,
     "last": lambda values, _: values[-1] if values else None,
+    "first_by": lambda values, rank: min(values, key=lambda pair: rank(pair[0]))[1] if values else None,
+    "last_by": lambda values, rank: max(values[::-1], key=lambda pair: rank(pair[0]))[1] if values else None,
     "any": lambda values, _: any(values),
     "all": lambda values, _: all(values),
     "set_union": lambda values, rank: sorted(set(values), key=rank),
@@ -100,8 +102,9 @@ def _value(column: Column | KeyColumn, own: list[RecordedEvent]) -> Any:  # noqa
     counted = [event for event in own if column.events is None or event.event in column.events]
     if column.source is None:
         return len(counted)
-    read = (_read(event, column.source, column.type) for event in counted)
-    values = [value for value in read if value is not None]
+    read = ([_read(event, str(one.source), one.type) for one in column.reads[::-1]] for event in counted)
+    # of a ranked column pairs, the rank first
+    values = [one if len(one) > 1 else one[0] for one in read if None not in one]
     # texts are in the order of their bytes
-    rank: Rank = str.encode if column.type == "string" else lambda value: value
+    rank: Rank = str.encode if column.reads[-1].type == "string" else lambda value: value
     return VALUES[column.kind](values, rank)

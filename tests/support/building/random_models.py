@@ -61,12 +61,16 @@ def random_column(dice: random.Random) -> Column:
     only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
     name = dice.choice([*FIELDS])
     type_, source = FIELDS[name][0], f"data.{name}"
+    rank, rank_type = dice.choice([(f"data.{ranking}", FIELDS[ranking][0]) for ranking in FIELDS if ranking != "good"])
     kinds = [
         lambda: count(events=only),
         lambda: count(source, events=only),
         lambda: first(source, type=type_, events=only),
         lambda: last(source, type=type_, events=only),
         lambda: last("event", events=only),
+        lambda: first(source, type=type_, by=rank, by_type=rank_type, events=only),
+        lambda: last(source, type=type_, by=rank, by_type=rank_type, events=only),
+        lambda: last("event", by="created_at", events=only),
         lambda: max_("created_at", events=only),
         lambda: min_("offset", events=only),
         lambda: last("decider_id", events=only),

@@ -56,6 +56,7 @@ class Everything:
     first_text = first("data.text")
     last_text = last("data.text")
     last_event = last("event")
+    richest_text = last("data.text", by="data.worth", by_type="decimal(18,2)")
     last_broken = last("data.nested.cause", events=["broken"])
     ever_good = any_("data.good")
     always_good = all_("data.good")
@@ -86,6 +87,7 @@ class Crossing:
     mean = avg("data.worth", type="decimal(18,2)")
     first_text = first("data.text")
     last_text = last("data.text")
+    smallest_event = first("event", by="data.text", events=["made", "used"])
     most_text = max_("data.text")
     texts = set_union("data.text")
 

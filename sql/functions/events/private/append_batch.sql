@@ -24,6 +24,7 @@ as $$
 declare
   _fresh event_store_private.batch_event[]; -- those that are not known to be stored
   _attempted bigint;
+  _head_offset bigint; -- the greatest of the streams that are appended to
   _taken boolean; -- a version of the attempt, by another writer
   _constraint text;
   _now timestamptz;
@@ -100,6 +101,7 @@ begin
           l.*,
           coalesce(l.id_before, head.last_event_id) as follows,
           coalesce(l.final_before, head.final) as closed,
+          head.last_offset as head_offset,
           coalesce(first_value(head.version) over (partition by l.decider_id, l.decider order by l.ordinal), 0) + l.number as version
         from linked l
         left join lateral (
@@ -125,7 +127,7 @@ begin
         order by c.decider_id, c.decider, c.ordinal
         returning e.event_id, e.previous_id, e."offset", e.version
       )
-      select r.*, a.*
+      select r.*, a.*, (select max(c.head_offset) from chained c) as head_offset, (select o.drawn[1] from offsets o) as first_drawn
       into _done
       from (
         select
@@ -134,7 +136,8 @@ begin
         from appended
       ) a
       left join refused r on true;
-      exit when _done.ordinal is null;
+      _head_offset := _done.head_offset;
+      exit when _done.ordinal is null and (_head_offset > _done.first_drawn) is not true;
       raise exception using errcode = 'MR001'; -- undoes the attempt
     exception
       when unique_violation then
@@ -143,6 +146,10 @@ begin
         _done := null;
       when sqlstate 'MR001' then null;
     end;
+    if event_store_private.are_sequences_behind(_head_offset) then
+      perform event_store_private.advance_sequences();
+      continue;
+    end if;
     if _taken and current_setting('transaction_isolation') <> 'read committed' then
       raise exception 'a stream was moved on by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';

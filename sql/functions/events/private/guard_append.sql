@@ -38,6 +38,9 @@ begin
   if _head.final is true or _head.last_event_id is distinct from new.previous_id then
     perform event_store_private.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);
   end if;
+  if _head.last_offset > coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0) then
+    perform event_store_private.advance_sequences();
+  end if;
   new."offset" := nextval('event_store.events_offset_seq');
   new.version := coalesce(_head.version, 0) + 1;
   new.created_at := event_store_private.clock();

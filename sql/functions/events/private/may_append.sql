@@ -1,4 +1,4 @@
--- Whether the login that calls may append to a decider that belongs to a role: as who may use what is that role's, unless
+-- Whether the role that calls may append to a decider that belongs to a role: as who may use what is that role's, unless
 -- the decider is that of a captured table, which is its capture's alone. Such a decider always has an owner.
 -- In plpgsql, so that Postgres does not write it into appends: it would prepare this look for each event of any decider.
 create or replace function event_store_private.may_append(
@@ -16,4 +16,4 @@ end
 $$;
 
 comment on function event_store_private.may_append(text, text) is
-'Whether the calling login may append to a decider that belongs to a role.';
+'Whether the calling role may append to a decider that belongs to a role.';

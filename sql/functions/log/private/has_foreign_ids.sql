@@ -1,5 +1,5 @@
 -- Whether stored transaction ids are those of another cluster, or of a future that this one has not reached: the store
--- was restored, and rebase_sequencer must run. Ids alone do not tell: the new cluster may have overtaken the old one's
+-- was restored, and rebase_sequencer must run; or it was copied without its sequences. Ids alone do not tell: the new cluster may have overtaken the old one's
 -- before the first call. Plans are sequence_events' matter, which alone calls it.
 create or replace function event_store_private.has_foreign_ids(
   v_sequencer event_store.sequencer
@@ -11,6 +11,7 @@ set search_path = event_store, pg_temp
 as $$
 begin
   return v_sequencer.cluster <> (select system_identifier from pg_control_system())
+    or event_store_private.are_sequences_behind()
     or pg_snapshot_xmax(v_sequencer.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
     -- As a range: to look for the newest id would read the events of an open transaction, which nobody sees.
     or exists (

@@ -2,7 +2,8 @@
 -- grew, such as 0,3,12. v_known are the high-water marks that were announced before, of log partition 0, 1, …; an empty
 -- array announces all that hold something. Returns the marks of now.
 -- The sequencer calls this, in a transaction of its own, a hundred times a second at most, and nobody else: a commit with a
--- NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word comes.
+-- NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word
+-- comes, nor while the server's queue of words is half full (see wake_sequencer).
 -- Example: select announce_positions('{}')
 create or replace function event_store.announce_positions(
   v_known bigint[]
@@ -29,7 +30,7 @@ begin
     string_agg(p.partition::text, ',' order by p.partition) filter (where p.high_water_mark <> coalesce(v_known[p.partition + 1], 0))
   into _marks, _grown
   from event_store.partitions p;
-  if _grown is not null then
+  if _grown is not null and pg_notification_queue_usage() < 0.5 then
     perform pg_notify('event_store_positions', _grown);
   end if;
   return _marks;

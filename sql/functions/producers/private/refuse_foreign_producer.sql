@@ -1,4 +1,4 @@
--- Raises that a producer belongs to a role that the calling login is no member of.
+-- Raises that a producer belongs to a role that the caller is no member of.
 create or replace function event_store_private.refuse_foreign_producer(
   v_producer_id text,
   v_partition int,
@@ -14,7 +14,7 @@ begin
     using
       errcode = 'MR045',
       detail = format(
-        'producer %L, partition %s, belongs to role %s; login %s is no member of it', v_producer_id, v_partition, v_owner, session_user
+        'producer %L, partition %s, belongs to role %s; %s is no member of it', v_producer_id, v_partition, v_owner, event_store_private.caller_role()
       ),
       hint = 'Grant the role to the login; or let who owns the producer give it to a role of both: register_producer(producer_id, partition, v_owner => role).';
 end

@@ -46,7 +46,6 @@ begin
   select d.dispatched_at < _dispatched_recently into _dispatcher_away
   from event_store.dispatches d where d.view = v_view order by d.revision desc limit 1;
   if _sequencer_away then
-    perform event_store_private.bound_idle_transaction(interval '10 seconds');
     perform event_store.sequence_events();
   end if;
   if _dispatcher_away then
@@ -54,7 +53,7 @@ begin
   end if;
   _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds);
   if _sequences and coalesce(cardinality(_delivered), 0) < v_limit then
-    perform event_store_private.bound_idle_transaction(interval '10 seconds');
+    perform event_store_private.bound_idle_transaction();
     perform event_store.sequence_events();
     if event_store.dispatch_events(v_view) > 0 then
       _delivered := _delivered

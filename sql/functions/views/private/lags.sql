@@ -9,8 +9,8 @@
 -- that are further behind in a log partition are counted from their checkpoints on, as far as their share of v_most
 -- reaches; those that stand at the same position share what is read. Then exact is false, and lag means "at least"; if
 -- none of these is wanted, lag_seconds is the age of the first event that was not read.
--- Of a view's locks, and of the events of their streams, v_most are looked at, or its share where there are many views,
--- and a hundredth of v_most if it is further behind than v_most positions anyway.
+-- Of the locks, and of the events of their streams, v_most are looked at in all: of each view its share, and a hundredth
+-- of v_most at most if it is further behind than v_most positions anyway. So nobody makes this dear with many views.
 -- Races: none; it takes no lock. Its callers say which views somebody may ask for: everybody may ask for all.
 -- Example: select partition, lag from event_store_private.lags('{invoices}')
 create or replace function event_store_private.lags(
@@ -71,7 +71,7 @@ begin
     select
       u.partition, u.high_water_mark, u.first,
       least(u.high_water_mark, u.first + greatest(
-        (v_most - (select coalesce(sum(n.read_to - n.read_from), 0) from near n)) / count(*) over (), 100
+        (v_most - (select coalesce(sum(n.read_to - n.read_from), 0) from near n)) / count(*) over (), 1
       ))::bigint,
       array[u.first], array_agg(u.view), array_agg(u.first)
     from unread u
@@ -80,10 +80,10 @@ begin
   ), at_views as (
     select
       a.view, a.deciders, a.events, array_agg(a.position order by a.partition) as positions,
-      case
-        when sum(a.high_water_mark - a.first) filter (where a.first < a.high_water_mark) > v_most then greatest(v_most / 100, 1)
-        else greatest(v_most / cardinality(v_views), v_most / 100, 1)
-      end as most
+      greatest(least(
+        v_most / cardinality(v_views),
+        case when sum(a.high_water_mark - a.first) filter (where a.first < a.high_water_mark) > v_most then v_most / 100 end
+      ), 1) as most
     from at a
     group by a.view, a.deciders, a.events
   ), found as (

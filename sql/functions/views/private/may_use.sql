@@ -1,4 +1,4 @@
--- Whether the login that calls may change and consume what belongs to a role: as a member of that role, or as an
+-- Whether the role that calls may change and consume what belongs to a role: as a member of that role, or as an
 -- operator. A role that is gone has no members. Postgres inlines it; a view that a login registered itself
 -- costs one comparison.
 create or replace function event_store_private.may_use(
@@ -10,10 +10,10 @@ stable
 parallel safe
 as $$
   -- the caller, also inside a security definer function
-  select v_owner = session_user
+  select v_owner = event_store_private.caller_role()
     or event_store_private.is_operator()
-    or coalesce(pg_has_role(session_user, to_regrole(quote_ident(v_owner)), 'member'), false)
+    or coalesce(pg_has_role(event_store_private.caller_role(), to_regrole(quote_ident(v_owner)), 'member'), false)
 $$;
 
 comment on function event_store_private.may_use(text) is
-'Whether the calling login is a member of a role, or operates the store.';
+'Whether the calling role is a member of a role, or operates the store.';

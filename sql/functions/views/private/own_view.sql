@@ -1,4 +1,4 @@
--- The registration of a view that the calling login may change and consume, in this mode, or the error that says what is
+-- The registration of a view that the calling role may change and consume, in this mode, or the error that says what is
 -- wrong.
 create or replace function event_store_private.own_view(
   v_view text,

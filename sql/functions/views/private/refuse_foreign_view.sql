@@ -1,4 +1,4 @@
--- Raises that a view belongs to a role that the calling login is no member of.
+-- Raises that a view belongs to a role that the caller is no member of.
 create or replace function event_store_private.refuse_foreign_view(
   v_view text,
   v_owner text
@@ -12,7 +12,7 @@ begin
   raise exception 'view belongs to another role'
     using
       errcode = 'MR041',
-      detail = format('view %L belongs to role %s; login %s is no member of it', v_view, v_owner, session_user),
+      detail = format('view %L belongs to role %s; %s is no member of it', v_view, v_owner, event_store_private.caller_role()),
       hint = 'Grant the role to the login; or let who owns the view give it to a role of both: register_view(view, v_owner => role).';
 end
 $$;

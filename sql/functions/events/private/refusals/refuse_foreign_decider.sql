@@ -1,4 +1,4 @@
--- Raises that a decider belongs to a role that the calling login is no member of.
+-- Raises that a decider belongs to a role that the caller is no member of.
 create or replace function event_store_private.refuse_foreign_decider(
   v_decider text,
   v_owner text
@@ -13,7 +13,8 @@ begin
     using
       errcode = 'MR046',
       detail = format(
-        'decider %s belongs to %s; login %s is no member of it', v_decider, coalesce('role ' || v_owner, 'every writer'), session_user
+        'decider %s belongs to %s; %s is no member of it', v_decider, coalesce('role ' || v_owner, 'every writer'),
+        event_store_private.caller_role()
       ),
       hint = 'Grant the role to the login, or append to another decider. A decider''s first registration says whose it is.';
 end

@@ -1,7 +1,8 @@
 -- Lets Postgres end the session if it idles in this transaction for longer than v_longest, unless a shorter time is set
 -- already. The setting is of this transaction alone. Nothing is lost by it: what the transaction did is undone.
+-- Whatever locks what everybody needs (the sequencer's row, the table of deciders, others' views and producers) calls it.
 create or replace function event_store_private.bound_idle_transaction(
-  v_longest interval
+  v_longest interval default '10 seconds'
 )
 returns void
 language plpgsql

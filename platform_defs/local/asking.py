@@ -1,0 +1,84 @@
+"""Asking services while they run whether they work: in threads, so that one that hangs holds nobody up.
+
+Belongs here: when to ask, and what counts as a miss. Not here: what is asked (`answers`), what becomes of a service
+that misses (`supervisor`).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+# times in seconds
+ASK_EVERY_S = 10.0
+# of a service that starts
+ASK_SOON_S = 0.2
+# what takes longer is no answer
+ANSWER_S = 10.0
+MISSES = 3
+
+
+class CannotTell(Exception):
+    """Nobody can say whether a service works, for another one that would have to be asked does not answer."""
+
+
+class Asking:
+    """Asks one service one question at a time.
+
+    Args:
+        ask: Says whether the service works. `CannotTell` counts as nothing. Another exception, or no answer within
+            `ANSWER_S`, counts as a no.
+    """
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._ask = ask
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was said so far: the service is a new process."""
+        self.misses = 0
+        self._asked: _Question | None = None
+        self._asked_at = self._ask_at = 0.0
+
+    def look(self, every_s: float = ASK_EVERY_S) -> bool | None:
+        """Ask if it is time, and return each answer once; None while there is none. Never waits."""
+        now = time.monotonic()
+        if self._asked is None:
+            if now >= self._ask_at:
+                self._asked, self._asked_at = _Question(self._ask), now
+            return None
+        if self._asked.is_alive():
+            if now - self._asked_at < ANSWER_S:
+                return None
+            # it is the same question that the next look waits for
+            answer: bool | None = False
+            self._asked_at = now
+        else:
+            answer = self._asked.answer
+            self._asked, self._ask_at = None, self._asked_at + every_s
+        if answer is not None:
+            self.misses = 0 if answer else self.misses + 1
+        return answer
+
+    @property
+    def lost(self) -> bool:
+        """Whether it missed so often in a row that it is not waited for any more."""
+        return self.misses >= MISSES
+
+
+class _Question(threading.Thread):
+    """One question; `answer` is None where nobody can tell."""
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        # a daemon: whoever ends waits for no answer
+        super().__init__(name="asking", daemon=True)
+        self._ask = ask
+        self.answer: bool | None = False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = bool(self._ask())
+        except CannotTell:
+            self.answer = None
+        except Exception:  # noqa: BLE001  whatever a user's function raises, it is no yes
+            self.answer = False

@@ -1,0 +1,67 @@
+"""One service of `millrace up` below systemd, such as `millrace watch code`.
+
+Belongs here: which service, and what systemd is told. Not here: how the service is started, asked and started again,
+which is as `millrace up` does it (`services`, `supervisor`).
+
+systemd starts this process again if it ends, or has not said for `WatchdogSec` that it is at work.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from millrace.platform_defs.local.services import find_endpoints, prepare_home, services
+from millrace.platform_defs.local.supervisor import WATCHED, Supervisor
+from millrace.resources.errors import MillraceError
+from millrace.resources.processes import private_files
+from millrace.resources.settings import Settings
+
+LOOK_S = 0.5
+
+
+def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Run a service until `stop` is set, then end it.
+
+    Args:
+        name: What `millrace up` calls the service.
+        settings: With the event store; its files are in `<home>/watched/<name>`.
+        stop: Ends it from another thread.
+        say: Is told each change, in a sentence.
+
+    Raises:
+        MillraceError: There is no such service, or no event store.
+    """
+    if settings.dsn is None:
+        raise MillraceError(
+            "MILLRACE_DSN is not set.", hint="Set it, or run `millrace up`, which has an embedded Postgres."
+        )
+    endpoints = find_endpoints(settings, None)
+    if endpoints.spark_port is not None:
+        # a Connect server of its own would be this process's alone; each run starts a Spark
+        endpoints = replace(endpoints, spark_remote=None, spark_port=None, spark_token=None)
+    known = {service.name: service for service in services(settings, endpoints)}
+    if name not in known:
+        raise MillraceError(f"There is no service {name!r}.", hint=f"There are: {', '.join(known)}.")
+    supervisor = Supervisor(settings.home / WATCHED / name, [known[name]])
+    with private_files():
+        prepare_home(settings, endpoints)
+        try:
+            supervisor.start(say, stop)
+            _tell_systemd("READY=1")
+            while not stop.wait(LOOK_S):
+                for sentence in supervisor.poll():
+                    say(sentence)
+                _tell_systemd("WATCHDOG=1")
+        finally:
+            supervisor.stop(say)
+
+
+def _tell_systemd(word: str) -> None:
+    """Tell it, if it listens: see sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            # a name that begins so is of no file
+            told.sendto(word.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)

@@ -1,0 +1,130 @@
+"""Names in a declaration that the store does not know: of deciders, events, and fields of data.
+
+Belongs here: telling them, from what is registered and from the newest events. Not here: who is told
+(`millrace.platform_defs.checks`). None of this is an error: an event may come later, and a field be rare.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import psycopg
+
+from millrace.resources.read_models.columns import data_path
+from millrace.resources.read_models.declaration import ReadModel
+
+# of all deciders, from the newest back
+LOOKED_AT = 2_000
+# how many names a sentence lists
+_MOST_NAMED = 20
+
+# a kind of event that came: decider, event, version
+Kind = tuple[str, str, int]
+
+_SEEN = """
+with newest as materialized (
+  select e.decider, e.event, e.event_version, e.data from event_store.events e order by e."offset" desc limit %(most)s
+),
+taken as materialized (
+  select * from newest
+  where (%(deciders)s::text[] is null or decider = any (%(deciders)s)) and (%(events)s::text[] is null or event = any (%(events)s))
+)
+select decider, event, event_version, array_agg(distinct k.key) filter (where k.key is not null), (
+  select array_agg(p.n order by p.n) from jsonb_array_elements(%(paths)s::jsonb) with ordinality p(path, n)
+  where exists (
+    select from taken t
+    where (t.decider, t.event, t.event_version) = (o.decider, o.event, o.event_version)
+      and t.data #> array(select jsonb_array_elements_text(p.path)) is not null
+  )
+)
+from taken o
+left join lateral jsonb_object_keys(case jsonb_typeof(o.data) when 'object' then o.data end) k(key) on true
+group by decider, event, event_version
+"""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A column that reads a field, and the events that it looks at; None for all of the model's."""
+
+    column: str
+    source: str
+    events: tuple[str, ...] | None
+
+
+def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+    """Return a sentence for each name in a declaration that no registration, or none of the newest events, has.
+
+    A field that one version of an event has and another version has not is told, too: columns that read it do not see
+    the events of that other version.
+    """
+    registered = connection.execute("select distinct decider, event from event_store.deciders").fetchall()
+    deciders = {decider for decider, _ in registered}
+    events = {event for decider, event in registered if model.deciders is None or decider in model.deciders}
+    said = [_unknown("decider", name, deciders) for name in model.deciders or () if name not in deciders]
+    readers = _readers(model)
+    named = {
+        *(model.events or ()),
+        *model.deletes,
+        *(e for column in model.columns.values() for e in column.events or ()),
+    }
+    # of deciders that nobody registered every event is unknown
+    said += [_unknown("event", name, events) for name in sorted(named - events) if events]
+    sources = sorted(model.extracted)
+    found = connection.execute(
+        _SEEN,
+        {
+            "most": LOOKED_AT,
+            "deciders": None if model.deciders is None else [*model.deciders],
+            "events": None if model.events is None else [*model.events],
+            "paths": json.dumps([data_path(source) for source in sources]),
+        },
+    ).fetchall()
+    keys: dict[Kind, set[str]] = {(d, e, v): set(names or ()) for d, e, v, names, _ in found}
+    has: dict[Kind, set[str]] = {(d, e, v): {sources[n - 1] for n in numbers or ()} for d, e, v, _, numbers in found}
+    return said + [sentence for reader in readers for sentence in _of_field(reader, keys, has)]
+
+
+def _readers(model: ReadModel) -> list[_Reader]:
+    columns = [(name, key.source, None) for name, key in model.keys.items()]
+    read = [(name, one.source, one.events) for name, column in model.columns.items() for one in column.reads]
+    return [_Reader(n, source, events) for n, source, events in [*columns, *read] if source and data_path(source)]
+
+
+def _of_field(reader: _Reader, keys: dict[Kind, set[str]], has: dict[Kind, set[str]]) -> Iterator[str]:
+    kinds = [kind for kind in has if reader.events is None or kind[1] in reader.events]
+    if not kinds:
+        return
+    if not any(reader.source in has[kind] for kind in kinds):
+        there = set().union(*(keys[kind] for kind in kinds))
+        dotted = ".".join(data_path(reader.source) or ())
+        if "." in dotted and dotted in there:
+            yield (
+                f"column {reader.column}: {reader.source} is a path of {dotted.count('.') + 1} keys, and events have one key"
+                f" {dotted!r}; no column reads a key with a dot: append the event with another one, or use a fold"
+            )
+        else:
+            yield f"column {reader.column}: " + _unknown("field", reader.source, {f"data.{key}" for key in there})
+        return
+    versions: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for decider, event, version in kinds:
+        versions[decider, event].append(version)
+    for (decider, event), known in sorted(versions.items()):
+        without = sorted(version for version in known if reader.source not in has[decider, event, version])
+        if without and len(without) < len(known):
+            yield (
+                f"column {reader.column}: {event} of {decider} has no {reader.source} in version"
+                f" {', '.join(map(str, without))}, and has it in others; the column does not change with these events"
+            )
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    where = "is in none of the newest events" if kind == "field" else "is not registered"
+    ordered: Sequence[str] = sorted(known)
+    near = get_close_matches(name, ordered, 1)
+    # of a path of two keys the first one may be right
+    if near and not name.startswith(f"{near[0]}."):
+        return f"{kind} {name} {where}; did you mean {near[0]}?"
+    return f"{kind} {name} {where}; there are {', '.join(ordered[:_MOST_NAMED]) or 'none'}"

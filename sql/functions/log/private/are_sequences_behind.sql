@@ -1,0 +1,20 @@
+-- Whether the store was copied without its sequences, as logical replication and some dumps do: offsets that are drawn
+-- next would be lower than stored ones, and events with lower offsets than their streams' would never be delivered.
+-- v_head_offset: of a stream that somebody appends to, whose events may all be purged.
+-- An event that the statement sees had its offset before: so none is beyond the sequence's last value, and only what lies
+-- there is looked at. Postgres inlines it.
+create or replace function event_store_private.are_sequences_behind(
+  v_head_offset bigint default 0
+)
+returns boolean
+language sql
+volatile
+as $$
+  select v_head_offset > coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
+    or exists (
+      select from event_store.events e where e."offset" > coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
+    )
+$$;
+
+comment on function event_store_private.are_sequences_behind(bigint) is
+'Whether offsets that are drawn next would be lower than stored ones: the store was copied without its sequences.';

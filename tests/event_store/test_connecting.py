@@ -1,0 +1,41 @@
+"""Sessions at the store: texts and times in one form, whatever the login is set to."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import AsyncEventStore, EventStore
+from millrace.resources.event_store.connecting import connect
+from tests.support.factories import append, refusal, register_orders, with_odd_settings
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_session_reads_texts_and_times_whatever_the_login_is_set_to(
+    store: EventStore, dsn: str, autocommit: bool
+) -> None:
+    register_orders(store)
+    with connect(with_odd_settings(dsn), autocommit=autocommit) as opened:
+        assert opened.autocommit == autocommit
+        assert opened.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        found = append(EventStore(opened), "o-1", data={"text": "é\U0001f600"})
+        assert found.data == {"text": "é\U0001f600"}
+        opened.commit()
+        assert [found.created_at] == [event.created_at for event in store.get_events("o-1", "order")]
+
+
+def test_on_a_callers_session_whose_times_cannot_be_read_nothing_is_done(store: EventStore, dsn: str) -> None:
+    register_orders(store)
+    with psycopg.connect(with_odd_settings(dsn), autocommit=True) as connection:
+        refused = refusal(Malformed, lambda: append(EventStore(connection), "o-1"))
+        assert "German" in str(refused.detail)
+        assert store.get_events("o-1", "order") == []
+        connection.execute("set datestyle = 'ISO'")
+        assert append(EventStore(connection), "o-1").offset >= 0
+
+    async def append_nothing() -> None:
+        async with await psycopg.AsyncConnection.connect(with_odd_settings(dsn), autocommit=True) as connection:
+            await AsyncEventStore(connection).sequence_events()
+
+    refusal(Malformed, lambda: asyncio.run(append_nothing()))

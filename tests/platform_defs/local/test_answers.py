@@ -1,0 +1,115 @@
+"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so.
+
+Not here: Spark and the code server (`processes/test_services.py`); when they are asked (`test_supervisor.py`).
+"""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import psycopg
+import pytest
+
+from millrace.platform_defs.local import answers
+from millrace.platform_defs.local.answers import BEAT_S, DaemonBeats, postgres_answers, sequencer_answers
+from millrace.platform_defs.local.asking import CannotTell
+from millrace.platform_defs.local.services import free_port
+from millrace.resources.alerts.incidents import DAEMON_IDLE_S
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append_to, register_orders
+
+Connect = Callable[..., psycopg.Connection]
+
+
+def test_a_sequencer_answers_by_attending_the_log(
+    store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "UNATTENDED_S", 0.1)
+    # a consumer that gives positions for itself is no sequencer
+    store.sequence_events()
+    assert not sequencer_answers(dsn)
+    store.attend_log(10)
+    store.sequence_events()
+    assert sequencer_answers(dsn)
+    store.attend_log(0)
+    # it cannot work, and a new one could not either
+    register_orders(store)
+    append_to(store, "o-1")
+    with connect(autocommit=False) as holder:
+        EventStore(holder).sequence_events()
+        assert sequencer_answers(dsn)
+    with pytest.raises(CannotTell):
+        sequencer_answers(f"postgresql://u@127.0.0.1:{free_port()}/x")
+
+
+def test_a_postgres_answers_also_where_it_refuses(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # psycopg waits for no less
+    monkeypatch.setattr(answers, "CONNECT_S", 2)
+    assert postgres_answers(dsn)
+    assert postgres_answers(f"{dsn}&user=nobody_of_this_name")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not postgres_answers(f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/x")
+
+
+@contextmanager
+def ui(said: list[object]) -> Iterator[str]:
+    """Serve a UI that says the last of these of Dagster's daemons."""
+
+    class Says(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.headers["Authorization"] == "Bearer of-the-ui"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(said[-1]).encode())
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - its own name
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Says) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def beats(sensor: float | None, queue: float | None) -> object:
+    statuses = [
+        {"daemonType": kind, "required": kind != "ASSET", "lastHeartbeatTime": beat}
+        for kind, beat in (("SENSOR", sensor), ("QUEUE", queue), ("ASSET", None))
+    ]
+    return {"data": {"instance": {"daemonHealth": {"allDaemonStatuses": statuses}}}}
+
+
+def test_a_daemon_answers_while_its_times_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said: list[object] = [beats(100.0, None)]
+    with ui(said) as url:
+        ask = DaemonBeats(url, "of-the-ui")
+        # what a daemon said that is gone is no answer
+        assert not ask()
+        for sensor, queue, later, answer in (
+            (130.0, None, 0.0, False),
+            # also where the clock was set back
+            (130.0, 90.0, 0.0, True),
+            (130.0, 90.0, BEAT_S - 1, True),
+            (130.0, 90.0, 2.0, False),
+            (190.0, 90.0, 0.0, True),
+            (200.0, 90.0, DAEMON_IDLE_S - BEAT_S - 2, True),
+            # one kind of them hangs
+            (230.0, 90.0, 2.0, False),
+            (230.0, 91.0, 0.0, True),
+        ):
+            now += later
+            said.append(beats(sensor, queue))
+            assert ask() is answer, (sensor, queue)
+        nothings: list[object] = [{"errors": []}, {"data": None}, []]
+        for nothing in nothings:
+            said.append(nothing)
+            with pytest.raises(CannotTell):
+                ask()
+    with pytest.raises(CannotTell):
+        ask()

@@ -1,0 +1,133 @@
+"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself.
+
+Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`).
+"""
+
+import json
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+import pytest
+
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.processes import alive
+from tests.support.running.deployment import Deployment, started, until
+
+OURS = ("spark", "sequence", "code", "web", "daemon")
+# nobody says what these could be asked
+SIMULATORS = ("simulate", "crm")
+# rows that one has and the other has not, in both directions; of one moment, for appends go on until the simulators end
+MODELS = {
+    "orders": """
+        select decider_id, count(*) filter (where event = 'order_line_added'),
+          sum((data->>'amount')::numeric(18,2)) filter (where event = 'order_line_added'), min(created_at),
+          (array_agg(event order by "offset" desc))[1]
+        from event_store.events where decider = 'order' group by decider_id
+        """,
+    "shipments": """
+        select decider_id, (array_agg(data->>'order_id' order by "offset"))[1], bool_or(final), max(created_at)
+        from event_store.events where decider = 'shipment' group by decider_id
+        """,
+    "customers": """
+        select data->>'customer_id', count(*) filter (where event = 'order_placed'),
+          sum((data->>'amount')::numeric(18,2)) filter (where event = 'payment_received'), max(created_at)
+        from event_store.events where decider in ('order', 'payment') and data ? 'customer_id' group by 1
+        """,
+    "crm_customer_history": """
+        select decider_id, "offset", event, data->'record'->>'name'
+        from event_store.events where decider = 'table:public.customers'
+        """,
+}
+COLUMNS = {
+    "orders": "order_id, lines, total, placed_at, status",
+    "shipments": "shipment_id, order_id, delivered, changed_at",
+    "customers": "customer_id, orders, paid, last_seen_at",
+    "crm_customer_history": "record_key, seq, action, name",
+}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
+    with TemporaryDirectory(prefix="millrace-watched-") as folder:
+        yield Path(folder) / "home"
+
+
+@pytest.mark.timeout(1800)
+def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path) -> None:
+    with started(home) as platform:
+        wait_until_drained(platform, ())
+        before = [services(home)[name] for name in (*OURS, *SIMULATORS)]
+        for leader in before:
+            leader.kill()
+        wait_until_drained(platform, before)
+        # what holds the definitions, while the proxy before it lives; and the server of the databases
+        code = services(home)["code"]
+        (child,) = [each for each in code.children() if "grpc" in each.cmdline()]
+        killed = [child, server(home)]
+        for process in killed:
+            process.kill()
+        wait_until_drained(platform, [*killed, code])
+        # as a laptop sleeps: each process as it is just now, with all that it started
+        up = psutil.Process(platform.process.pid)
+        asleep = [up, *up.children(recursive=True), server(home), *server(home).children()]
+        for what in (signal.SIGSTOP, signal.SIGCONT):
+            for process in asleep:
+                send(process, what)
+        wait_until_drained(platform, ())
+        # and each one for good
+        hung = [*(services(home)[name] for name in OURS), server(home)]
+        for process in hung:
+            send(process, signal.SIGSTOP)
+        wait_until_drained(platform, hung)
+        for name in SIMULATORS:
+            send(services(home)[name], signal.SIGSTOP)
+        for model in MODELS:
+            assert until(lambda: wrong_rows(platform, model), lambda wrong: wrong == []) == []  # noqa: B023
+        platform.stop()
+
+
+def services(home: Path) -> dict[str, psutil.Process]:
+    """Return the process of each service that is ready."""
+    found = {}
+    for state in json.loads((home / "services.json").read_text())["services"]:
+        # one that was ended just now is not known to be
+        with suppress(psutil.NoSuchProcess):
+            if state["state"] == "ready":
+                found[state["name"]] = psutil.Process(state["pid"])
+    return found
+
+
+def server(home: Path) -> psutil.Process:
+    pid = EmbeddedPostgres(home / "postgres").pid()
+    assert pid is not None
+    return psutil.Process(pid)
+
+
+def wait_until_drained(platform: Deployment, ended: Collection[psutil.Process]) -> None:
+    """Wait until these have ended, all services are up, and an event that is appended then is in a read model."""
+    until(lambda: [process for process in ended if alive(process)], lambda living: not living)
+    until(
+        lambda: services(platform.home),
+        lambda ready: set(ready) == {*OURS, *SIMULATORS} and not {*ready.values()} & {*ended},
+    )
+    newest = until(lambda: platform.rows("select max(created_at) from event_store.events")[0][0], bool)
+    until(
+        lambda: platform.rows("select max(placed_at) from read_models.orders")[0][0],
+        lambda seen: seen is not None and seen > newest,
+    )
+
+
+def wrong_rows(platform: Deployment, model: str) -> list[tuple[Any, ...]]:
+    shown, expected = f"select {COLUMNS[model]} from read_models.{model}", MODELS[model]
+    return platform.rows(f"(({shown}) except all ({expected})) union all (({expected}) except all ({shown}))")
+
+
+def send(process: psutil.Process, what: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(what)

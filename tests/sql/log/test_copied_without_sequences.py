@@ -1,0 +1,115 @@
+"""A store copied without its sequences, as by logical replication: no stream is inverted, no token given twice."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.event_store import EventStore
+from tests.support.capturing.captures import Source
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_log_holds_every_event_once,
+    assert_rising,
+    pump,
+    start,
+    value,
+    wait_blocked,
+)
+from tests.support.patience import patience
+
+
+def forget_sequences(connection: psycopg.Connection) -> None:
+    connection.execute(
+        """
+        select setval(oid::regclass, 1, false) from pg_class
+        where relkind = 'S' and relnamespace = 'event_store'::regnamespace and relname <> 'attended_seq'
+        """
+    )
+
+
+def bare_insert(store: EventStore, stream: str, follows: UUID) -> None:
+    store.connection.execute(
+        "insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id) "
+        "values ('placed', gen_random_uuid(), 'order', %s, '{}', gen_random_uuid(), %s)",
+        (stream, follows),
+    )
+
+
+def sequence_and_append(store: EventStore, stream: str, follows: UUID) -> None:
+    store.sequence_events()
+    append(store, stream, follows)
+
+
+WAYS_IN: dict[str, Callable[[EventStore, str, UUID], object]] = {
+    "append_event": append,
+    "append_events": lambda store, stream, _: append_to(store, "new", stream, stream),
+    "bare INSERT": bare_insert,
+    "after sequencing": sequence_and_append,
+}
+
+
+@pytest.mark.parametrize("purged", [False, True])
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_an_event_that_follows_has_a_greater_offset_and_is_delivered(
+    orders: EventStore, way: str, purged: bool
+) -> None:
+    append_to(orders, *["s"] * 5)
+    head = orders.stream_head("s", "order")
+    assert head is not None
+    if purged:
+        orders.sequence_events()
+        archive = ArchiveStore(orders.connection)
+        (partition,) = (p.partition for p in orders.partition_info() if p.high_water_mark)
+        archive.mark_archived(partition, 5)
+        archive.raise_low_water_mark(partition, 5)
+        assert archive.purge_events(partition) == 5
+    append_to(orders, "other")
+    orders.register_view("v", "-infinity")
+    pump(orders, "v")
+    while found := orders.stream_events("v", 10):
+        orders.ack_events("v", [event.offset for event in found])
+    forget_sequences(orders.connection)
+    WAYS_IN[way](orders, "s", head.last_event_id)
+    offsets = [
+        head.last_offset,
+        *(event.offset for event in orders.get_events("s", "order") if event.offset > 5 or purged),
+    ]
+    assert_rising(offsets)
+    assert len(offsets) > 1
+    pump(orders, "v")
+    assert "s" in {event.decider_id for event in orders.stream_events("v", 10)}
+
+
+def test_of_several_that_find_it_one_sets_the_sequences_on_and_none_sets_them_back(
+    orders: EventStore, connect: Connect
+) -> None:
+    append_to(orders, *["s"] * 5)
+    forget_sequences(orders.connection)
+    holder, second = connect(autocommit=False), connect()
+    (first,) = append_to(EventStore(holder), "s")
+    late = start(lambda: append_to(EventStore(second), "s"))
+    wait_blocked(orders.connection, second.info.backend_pid)
+    holder.commit()
+    (then,) = late.result(patience())
+    assert_rising([5, first.offset, then.offset])
+    while orders.sequence_events():
+        pass
+    assert_log_holds_every_event_once(orders.connection)
+
+
+def test_no_token_is_given_out_twice(orders: EventStore, source: Source) -> None:
+    orders.register_view("b", "-infinity", mode="bulk")
+    append_to(orders, *[f"o-{n}" for n in range(20)])
+    old = orders.claim_batch("b", "me")
+    forget_sequences(orders.connection)
+    # as the first that happens
+    assert source.store.claim_capture("c", "me", 60).lease_token > max(lease.lease_token for lease in old)
+    orders.release_batch("b", old)
+    assert min(lease.lease_token for lease in orders.claim_batch("b", "me")) > max(lease.lease_token for lease in old)
+    orders.register_view("audited")
+    assert value(orders.connection, "select count(*) = count(distinct audit_id) from event_store.audit_log")
