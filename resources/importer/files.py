@@ -33,6 +33,7 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
