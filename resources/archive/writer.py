@@ -24,9 +24,9 @@ from millrace.resources.archive.files import is_temporary, path_of, range_fields
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_log_source import LogRange, in_utf8
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 
 MAX_EVENTS = 1_000_000
 MIN_EVENTS = 10_000

@@ -42,10 +42,10 @@ from millrace.resources.backup.manifest import (
     write_manifest,
 )
 from millrace.resources.backup.state_tables import write_state
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
 from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore

@@ -26,9 +26,9 @@ from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.migrations import migrate
 
 _POSITION = ("partition", "position", "offset")
