@@ -69,8 +69,8 @@ OF_ALERTS = ("MILLRACE_ALERT_URL", "MILLRACE_ALERT_SECRET")
 NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
-# After so long without a word of the proxy before it the code server's child ends. It measures by a clock that stands
-# still in no pause and that somebody may set, so no pause is that long; the supervisor ends what a dead proxy leaves.
+# The code server's child ends when it has heard nothing of the proxy before it for so long: longer than any pause.
+# What a dead proxy leaves, the supervisor ends.
 CHILD_ALONE_S = 86_400
 # the last line of a file that is written anew at each start
 SEAL = "# `millrace up` writes this file anew until somebody changes it; of the lines above: sha256 "

@@ -86,12 +86,13 @@ def up(
             _require_free_port(settings.port, "MILLRACE_PORT")
             if settings.declared_package is not None:
                 find_package(settings.declared_package)
-            postgres = None
+            postgres = kept = None
             if settings.dsn is None:
                 postgres = EmbeddedPostgres(settings.home / "postgres", tcp_port=settings.postgres_port)
+                kept = _KeptPostgres(postgres)
                 if postgres.pid() is None and settings.postgres_port is not None:
                     _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
-                stack.callback(partial(_stopping, out, "postgres", postgres.stop))
+                stack.callback(partial(_stopping, out, "postgres", kept.stop))
                 _say(out, "Starting postgres ...")
                 postgres.start()
             endpoints = find_endpoints(settings, postgres)
@@ -114,7 +115,7 @@ def up(
                 _beside(started, AGAIN_S, asked)
             if status is not None:
                 _beside(partial(_bring, status, lines), STATUS_S, asked)
-            _watch(out, supervisor, _KeptPostgres(postgres) if postgres else None, lines, asked)
+            _watch(out, supervisor, kept, lines, asked)
     except _Stop:
         _say(out, "Everything is stopped. `make run` goes on where this was.")
 
@@ -263,6 +264,12 @@ class _KeptPostgres:
         self._reviving.start()
         wrong = "is gone" if gone else f"did not answer {self._asking.misses} times in a row"
         return [f"postgres {wrong}; starting it again. Its log: {self._postgres.log}"]
+
+    def stop(self) -> None:
+        """Stop the server, and start it no more."""
+        if self._reviving is not None:
+            self._reviving.join()
+        self._postgres.stop()
 
     def _revive(self, gone: bool) -> None:
         self._failure = ""

@@ -25,7 +25,7 @@ SIMULATORS = ("simulate", "crm")
 MODELS = {
     "orders": """
         select decider_id, count(*) filter (where event = 'order_line_added'),
-          sum((data->>'amount')::numeric(18,2)) filter (where event = 'order_line_added'), min(created_at),
+          coalesce(sum((data->>'amount')::numeric(18,2)) filter (where event = 'order_line_added'), 0), min(created_at),
           (array_agg(event order by "offset" desc))[1]
         from event_store.events where decider = 'order' group by decider_id
         """,
@@ -35,7 +35,7 @@ MODELS = {
         """,
     "customers": """
         select data->>'customer_id', count(*) filter (where event = 'order_placed'),
-          sum((data->>'amount')::numeric(18,2)) filter (where event = 'payment_received'), max(created_at)
+          coalesce(sum((data->>'amount')::numeric(18,2)) filter (where event = 'payment_received'), 0), max(created_at)
         from event_store.events where decider in ('order', 'payment') and data ? 'customer_id' group by 1
         """,
     "crm_customer_history": """
@@ -62,17 +62,10 @@ def home() -> Iterator[Path]:
 def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path) -> None:
     with started(home) as platform:
         wait_until_drained(platform, ())
-        before = [services(home)[name] for name in (*OURS, *SIMULATORS)]
-        for leader in before:
-            leader.kill()
-        wait_until_drained(platform, before)
-        # what holds the definitions, while the proxy before it lives; and the server of the databases
-        code = services(home)["code"]
-        (child,) = [each for each in code.children() if "grpc" in each.cmdline()]
-        killed = [child, server(home)]
+        killed = [*services(home).values(), server(home)]
         for process in killed:
             process.kill()
-        wait_until_drained(platform, [*killed, code])
+        wait_until_drained(platform, killed)
         # as a laptop sleeps: each process as it is just now, with all that it started
         up = psutil.Process(platform.process.pid)
         asleep = [up, *up.children(recursive=True), server(home), *server(home).children()]
@@ -80,11 +73,15 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
             for process in asleep:
                 send(process, what)
         wait_until_drained(platform, ())
-        # and each one for good
-        hung = [*(services(home)[name] for name in OURS), server(home)]
-        for process in hung:
-            send(process, signal.SIGSTOP)
-        wait_until_drained(platform, hung)
+        # and each one for good; of the code server what holds the definitions is dead, and the proxy before it lives
+        given_up = [*(services(home)[name] for name in OURS), server(home)]
+        code = services(home)["code"]
+        (definitions,) = [each for each in code.children() if "grpc" in each.cmdline()]
+        definitions.kill()
+        for process in given_up:
+            if process != code:
+                send(process, signal.SIGSTOP)
+        wait_until_drained(platform, given_up)
         for name in SIMULATORS:
             send(services(home)[name], signal.SIGSTOP)
         for model in MODELS:

@@ -71,8 +71,10 @@ def ui(said: list[object]) -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Says) as server:
         threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def beats(sensor: float | None, queue: float | None) -> object:
