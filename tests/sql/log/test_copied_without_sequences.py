@@ -1,4 +1,4 @@
-"""A store that was copied without its sequences, as by logical replication: no stream is inverted, no token repeated."""
+"""A store that was copied without its sequences, as by logical replication: no stream inverted, no token repeated."""
 
 from collections.abc import Callable
 from uuid import UUID
