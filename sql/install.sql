@@ -330,7 +330,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '110766d48b6bf99ae48d203aba3f34ea7542683c2fe35e7848e998a7ed99ca7e'),
+  (0, 'df05541a17b640758a9600b090f3898abb6dbc43d4844fa8a1fbb67d5c5e22c0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
