@@ -25,7 +25,7 @@ import psycopg
 from millrace.resources.archive.files import is_temporary, path_of, range_fields, range_of, read_range, write_file
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
-from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.store import NO_TIME_LIMITS, ArchiveStore
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 
@@ -91,6 +91,7 @@ def archive_partition(
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
             with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+                cursor.execute(NO_TIME_LIMITS)
                 fields = range_fields(cursor, wanted)
                 file = write_file(
                     root,
