@@ -105,3 +105,28 @@ def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Lo
     watcher = login("watcher")
     assert [*metrics_of(watcher.connection)]
     refused(watcher, EVENTS, "select * from event_store.latest_events(1)", "select * from event_store.audit_log()")
+
+
+def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStore) -> None:
+    admin, names = orders.connection, {name: f"{name}_{uuid4().hex}" for name in ("migrator", "millrace")}
+    admin.execute(f"create role {names['migrator']} login createrole".encode())
+    admin.execute(f"grant create on database {admin.info.dbname} to {names['migrator']}".encode())
+    if admin.info.server_version >= 160000:
+        # as who made the role has it
+        grant = f"grant event_store_owner to {names['migrator']} with admin true, inherit false, set false"
+        admin.execute(grant.encode())
+    (text,) = (
+        block.text
+        for block in chapters("docs/operating.md")["Your own Postgres, your own Spark"]
+        if block.language == "sql"
+    )
+    with psycopg.connect(admin.info.dsn, user=names["migrator"], autocommit=True) as migrator:
+        for statement in re.sub(r"\bmillrace\b", names["millrace"], text).split(";\n\n"):
+            migrator.execute(statement.encode())
+        with psycopg.connect(admin.info.dsn, user=names["millrace"], autocommit=True) as runs:
+            runs.execute("create table dagster.made ()")
+            runs.execute("create table reports.made ()")
+            runs.execute("drop table dagster.made, reports.made")
+    for name in reversed(names.values()):
+        admin.execute(f"drop owned by {name} cascade".encode())
+        admin.execute(f"drop role {name}".encode())
