@@ -22,6 +22,7 @@ from psycopg import sql
 
 from millrace.resources.archive.bounded import bounded_batches
 from millrace.resources.archive.files import ArchiveDamaged, read_file
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.state_tables import STATE_TABLES
@@ -80,6 +81,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     migrate(dsn, log_partitions=len(manifest.partitions))
     with connect(dsn, autocommit=False) as connection:
         store = BackupStore(connection)
+        connection.execute(NO_TIME_LIMITS)
         store.begin_restore()
         for table in manifest.tables:
             columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
