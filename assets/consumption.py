@@ -17,13 +17,13 @@ from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import Progress, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.connecting import connect
 from millrace.resources.consumption.build_errors import build_errors, cause
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PartitionLag
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version

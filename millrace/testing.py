@@ -90,6 +90,7 @@ from psycopg.rows import dict_row
 
 from millrace.resources.commands.decider import Command, Decider, State
 from millrace.resources.commands.trial import Handled, tried
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
 from millrace.resources.consumers.trial import consumed
@@ -97,7 +98,6 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.testing_servers import drop_store, new_store, shared_spark
 

@@ -16,9 +16,9 @@ from contextlib import suppress
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 

@@ -66,6 +66,7 @@ def day(text: str) -> date | None:
 def _is(iso: str) -> bool:
     try:
         found = datetime.fromisoformat(iso)
+        # an offset may lead beyond these years
         if found.year in {1, 9999} and found.tzinfo:
             found.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -334,7 +334,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '110766d48b6bf99ae48d203aba3f34ea7542683c2fe35e7848e998a7ed99ca7e'),
+  (0, '5c915a719d15ccca4e9c3b2c5fe6cb7c56de710f10c4543c431e9f1b404c54c0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -30,6 +30,7 @@ LAYERS = (
     ("resources.event_store",),
     (
         "resources.event_log_source",
+        "resources.connecting",
         "resources.errors",
         "resources.signing",
         "resources.settings",
@@ -58,6 +59,7 @@ PURE = (
     "resources.read_models.column_types",
     "resources.errors",
     "resources.showing",
+    "resources.times",
     "resources.alerts.incidents",
     "platform_defs.gate",
 )
@@ -99,7 +101,7 @@ SQL = {
 }
 # what opens sessions by itself, and why its texts and times are right
 OPENING = {
-    "resources.event_store.connecting": "the place",
+    "resources.connecting": "the place",
     "resources.event_log_source.log": "reads numbers, in a folder that stands alone",
     "resources.capture.source.*": "the source's sessions have settings of their own",
     "resources.postgres.*": "makes databases and logins, and asks for versions",

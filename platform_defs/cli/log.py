@@ -97,7 +97,7 @@ def import_command(
             times=times,
         )
         _show(trial)
-        _exit(trial.rows, sum(kind.count for kind in trial.rejected))
+        _end(trial.rows, sum(kind.count for kind in trial.rejected))
         return
     errors = Screen(stderr=True)
     with Progress(
@@ -134,10 +134,10 @@ def import_command(
     console.print(_table(report))
     if report.rejects:
         console.print(Text(f"{report.rejected:,} rows were rejected; see {report.rejects}", style="yellow"))
-    _exit(report.rows, report.rejected)
+    _end(report.rows, report.rejected)
 
 
-def _exit(rows: int, rejected: int) -> None:
+def _end(rows: int, rejected: int) -> None:
     """End with what a script can tell apart: 0 if no row was rejected, 3 if some were, 1 if all were."""
     if rejected:
         raise typer.Exit(1 if rejected == rows else 3)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
 

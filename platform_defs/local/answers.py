@@ -17,8 +17,8 @@ import requests
 
 from millrace.platform_defs.local.asking import ANSWER_S, CannotTell
 from millrace.resources.alerts.incidents import DAEMON_IDLE_S
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.sequencer import held_up
 
 # times in seconds

@@ -43,8 +43,8 @@ from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequ
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
 from millrace.platform_defs.web import gated
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database

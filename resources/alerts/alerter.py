@@ -24,8 +24,8 @@ from millrace.resources.alerts.messages import message_of
 from millrace.resources.alerts.receiver import AlertReceiver, AlertSettings
 from millrace.resources.alerts.standing import SOURCE, Keys, found_in_store
 from millrace.resources.alerts.store import AlertStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.showing import masked
 
 # times in seconds

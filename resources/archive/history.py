@@ -25,10 +25,10 @@ from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, 
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, most_tasks
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,9 +5,16 @@ purged, in `raise_low_water_mark.sql`.
 """
 
 from dataclasses import dataclass
+from typing import LiteralString
 from uuid import UUID
 
 from millrace.resources.event_store.sql_functions import SqlFunctions
+
+# for a session that reads or writes as much as a store holds: the database, or the login, may limit others
+NO_TIME_LIMITS: LiteralString = (
+    "select set_config(name, '0', false) from pg_settings"
+    " where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')"
+)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from uuid import uuid4
 from millrace.resources.archive.files import is_temporary, path_of, range_fields, range_of, read_range, write_file
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
-from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.store import NO_TIME_LIMITS, ArchiveStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_log_source import LogRange, in_utf8
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 
 MAX_EVENTS = 1_000_000
 MIN_EVENTS = 10_000
@@ -90,6 +90,7 @@ def archive_partition(
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
             with dbapi.connect(in_utf8(dsn)) as reader, reader.cursor() as cursor:
+                cursor.execute(NO_TIME_LIMITS)
                 fields = range_fields(cursor, wanted)
                 file = write_file(
                     root,

@@ -26,7 +26,7 @@ from psycopg import sql
 
 from millrace.resources.archive.files import is_temporary
 from millrace.resources.archive.listing import ArchivedPartition, grouped
-from millrace.resources.archive.store import ArchiveState
+from millrace.resources.archive.store import NO_TIME_LIMITS, ArchiveState
 from millrace.resources.archive.writer import MAX_EVENTS
 from millrace.resources.backup.log_files import Progress, write_log
 from millrace.resources.backup.manifest import (
@@ -42,10 +42,10 @@ from millrace.resources.backup.manifest import (
     write_manifest,
 )
 from millrace.resources.backup.state_tables import write_state
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
 from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore
@@ -91,6 +91,9 @@ def backup(
             before = None
             _require_empty(folder)
         with dbapi.connect(in_utf8(dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(NO_TIME_LIMITS)
+            cursor.fetchall()
+            connection.commit()
             _begin(cursor)
             with _producers_held(dsn):
                 cursor.execute(

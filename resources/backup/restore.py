@@ -22,13 +22,14 @@ from psycopg import sql
 
 from millrace.resources.archive.bounded import bounded_batches
 from millrace.resources.archive.files import ArchiveDamaged, read_file
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.migrations import migrate
 
 _POSITION = ("partition", "position", "offset")
@@ -80,6 +81,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     migrate(dsn, log_partitions=len(manifest.partitions))
     with connect(dsn, autocommit=False) as connection:
         store = BackupStore(connection)
+        connection.execute(NO_TIME_LIMITS)
         store.begin_restore()
         for table in manifest.tables:
             columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))

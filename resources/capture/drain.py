@@ -42,8 +42,8 @@ from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import ChangesDiffer
-from millrace.resources.event_store.connecting import connect
 
 LEASE_S = 30
 # Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot

@@ -34,8 +34,8 @@ from millrace.resources.capture.source.slot import (
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
-from millrace.resources.event_store.connecting import connect
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10

@@ -6,8 +6,8 @@ Belongs here: telling a pooler that gives each transaction any session. Not here
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.connecting import connect
 
 # A pool hands out the session that was used last, or the next one in turn; others may take it in between.
 _ROUNDS = 5

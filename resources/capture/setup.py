@@ -37,8 +37,8 @@ from millrace.resources.capture.source.publication import (
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.timelines import Timelines, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
-from millrace.resources.event_store.connecting import connect
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30

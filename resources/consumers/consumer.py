@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.answering import Answerer
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
@@ -27,7 +28,6 @@ from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.consumers.words import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent
-from millrace.resources.event_store.connecting import connect
 
 # events that wait for a thread, at most: a lock more would only be held from others
 MOST_AHEAD = 2000

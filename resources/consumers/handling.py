@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
-from millrace.resources.event_store.connecting import connect
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
 TRIES = 5

@@ -12,9 +12,9 @@ from typing import TypeVar
 import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 
 Result = TypeVar("Result")
 

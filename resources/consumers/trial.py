@@ -7,11 +7,11 @@ consuming for real (`consumer`).
 import threading
 from dataclasses import replace
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
 from millrace.resources.event_store import DeadLetter, EventStore
-from millrace.resources.event_store.connecting import connect
 
 
 def consumed(dsn: str, subscription: Subscription) -> tuple[Counters, list[DeadLetter]]:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
-from millrace.resources.event_store.connecting import connect
+from millrace.resources.connecting import connect
 
 RECONNECT_S = 60
 REFUSED_S = 5

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 
-from millrace.resources.event_store.connecting import connect
+from millrace.resources.connecting import connect
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRows, fill_child
 from millrace.resources.read_models.tables import drop_new_children

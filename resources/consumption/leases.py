@@ -10,9 +10,9 @@ from typing import Self
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.event_store.connecting import connect
 
 
 class Keeper:

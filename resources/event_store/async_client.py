@@ -16,10 +16,10 @@ import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 from psycopg.types.json import Jsonb
 
+from millrace.resources.connecting import require_iso
 from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
-from millrace.resources.event_store.connecting import require_iso
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,

@@ -17,9 +17,9 @@ from heapq import merge
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store.client import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.rows import LogEvent, PlacedEvent
 from millrace.resources.event_store.wake_ups import Wakeups
 

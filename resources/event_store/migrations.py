@@ -38,8 +38,8 @@ import psycopg
 from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, SchemaMismatch
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"

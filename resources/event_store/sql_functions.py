@@ -18,7 +18,7 @@ from psycopg.rows import BaseRowFactory, scalar_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from millrace.resources.event_store.connecting import require_iso
+from millrace.resources.connecting import require_iso
 from millrace.resources.event_store.refusals import refusals
 
 if TYPE_CHECKING:

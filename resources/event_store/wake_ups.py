@@ -18,7 +18,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-from millrace.resources.event_store.connecting import connect
+from millrace.resources.connecting import connect
 
 # the payload of each word has the log partitions that grew
 POSITIONS = "event_store_positions"

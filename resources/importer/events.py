@@ -83,9 +83,8 @@ class Mapping:
         fault = name_fault(self._stream, stream) or name_fault(self._event, event)
         if names.time and not fault:
             try:
-                _put(
-                    data, paths[names.time[0]], self._form.iso(_joined([_at(data, paths[name]) for name in names.time]))
-                )
+                iso = self._form.iso(_joined([_at(data, paths[name]) for name in names.time]))
+                _put(data, paths[names.time[0]], iso)
             except ValueError as error:
                 fault = f"its time ({', '.join(names.time)}) cannot be read: {error}"
         if fault or stream is None or event is None:
@@ -93,15 +92,10 @@ class Mapping:
         # Postgres writes a UUID in lower case, and the store takes no other
         if len(stream) == UUID_LENGTH and UUID_TEXT.fullmatch(stream):
             stream = stream.lower()
-        # what is within an object stays there
-        data.pop(names.stream, None)
-        data.pop(names.event, None)
+        for name in (names.stream, names.event):
+            _take(data, paths[name])
         # an empty cell says nothing
-        metadata = {
-            name: cell
-            for name in names.metadata
-            if (cell := data.pop(name, None) if len(paths[name]) == 1 else _at(data, paths[name])) not in (None, "")
-        }
+        metadata = {name: cell for name in names.metadata if (cell := _take(data, paths[name])) not in (None, "")}
         try:
             data_json = _members(data)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
@@ -169,6 +163,11 @@ def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has a
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None
     return data
+
+
+def _take(data: dict[str, Any], path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type
+    """Return a value, and take it out of the data, but not out of an object."""
+    return data.pop(path[0], None) if len(path) == 1 else _at(data, path)
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: str) -> None:

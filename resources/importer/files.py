@@ -33,6 +33,7 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
@@ -77,7 +78,7 @@ def open_event_file(path: Path, format_: Format | None = None, delimiter: str | 
         raise ImportRefused(
             f"{delimiter!r} cannot be the delimiter of {path}.",
             detail=f"The file is {format_}; only CSV has a delimiter, which is one character and no quote or line break.",
-            hint="Say another with --delimiter, such as ';' or 'tab'.",
+            hint="Leave it out, or say another one, such as --delimiter ';' or --delimiter tab.",
         )
     if not path.is_file():
         raise ImportRefused(f"{path} is not a file." if path.exists() else f"There is no file {path}.")

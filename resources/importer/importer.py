@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
 from millrace.resources.importer.files import Format, open_event_file
 from millrace.resources.importer.rejects import Rejects

@@ -22,7 +22,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Literal
 
 from millrace.resources.errors import ImportRefused
@@ -32,29 +32,18 @@ Unit = Literal["s", "ms", "us", "ns"]
 
 LONGEST = 100
 _MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
-]
+]  # fmt: skip
 _WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-# what Decimal computes with
-_MOST_DIGITS = 28
 _EPOCH = datetime(1970, 1, 1)
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
 _SHORT_YEAR = re.compile(r"[0-9]{1,2}([-/.])[0-9]{1,2}\1[0-9]{1,2}(?![0-9])")
 _DIGIT_OF_OTHERS = re.compile(r"[^\D0-9]")
 _ALLOWED = "YymbBdHIpMSfzaA%"
 _DIRECTIVES = re.compile("%(.)")
+_SIDE_BY_SIDE = re.compile("%[YymdHIMSf]%[YymdHIMSf]")
 
 _WEEKDAY = r"(?:(?P<weekday>[A-Za-z]{3,9}),? +)?"
 _NAME = r"(?P<name>[A-Za-z]{3,9})"
@@ -117,7 +106,7 @@ class TimeForm:
         if self.unit:
             return _counted(value, _DIGITS[self.unit])
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} is no text: say what it counts with --time-unit")
+            raise ValueError(f"{str(value)[:40]!r} is no text: say what it counts with --time-unit")
         text = value.strip()
         if len(text) > LONGEST:
             raise ValueError(f"{text[:40]!r}… is too long")
@@ -178,15 +167,17 @@ def _place(name: str, names: list[str]) -> int:
 def _counted(value: object, digits: int) -> str:
     """Return the time that a number counts since 1970, in seconds of which so many digits are behind the point."""
     text = value.strip() if isinstance(value, str) else str(value)
-    if isinstance(value, bool) or not _NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
-        raise ValueError(f"{value!r:.100} is no number, as --time-unit says")
-    number = Decimal(text).scaleb(-digits)
-    seconds = math.floor(number)
+    if isinstance(value, bool) or not _NUMBER.fullmatch(text) or len(text) > LONGEST:
+        raise ValueError(f"{text[:40]!r} is no number, as --time-unit says")
+    # by itself Decimal would round to 28 digits
+    with localcontext(prec=4 * LONGEST):
+        number = Decimal(text).scaleb(-digits)
+        seconds = math.floor(number)
+        fraction = f"{number - seconds:f}".partition(".")[2].rstrip("0")
     try:
         whole = (_EPOCH + timedelta(seconds=seconds)).isoformat()
     except OverflowError:
         raise ValueError(f"{text!r} is beyond the years 1 to 9999: say another --time-unit") from None
-    fraction = f"{number - seconds:f}".partition(".")[2].rstrip("0")
     return f"{whole}{fraction and f'.{fraction:0<6}'}+00:00"
 
 
@@ -197,8 +188,9 @@ def _formatted(text: str, form: str) -> str:
     except ValueError:
         raise ValueError(other) from None
     read = iso_text(found.isoformat() if re.search("%[HI]", form) else found.date().isoformat())
-    # strptime knows digits of other scripts, and passes over a weekday
-    if read is None or _DIGIT_OF_OTHERS.search(text):
+    # strptime knows digits of other scripts, cuts 1112011 somewhere, and passes over a weekday
+    cut = _SIDE_BY_SIDE.search(form) and found.strftime(form).lower() != text.lower()
+    if read is None or cut or _DIGIT_OF_OTHERS.search(text):
         raise ValueError(other)
     if re.search("%[aA]", form) and _WEEKDAYS[found.weekday()][:3] not in text.lower():
         raise ValueError(f"{text!r} has a weekday that is not that of its day")

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 
 from millrace.resources.alerts.store import AlertState, AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.producers import ProducerStore

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import psycopg
 from dagster import ConfigurableResource
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.postgres.dsn import drain_dsn
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked

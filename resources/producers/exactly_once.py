@@ -20,6 +20,7 @@ import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import (
     MillraceError,
     ProducerFenced,
@@ -28,7 +29,6 @@ from millrace.resources.errors import (
     UnknownTransaction,
 )
 from millrace.resources.event_store import Json, NewEvent
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
 

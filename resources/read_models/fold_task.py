@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from millrace.resources.event_store.connecting import connect
+from millrace.resources.connecting import connect
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.fold import READ, Event, Function, State
 from millrace.resources.spark.bounded import NotReturned

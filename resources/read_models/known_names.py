@@ -15,8 +15,9 @@ import psycopg
 from millrace.resources.read_models.columns import data_path
 from millrace.resources.read_models.declaration import ReadModel
 
-# of all deciders, from the newest back
+# of all deciders, from the newest back, but large ones
 LOOKED_AT = 2_000
+_MOST_BYTES = 65_536
 # how many names a sentence lists
 _MOST_NAMED = 20
 
@@ -29,7 +30,9 @@ with newest as materialized (
 ),
 taken as materialized (
   select * from newest
-  where (%(deciders)s::text[] is null or decider = any (%(deciders)s)) and (%(events)s::text[] is null or event = any (%(events)s))
+  where pg_column_size(data) <= %(bytes)s
+    and (%(deciders)s::text[] is null or decider = any (%(deciders)s))
+    and (%(events)s::text[] is null or event = any (%(events)s))
 )
 select decider, event, event_version, array_agg(distinct k.key) filter (where k.key is not null), (
   select array_agg(p.n order by p.n) from jsonb_array_elements(%(paths)s::jsonb) with ordinality p(path, n)
@@ -61,6 +64,8 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
     the events of that other version.
     """
     registered = connection.execute("select distinct decider, event from event_store.deciders").fetchall()
+    if not registered:
+        return []  # a new store knows no name yet
     deciders = {decider for decider, _ in registered}
     events = {event for decider, event in registered if model.deciders is None or decider in model.deciders}
     said = [_unknown("decider", name, deciders) for name in model.deciders or () if name not in deciders]
@@ -77,6 +82,7 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
         _SEEN,
         {
             "most": LOOKED_AT,
+            "bytes": _MOST_BYTES,
             "deciders": None if model.deciders is None else [*model.deciders],
             "events": None if model.events is None else [*model.events],
             "paths": json.dumps([data_path(source) for source in sources]),

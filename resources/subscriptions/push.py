@@ -31,11 +31,11 @@ from email.utils import parsedate_to_datetime
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LeasedEvent
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.signing import signed
 from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint

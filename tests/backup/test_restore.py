@@ -8,6 +8,7 @@ from uuid import uuid4
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from millrace.resources.archive.files import file_checksum
 from millrace.resources.backup.backup import backup
@@ -41,6 +42,31 @@ def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
     assert restored.partition_info()[0].high_water_mark == 0
     refusal(Malformed, lambda: BackupStore(restored.connection).finish_restore([0], [0], [0], 1, 1, {}))
     restore(target, tmp_path)
+
+
+def test_a_time_limit_of_the_login_ends_neither(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    # what runs under a limit fails
+    limits = "-c statement_timeout=1h -c idle_in_transaction_session_timeout=1h"
+    unlimited = (
+        "current_setting('statement_timeout') = '0' and current_setting('idle_in_transaction_session_timeout') = '0'"
+    )
+    filled.connection.execute(
+        f"""
+        create or replace function event_store.backup_cut() returns table (archive_id uuid, last_offset bigint, lease_token bigint)
+        language sql stable security definer as $$
+          select a.archive_id, 1000, 1000 from event_store.archive a where {unlimited}
+        $$""".encode()
+    )
+    backup(make_conninfo(dsn, options=limits), tmp_path)
+    restored.connection.execute(
+        f"""
+        create function event_store.limited() returns trigger language plpgsql as $$
+        begin assert {unlimited}; return null; end $$;
+        create trigger limited after insert on event_store.deciders execute function event_store.limited()""".encode()
+    )
+    assert restore(make_conninfo(target, options=limits), tmp_path).events
 
 
 def test_a_backup_of_before_a_column_was_there(

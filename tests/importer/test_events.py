@@ -59,6 +59,14 @@ def test_columns_of_metadata_are_beside_the_data_and_empty_cells_in_neither() ->
     assert "metadata" not in json.loads(without.json_text)
 
 
+def test_a_row_stays_as_it_was_in_the_file_whose_time_is_within_an_object() -> None:
+    row = Row(1, 2, "", 0, {"case": "c", "activity": "a", "on": {"day": "1 May 2024"}})
+    event = Mapping("s", "d", Columns("case", "activity", ("on.day",))).event(row)
+    assert isinstance(event, Event)
+    assert json.loads(event.json_text)["data"] == {"on": {"day": "2024-05-01"}}
+    assert row.values["on"] == {"day": "1 May 2024"}
+
+
 def test_a_value_that_is_nested_too_deeply_costs_its_row_only() -> None:
     deep: list[Any] = []
     for _ in range(100_000):

@@ -104,7 +104,7 @@ def test_streams_events_and_times_may_be_within_objects_which_stay_whole(
     dsn: str, store: EventStore, tmp_path: Path
 ) -> None:
     file = write_text(
-        tmp_path / "log.jsonl",
+        tmp_path / "log.json",
         '{"repo": {"name": "a/b", "at": {"on": "1 May 2024"}}, "type": "push", "by": {"id": 7}}',
         '{"repo": {"name": "a/b"}, "type": "push", "by": {"id": 7}}',
         '{"repo": "a/b", "type": "push", "by": {"id": 7}}',

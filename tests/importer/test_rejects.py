@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_imported_is_refused_in_one_sentence(dsn: str, tmp
         ("log.jsonl", b'{"case": 1, "activity": "a", "when": 1}\n', "has no column 'at'"),
         ("log.csv", b"case,activity,at,at\n", "columns of the same name"),
         ("log.jsonl", b'[\n {"case": 1}\n]\n', "is a JSON array"),
-        ("log.jsonl", b' [{"case": 1, "activity": "a", "at": "2024-05-01"}]', "is a JSON array"),
+        ("log.json", b' [{"case": 1, "activity": "a", "at": "2024-05-01"}]', "is a JSON array"),
         ("log.csv", b"\xff\xfec\0a\0s\0e\0\n\0", "cannot be used"),
     )
     for name, content, message in files:

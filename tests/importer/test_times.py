@@ -42,6 +42,7 @@ READ: list[tuple[object, dict[str, Any], str]] = [
     (1762041600, {"unit": "s"}, "2025-11-02T00:00:00+00:00"),
     ("1762041600.5", {"unit": "s"}, "2025-11-02T00:00:00.500000+00:00"),
     (-0.25, {"unit": "s"}, "1969-12-31T23:59:59.750000+00:00"),
+    (f"-0.{'0' * 40}1", {"unit": "s"}, f"1969-12-31T23:59:59.{'9' * 41}+00:00"),
     (1762041600123, {"unit": "ms"}, "2025-11-02T00:00:00.123000+00:00"),
     ("1762041600123456", {"unit": "us"}, "2025-11-02T00:00:00.123456+00:00"),
     (1762041600123456789, {"unit": "ns"}, "2025-11-02T00:00:00.123456789+00:00"),
@@ -74,13 +75,14 @@ REFUSED: list[tuple[object, dict[str, Any], str]] = [
     ("9" * 200, {}, "too long"),
     ("Thu 09 Jun 2017", {"format": "%a %d %b %Y"}, "weekday"),
     ("2017-06-09", {"format": "%d.%m.%Y"}, "form %d.%m.%Y"),
+    ("1112011", {"format": "%d%m%Y"}, "form %d%m%Y"),
     ("17/06/09".translate(ARABIC), {"format": "%y/%m/%d"}, "form %y/%m/%d"),
     ("2011-10-11 10:00 -18:00", {"format": "%Y-%m-%d %H:%M %z"}, "form"),
     *(
         (other, {"unit": "s"}, "is no number")
-        for other in (True, "2011-10-11", "1_000", "9" * 60, "2".translate(ARABIC))
+        for other in (True, "2011-10-11", "1_000", "9" * 101, "2".translate(ARABIC))
     ),
-    (1762041600123, {"unit": "s"}, "say another --time-unit"),
+    *((number, {"unit": "s"}, "say another --time-unit") for number in (1762041600123, "9" * 100, "-1e99")),
 ]
 
 

@@ -20,19 +20,22 @@ from tests.support.factories import (
     append_to,
     assert_log_holds_every_event_once,
     assert_rising,
+    pump,
     read_log,
     register_orders,
     value,
 )
+from tests.support.pages.documents import chapters
+from tests.support.patience import wait_until
 
 
-def dump_and_restore(source: str, target: str) -> None:
+def dump_and_restore(source: str, target: str, *options: str) -> None:
     """Copy a database as an operator would."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
     with tempfile.TemporaryDirectory(prefix="dump-") as directory:
         dump = str(Path(directory) / "dump")
         commands: list[list[str]] = [
-            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", source],
+            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", *options, source],
             [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
         ]
         for command in commands:
@@ -106,3 +109,45 @@ def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
             append_to(restored, "o-1", "o-2")
             assert restored.sequence_events() == 2
             assert_log_holds_every_event_once(connection)
+
+
+def test_a_store_that_moves_by_logical_replication_goes_on_without_its_sequences(store: EventStore, dsn: str) -> None:
+    orders = register_orders(store)
+    orders.register_view("v", "-infinity")
+    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
+    pump(orders, "v")
+    while found := orders.stream_events("v", 10):
+        orders.ack_events("v", [event.offset for event in found])
+    chapter = chapters("docs/archive_and_backup.md")["Move a store"]
+    for statement in chapter[0].text.split("\n\n"):
+        orders.connection.execute(statement.encode())
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
+        EmbeddedPostgres(Path(directory)) as cluster,
+    ):
+        cluster.create_database("new")
+        migrate(cluster.dsn("new"))  # the roles
+        cluster.create_database("moved")
+        dump_and_restore(dsn, cluster.dsn("moved"), "--schema-only", "--no-publications")
+        with psycopg.connect(cluster.dsn("moved"), autocommit=True) as connection:
+            connection.execute(f"create subscription moved connection '{dsn}' publication moved".encode())
+            append_to(orders, "late")
+            moved = EventStore(connection)
+            wait_until(
+                lambda: (
+                    value(connection, "select count(*) from event_store.events") == 31
+                    and value(connection, "select bool_and(srsubstate = 'r') from pg_subscription_rel")
+                ),
+                "all is replicated",
+            )
+            connection.execute("drop subscription moved")
+            append_to(moved, *[f"o-{n % 5}" for n in range(10)])
+            while moved.sequence_events():
+                pass
+            assert_log_holds_every_event_once(connection)
+            for n in range(5):
+                assert_rising([event.offset for event in moved.get_events(f"o-{n}", "order")])
+            pump(moved, "v")
+            delivered = {event.decider_id for event in moved.stream_events("v", 20)}
+            assert delivered == {"late", *(f"o-{n}" for n in range(5))}
+            validate(cluster.dsn("moved"))

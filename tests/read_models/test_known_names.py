@@ -95,6 +95,10 @@ TOLD: list[tuple[ReadModel, list[str]]] = [
 ]
 
 
+def test_a_store_without_any_name_tells_nothing(store: EventStore) -> None:
+    assert unknown_names(store.connection, model(last("data.x"), deciders=["order"])) == []
+
+
 def test_names_that_the_store_does_not_know_are_told_and_no_others(orders: EventStore) -> None:
     for declared, told in TOLD:
         assert unknown_names(orders.connection, declared) == told

@@ -30,8 +30,8 @@ from millrace.resources.capture.source.chunks import Chunk, commit_something, re
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
-from millrace.resources.event_store.connecting import connect
 
 # Between two looks at what another process captures
 POLL_S = 0.1

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace.resources.connecting import connect
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
-from millrace.resources.event_store.connecting import connect
 from millrace.resources.read_models.fold_task import StoredStates
 from millrace.resources.read_models.tables import wait_for_locks_at_most
 

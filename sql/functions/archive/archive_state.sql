@@ -21,6 +21,7 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
+set jit = off
 as $$
 begin
   if v_partition is not null then

@@ -27,6 +27,7 @@ from tests.support.building.event_log_reads import append_json
 from tests.support.building.random_models import OTHER, random_documents, random_model, state
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.building.shared_drains import TOGETHER, why_away
+from tests.support.factories import ARABIC
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ TAKEN: list[tuple[str, str, str]] = [
     ("money", '"12.5"', "12.50"),
     ("money", "-0.01", "-0.01"),
     ("money", "1.5e3", "1500.00"),
+    ("money", '"125e-1"', "12.50"),
     ("money", "9999999999999999.99", "9999999999999999.99"),
     ("tiny", "0.000000000000000000000000000000000001", "0.000000000000000000000000000000000001"),
     ("double", "0.1", "0.1"),
@@ -102,6 +104,7 @@ TAKEN: list[tuple[str, str, str]] = [
     ("timestamp", '"2024-02-29"', "2024-02-29 00:00:00+00"),
     ("timestamp", '"2024-02-29T12:00:00.123456+02:00"', "2024-02-29 10:00:00.123456+00"),
     ("timestamp", '"2024-02-29 12:00:00"', "2024-02-29 12:00:00+00"),
+    ("timestamp", '"2024-02-29 9:30Z"', "2024-02-29 09:30:00+00"),
     ("string", "12.340", "12.340"),
     ("string", '{"b": [1, null], "a": "\\u00e9"}', '{"a": "é", "b": [1, null]}'),
     ("string", '""', ""),
@@ -118,6 +121,8 @@ REFUSED: list[tuple[str, str]] = [
     *(("boolean", value) for value in ('"maybe"', "2")),
     *(("date", value) for value in ('"2024-02-30"', '"2024"', '"2024-02-29T10:00:00"', "20240229")),
     *(("timestamp", value) for value in ('"10:30"', '"T10:30:00"', '"now"', '"2024"', "1709200000")),
+    *(("timestamp", value) for value in ('"17/06/09"', '"2024-02-29 10:00 BST"', '"0001-01-01T00:00:00+01:00"')),
+    ("money", f'"1{".234".translate(ARABIC)}"'),
 ]
 HIGH = {"int": 2, "bigint": 2, "money": "1.5", "tiny": "0.2", "double": 1.5, "boolean": True, "string": "b"}
 HIGH |= {"date": "2024-01-02", "timestamp": "2024-01-02"}

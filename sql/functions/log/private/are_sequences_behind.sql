@@ -12,7 +12,9 @@ volatile
 as $$
   select v_head_offset > coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
     or exists (
-      select from event_store.events e where e."offset" > coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
+      select from event_store.events e
+      -- asked once: for each event it could not be looked for by index
+      where e."offset" > (select coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0))
     )
 $$;
 

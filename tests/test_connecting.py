@@ -5,9 +5,9 @@ import asyncio
 import psycopg
 import pytest
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import AsyncEventStore, EventStore
-from millrace.resources.event_store.connecting import connect
 from tests.support.factories import append, refusal, register_orders, with_odd_settings
 
 

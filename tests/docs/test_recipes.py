@@ -1,0 +1,132 @@
+"""The recipes of docs/who_may_do_what.md: what each login may then do, and what not."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import LiteralString
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.client import STREAM_PAGE
+from millrace.resources.metrics.store import metrics_of
+from millrace.resources.read_models.versions import ensure_version
+from tests.commands.test_snapshots import jars
+from tests.support.factories import append, append_to, pump, register_orders, value
+from tests.support.pages.documents import chapters
+
+Login = Callable[[str], EventStore]
+EVENTS: LiteralString = "select data from event_store.events"
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    return register_orders(store)
+
+
+@pytest.fixture
+def login(orders: EventStore) -> Iterator[Login]:
+    """Follow the recipes in a store that has the model, with names of the test's own; yield a connector by name."""
+    ensure_version(orders.connection, jars)
+    blocks = chapters("docs/who_may_do_what.md")["Recipes"]
+    names = {name: f"{name}_{uuid4().hex}" for block in blocks for name in re.findall(r"create role (\w+)", block.text)}
+    for block in blocks:
+        text = re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[1]], block.text)
+        for statement in text.split(";\n\n"):
+            orders.connection.execute(statement.encode())
+    opened: list[psycopg.Connection] = []
+
+    def connect(name: str) -> EventStore:
+        opened.append(psycopg.connect(orders.connection.info.dsn, user=names[name], autocommit=True))
+        return EventStore(opened[-1])
+
+    yield connect
+    for connection in opened:
+        connection.close()
+    for name in reversed(names.values()):
+        orders.connection.execute(f"drop owned by {name}".encode())
+        orders.connection.execute(f"drop role {name}".encode())
+
+
+def refused(store: EventStore, *statements: LiteralString) -> None:
+    for statement in statements:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            store.connection.execute(statement)
+
+
+def test_a_service_appends_waits_reads_its_model_and_decides_with_its_snapshots(
+    orders: EventStore, login: Login
+) -> None:
+    service = login("jar_service")
+    service.register_decider_event("jar", "put", "Somebody put sweets into a jar")
+    event = append(service, "full", event="put", decider="jar")
+    assert not service.wait_for("jars", event, 0)
+    orders.sequence_events()
+    orders.connection.execute(
+        """
+        insert into read_models.jars_state (partition, jar_id, _state, _position)
+        select l.partition, 'full', '{"sweets": 1}', l.position from event_store.event_log l
+        """
+    )
+    state, behind = service.stream_behind_state("jars", jars.fingerprint, "jar", "full", STREAM_PAGE)
+    assert state is not None
+    assert (state.state, state.version, behind) == ({"sweets": 1}, 1, [])
+    assert value(service.connection, "select count(*) from read_models.jars") is not None
+    refused(service, EVENTS, "select last_error from event_store.stream_locks", "select event_store.sequence_events()")
+
+
+def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, login: Login) -> None:
+    consumer = login("mailer")
+    team = value(
+        orders.connection,
+        "select rolname from pg_roles where starts_with(rolname, 'mail_team_') order by oid desc limit 1",
+    )
+    consumer.register_view("mails", "-infinity", owner=team)
+    append_to(orders, "o-1")
+    pump(orders, "mails")
+    assert len(consumer.stream_events("mails")) == 1
+    refused(consumer, EVENTS, "select event_store.unregister_view('mails')")
+
+
+def test_a_reader_reads_models_and_no_event(login: Login, orders: EventStore) -> None:
+    reader = login("analyst")
+    with orders.connection.transaction():
+        orders.connection.execute("set local role event_store_owner")
+        orders.connection.execute("create table read_models.later (n int)")
+    for model in ("jars", "later"):
+        assert reader.connection.execute(f"select count(*) from read_models.{model}".encode()).fetchall() == [(0,)]
+    refused(reader, EVENTS, "select * from event_store.view_info()", "delete from read_models.later")
+
+
+def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Login, orders: EventStore) -> None:
+    orders.register_view("v")
+    login("oncall").unregister_view("v")
+    watcher = login("watcher")
+    assert [*metrics_of(watcher.connection)]
+    refused(watcher, EVENTS, "select * from event_store.latest_events(1)", "select * from event_store.audit_log()")
+
+
+def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStore) -> None:
+    admin, names = orders.connection, {name: f"{name}_{uuid4().hex}" for name in ("migrator", "millrace")}
+    admin.execute(f"create role {names['migrator']} login createrole".encode())
+    admin.execute(f"grant create on database {admin.info.dbname} to {names['migrator']}".encode())
+    if admin.info.server_version >= 160000:
+        # as who made the role has it
+        grant = f"grant event_store_owner to {names['migrator']} with admin true, inherit false, set false"
+        admin.execute(grant.encode())
+    (text,) = (
+        block.text
+        for block in chapters("docs/operating.md")["Your own Postgres, your own Spark"]
+        if block.language == "sql"
+    )
+    with psycopg.connect(admin.info.dsn, user=names["migrator"], autocommit=True) as migrator:
+        for statement in re.sub(r"\bmillrace\b", names["millrace"], text).split(";\n\n"):
+            migrator.execute(statement.encode())
+        with psycopg.connect(admin.info.dsn, user=names["millrace"], autocommit=True) as runs:
+            runs.execute("create table dagster.made ()")
+            runs.execute("create table reports.made ()")
+            runs.execute("drop table dagster.made, reports.made")
+    for name in reversed(names.values()):
+        admin.execute(f"drop owned by {name} cascade".encode())
+        admin.execute(f"drop role {name}".encode())
