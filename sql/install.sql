@@ -334,7 +334,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5c915a719d15ccca4e9c3b2c5fe6cb7c56de710f10c4543c431e9f1b404c54c0'),
+  (0, 'c169d91756c115eaa7dd57b7de53b0f539c89bde7335f0936884ec9f7c12be2c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -1,6 +1,6 @@
 -- Registers an instance of a producer and returns where it goes on. Each call raises the epoch: what an instance of
 -- before still has open is aborted, and what it sends is refused from now on.
--- A producer belongs to a role: v_owner, or the role that registers it (caller_role); what a member of event_store_owner registers
+-- A producer belongs to a role: v_owner, or the role that registers it; what a member of event_store_owner registers
 -- without naming one serves every writer. Its members may register it again, send as it, read its state and give it to
 -- another role; nobody else can (MR045). The first registration and each change of the owner are in audit_log.
 -- v_initial_sequence is the number of the first message of a producer that is new to the store, for a source that begins

@@ -1,7 +1,7 @@
 -- Registers a view, or changes settings of a registered one: those that this call names. null leaves a setting as it is,
 -- '' clears the URL, '{}' a filter. Its progress is set once, at the first registration, from v_start_at. Events whose
 -- transaction is still open then have no position yet, so they lie ahead of the view: it gets them.
--- A view belongs to a role: v_owner, or the role that registers it (caller_role); what a member of event_store_owner registers without
+-- A view belongs to a role: v_owner, or the role that registers it; what a member of event_store_owner registers without
 -- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
 -- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
 -- Register a view in a short transaction: until that ends, events may get no position.

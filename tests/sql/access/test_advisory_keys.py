@@ -17,7 +17,7 @@ from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append, append_to, pump, rows, start, unprepared, value
 from tests.support.logins import logins
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 # as anybody could compute them who reads the functions
 KEYS: tuple[LiteralString, ...] = (
@@ -96,6 +96,8 @@ def test_words_of_others_that_fill_the_servers_queue_fail_no_append(
         append(orders)
         assert orders.sequence_events() == 1
         assert sum(orders.announce_positions([])) == 1
+    # to ask also empties it: other tests use the server
+    wait_until(lambda: value(orders.connection, "select pg_notification_queue_usage()") == 0, "the queue is empty")
 
 
 def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
