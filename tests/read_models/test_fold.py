@@ -1,6 +1,6 @@
 """Folds in Python: what a declaration refuses, what a failure says, what a state must be, what is read again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -36,6 +36,16 @@ def undocumented(state: State | None, event: Event) -> State | None:
     return {event.event: state}
 
 
+async def later(state: State | None, event: Event) -> State | None:
+    """One row per thing."""
+    return counted(state, event)
+
+
+def states(state: State | None, event: Event) -> Iterator[State | None]:
+    """One row per thing."""
+    yield counted(state, event)
+
+
 def declare(function: Callable[..., State | None] = counted, **options: Any) -> Fold:  # noqa: ANN401 - also what is refused
     return fold(**{"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}} | options)(
         function
@@ -52,6 +62,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"columns": {"_state": "int"}}, "'_state' is no name"),
     ({"deciders": "thing"}, "'thing' is a text: write a list"),
     ({"events": []}, "'events' is an empty list: leave it out for all"),
+    ({"function": later}, "'later' is async or a generator: its code would not run"),
+    ({"function": states}, "'states' is async or a generator: its code would not run"),
     ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
 ]
 
