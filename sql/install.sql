@@ -46,6 +46,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0017_stopped_tables.sql
 \ir migrations/0018_tables_without_keys.sql
 \ir migrations/0019_new_tables.sql
+\ir migrations/0021_begun_deliveries.sql
 
 \ir roles.sql
 
@@ -326,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
+  (0, 'a50ca8fa75a31196e22147ed1d1b65ebe09493c0f75315acdd206215ba03334f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -345,5 +346,6 @@ insert into event_store.migrations (version, name) values
   (16, '0016_schema_changes'),
   (17, '0017_stopped_tables'),
   (18, '0018_tables_without_keys'),
-  (19, '0019_new_tables');
+  (19, '0019_new_tables'),
+  (21, '0021_begun_deliveries');
 commit;

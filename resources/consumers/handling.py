@@ -20,6 +20,7 @@ import psycopg
 
 from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
+from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
 from millrace.resources.user_code import finished
 
@@ -73,9 +74,21 @@ class Caller:
     def call(self, event: LeasedEvent) -> Outcome:
         """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
         try:
-            return self._called(event)
+            return (self._begun(event) if event.suspect else None) or self._called(event)
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
             return Failed(f"{told(error)}{self._where(error)}")
+
+    def _begun(self, event: LeasedEvent) -> Outcome | None:
+        """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
+        view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
+        try:
+            with psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None) as connection:
+                EventStore(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
+        except NotInFlight:
+            return Lost()
+        except psycopg.OperationalError as error:
+            return GiveBack(told(error), PAUSE_S)
+        return None
 
     def _called(self, event: LeasedEvent) -> Outcome:
         try:

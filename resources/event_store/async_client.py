@@ -544,10 +544,15 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
         )
 
-    async def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
-        """Do as `stream_events`, and return with each event the token that fences its lock."""
+    async def lease_events(
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+    ) -> list[LeasedEvent]:
+        """Do as `stream_events`, and return with each event the token that fences its lock.
+
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        """
         return await self._all(
-            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds)
+            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
         )
 
     async def ack_event(
@@ -613,7 +618,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now."""
+        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
         return await self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",

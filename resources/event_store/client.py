@@ -331,9 +331,16 @@ class EventStore(Rounds, Waiting):
             RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
         )
 
-    def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
-        """Do as `stream_events`, and return with each event the token that fences its lock."""
-        return self._all(LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds))
+    def lease_events(
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+    ) -> list[LeasedEvent]:
+        """Do as `stream_events`, and return with each event the token that fences its lock.
+
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        """
+        return self._all(
+            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
+        )
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
         """Acknowledge the event in flight and free its stream."""
@@ -394,7 +401,7 @@ class EventStore(Rounds, Waiting):
     def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now."""
+        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
         return self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",

@@ -300,6 +300,38 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: st
     assert {stream: said in errors[stream] for stream, (_, said) in raised.items()} == dict.fromkeys(raised, True)
 
 
+def test_of_events_that_a_process_may_have_died_of_one_at_a_time_is_begun(
+    orders: EventStore, dsn: str, connect: Connect
+) -> None:
+    fill(orders, 6, 1)
+    orders.register_view("v", "-infinity")
+    assert len(EventStore(connect()).lease_events("v", 10, ahead=True)) == 6
+    # as after its lock_timeout_s
+    orders.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
+    begun: list[tuple[str, list[str], int]] = []
+
+    def handle(event: LeasedEvent) -> None:
+        with psycopg.connect(dsn) as connection:
+            streams = rows(
+                connection,
+                "select decider_id from event_store.stream_locks where view = 'v' and in_flight is not null and ahead = 0",
+            )
+        begun.append((event.decider_id, [stream for (stream,) in streams], event.attempt))
+
+    with consuming(dsn, handled_by(handle, concurrency=6, max_attempts=1)) as running:
+        wait_until(lambda: running.counters["v"].handled == 6, "all are handled")
+        fill(orders, 6, 1, "later")
+        orders.sequence_events()
+        wait_until(lambda: running.counters["v"].handled == 12, "all that are no suspects, too")
+    earlier = {stream for stream, _, _ in begun[:6]}
+    assert earlier == {f"s-{n}" for n in range(6)}
+    for stream, in_hand, attempt in begun[:6]:
+        # one that was handled before may wait for its acknowledgement
+        assert stream in in_hand
+        assert set(in_hand) <= {each for each, _, _ in begun[: begun.index((stream, in_hand, attempt)) + 1]}
+        assert attempt == 1
+
+
 def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: EventStore, dsn: str) -> None:
     fill(orders, 3, 1)
     attempts: list[int] = []
