@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a50ca8fa75a31196e22147ed1d1b65ebe09493c0f75315acdd206215ba03334f'),
+  (0, 'b98787d3c67b3ef65a258a0916aa88427a5475742eef235f72179d8b6847dbc0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

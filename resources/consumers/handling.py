@@ -82,7 +82,7 @@ class Caller:
         """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
         view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
         try:
-            with psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None) as connection:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
                 EventStore(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
         except NotInFlight:
             return Lost()
