@@ -60,6 +60,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
+    settings         InvalidSetting
     testing          StreamsFailed
     user_code        NeverRan
 

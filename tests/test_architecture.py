@@ -34,6 +34,7 @@ LAYERS = (
         "resources.settings",
         "resources.processes",
         "resources.showing",
+        "resources.user_code",
     ),
 )
 # packages whose `__init__.py` has names that others import
@@ -56,6 +57,7 @@ PURE = (
     "resources.read_models.column_types",
     "resources.errors",
     "resources.showing",
+    "resources.user_code",
     "resources.alerts.incidents",
     "platform_defs.gate",
 )
