@@ -14,7 +14,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.fold_task import stored_row
+from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, StoredStates, StreamFold, Watch, stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
@@ -66,6 +66,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"function": states}, "'states' is async or a generator: its code would not run"),
     ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
 ]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), BaseException("of no kind")])
+def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException) -> None:
+    def fails(*_: object) -> State | None:
+        raise error
+
+    task = FoldTask("counted", fails, {"n": "int"}, False, "", frozenset(), "", StoredStates, 60, False)
+    stream = StreamFold(task, Watch(60, for_all=False), (0, DECIDER, "t-1"), -1, None)
+    with pytest.raises(FoldFailed, match=f"offset 7, event 'seen': {type(error).__name__}"):
+        stream.take(0, "seen", 1, "{}", datetime.now(UTC), 7)
 
 
 def test_a_fold_that_cannot_work_is_refused_in_a_sentence() -> None:
