@@ -173,13 +173,15 @@ def test_of_what_is_leased_ahead_only_a_delivery_that_is_begun_is_an_attempt(vie
     assert (letter.decider_id, letter.attempts) == ("poison", 2)
 
     view.fail_event("v", "innocent", events["innocent"].offset, "no such customer", events["innocent"].lease_token)
-    events = leased(6)
-    assert said(events) == {"innocent": (2, False)}
+    assert said(leased(6)) == {"innocent": (2, False)}
+    # nor is its last attempt used up by a lock that ends
+    events = leased(7)
+    assert said(events) == {"innocent": (2, True)}
     view.nack_event("v", "innocent", events["innocent"].offset, events["innocent"].lease_token)
     # leased by a caller that handles what it takes, it is an attempt at once
     (event,) = view.lease_events("v")
     assert (event.attempt, event.suspect) == (2, False)
-    assert leased(7) == {}
+    assert leased(8) == {}
     assert len(view.dead_letters("v")) == 2
 
 
