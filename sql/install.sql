@@ -46,7 +46,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0017_stopped_tables.sql
 \ir migrations/0018_tables_without_keys.sql
 \ir migrations/0019_new_tables.sql
-\ir migrations/0021_begun_deliveries.sql
+\ir migrations/0020_begun_deliveries.sql
 
 \ir roles.sql
 
@@ -347,5 +347,5 @@ insert into event_store.migrations (version, name) values
   (17, '0017_stopped_tables'),
   (18, '0018_tables_without_keys'),
   (19, '0019_new_tables'),
-  (21, '0021_begun_deliveries');
+  (20, '0020_begun_deliveries');
 commit;
