@@ -4,6 +4,7 @@ Belongs here: the console of every command. Not here: what is printed.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -12,7 +13,13 @@ from millrace.resources.showing import printable
 
 
 class Screen(Console):
-    """A console that shows control characters as replacement characters; colours and tables are its own."""
+    """A console that shows a text as it is, but for control characters: those are replacement characters.
+
+    Brackets and colons are no markup to it, whatever names are in a text: colours are given as `Text`.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of a Console
+        super().__init__(**options, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Make what is written of something that is printed."""

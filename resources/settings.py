@@ -3,11 +3,15 @@
 Belongs here: names, defaults and meaning of settings. Not here: what is done with them; settings of what users declare.
 """
 
+import ipaddress
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from millrace.resources.errors import MillraceError
 
 # the folder that holds `sql/` and `platform_defs/`: a checkout, or the installed package
 PROJECT = Path(__file__).resolve().parent.parent
@@ -15,10 +19,39 @@ PROJECT = Path(__file__).resolve().parent.parent
 THIS_MACHINE = "127.0.0.0/8, ::1"
 # what the embedded store shows if nobody says what to declare
 EXAMPLE = "millrace.examples.shop"
+PREFIX = "MILLRACE_"
+
+
+# a name with or without a port, or an IPv6 address in brackets
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
+
+
+class InvalidSetting(MillraceError):
+    """A setting has a value that it cannot have."""
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError("there is no such user's home") from error
+
+
+def _hosts(text: str) -> str:
+    for each in listed(text):
+        if not _HOST.fullmatch(each):
+            raise ValueError(f"{each!r} is neither host nor host:port")
+    return text
+
+
+def _networks(text: str) -> str:
+    for each in listed(text):
+        try:
+            ipaddress.ip_network(each, strict=False)
+        except ValueError:
+            if ":" in each or not _HOST.fullmatch(each):
+                raise ValueError(f"{each!r} is neither a network, such as 10.0.0.0/8, nor a host") from None
+    return text
 
 
 def listed(text: str | None) -> list[str]:
@@ -27,9 +60,25 @@ def listed(text: str | None) -> list[str]:
 
 
 class Settings(BaseSettings):
-    """The environment variables `MILLRACE_…` with their defaults."""
+    """The environment variables `MILLRACE_…` with their defaults.
 
-    model_config = SettingsConfigDict(env_prefix="MILLRACE_", extra="ignore")
+    Raises:
+        InvalidSetting: One has a value that it cannot have; the text names it and what is allowed, and does not quote
+            it where it may be a secret.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - what pydantic takes
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            found = error.errors(include_input=False, include_url=False)[0]
+            name = str(found["loc"][0])
+            raise InvalidSetting(
+                f"{PREFIX}{name.upper()} cannot be used: {found['msg'].removeprefix('Value error, ')}.",
+                hint=f"What it is: {type(self).model_fields[name].description}",
+            ) from None
 
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
         default=Path(".millrace"),
@@ -64,14 +113,15 @@ class Settings(BaseSettings):
         description="The port on 127.0.0.1 at which `millrace sequence`, also that of `millrace up`, answers GET /metrics;"
         " none means nowhere.",
     )
-    ui_hosts: str | None = Field(
+    ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
         default=None,
-        description="Names besides this machine's own under which the UI is reached, such as that of a proxy, with commas.",
+        description="Names besides this machine's own under which the UI and metrics are reached, such as that of a proxy,"
+        " with commas.",
     )
     ui_token: SecretStr | None = Field(
         default=None, min_length=16, description="What everybody must show to use the UI; none means nobody must."
     )
-    push_allow: str | None = Field(
+    push_allow: Annotated[str, AfterValidator(_networks)] | None = Field(
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
     )
@@ -129,12 +179,14 @@ class Settings(BaseSettings):
         " them, as those of a rebuild, longer in proportion. A search for the streams that fail may take three times as"
         " long in all.",
     )
-    archive_dir: Path | None = Field(default=None, description="The folder of the archive; none means in the home.")
+    archive_dir: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        default=None, description="The folder of the archive; none means in the home."
+    )
 
     @property
     def archive_folder(self) -> Path:
         """Where the archive is."""
-        return (self.archive_dir or self.home / "archive").expanduser().resolve()
+        return (self.archive_dir or self.home / "archive").resolve()
 
     @property
     def listed_ui_hosts(self) -> list[str]:

@@ -50,6 +50,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0017_stopped_tables.sql
 \ir migrations/0018_tables_without_keys.sql
 \ir migrations/0019_new_tables.sql
+\ir migrations/0020_begun_deliveries.sql
 
 \ir roles.sql
 
@@ -334,7 +335,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c169d91756c115eaa7dd57b7de53b0f539c89bde7335f0936884ec9f7c12be2c'),
+  (0, '29f16074304a8e4c4bda224613b6276b24ab3eee3be3cb153e8cf5ddebefb1c0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -353,5 +354,6 @@ insert into event_store.migrations (version, name) values
   (16, '0016_schema_changes'),
   (17, '0017_stopped_tables'),
   (18, '0018_tables_without_keys'),
-  (19, '0019_new_tables');
+  (19, '0019_new_tables'),
+  (20, '0020_begun_deliveries');
 commit;

@@ -37,6 +37,7 @@ LAYERS = (
         "resources.processes",
         "resources.showing",
         "resources.times",
+        "resources.user_code",
     ),
 )
 # packages whose `__init__.py` has names that others import
@@ -60,6 +61,7 @@ PURE = (
     "resources.errors",
     "resources.showing",
     "resources.times",
+    "resources.user_code",
     "resources.alerts.incidents",
     "platform_defs.gate",
 )

@@ -33,6 +33,14 @@ def test_parts_of_a_mistyped_password_are_masked_where_postgres_quotes_them() ->
     assert masked(said, "postgresql://u:other@h/d", "status") == said
 
 
+def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+    written = io.StringIO()
+    for name in ("[bold]orders", "[/nothing]", ":smile:"):
+        Screen(file=written, width=80).print(f"{name}: 3 rows")
+        Screen(file=written, width=80).print(table(name, (name,), [[name]]))
+        assert written.getvalue().count(name) == 4
+
+
 @pytest.mark.parametrize("bad", ["\x1b[31m", "\x9b2J", "\r", "\x07", "\x00", "\x7f", "\x08", "\u202e"])
 def test_control_characters_do_not_reach_the_terminal(bad: str) -> None:
     assert printable(f"a{bad[0]}ä\n\tb") == "a\N{REPLACEMENT CHARACTER}ä\n\tb"

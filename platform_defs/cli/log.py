@@ -101,7 +101,7 @@ def import_command(
         return
     errors = Screen(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[rows]:,} rows, {task.fields[speed]:,.0f} rows/s"),

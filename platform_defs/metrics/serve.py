@@ -3,17 +3,22 @@
 Belongs here: one HTTP server over the collectors. Not here: what they collect.
 """
 
+import ipaddress
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.metrics.store import StoreMetrics
+from millrace.resources.settings import Settings
 
 logger = logging.getLogger(__name__)
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @contextmanager
@@ -41,7 +46,8 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
     Args:
         dsn: The event store.
         port: Where to listen; 0 for any free port.
-        host: The address to listen at. Whoever reaches it reads the names of views, captures and sensors.
+        host: The address to listen at. Whoever reaches it reads the names of views, captures and sensors; a request
+            names it by an address, `localhost`, or a name in MILLRACE_UI_HOSTS.
 
     Yields:
         The port.
@@ -51,7 +57,9 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
     """
     with collecting(dsn) as registry:
         try:
+            names = {"localhost", host.lower(), *(each.lower() for each in Settings().listed_ui_hosts)}
             server, thread = start_http_server(port, host, registry)
+            server.set_app(_for_names(names, make_wsgi_app(registry)))
         except OSError as error:
             raise MillraceError(
                 f"Metrics cannot be served at {host}:{port}: {error.strerror or error}.",
@@ -63,6 +71,27 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _for_names(names: Collection[str], app: App) -> App:
+    """Answer for an app what is not sent to an address or one of these names: no page of a name that was bent to us."""
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        sent_to = environ.get("HTTP_HOST", "").lower()
+        if sent_to in names or _is_ours(sent_to, names):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"This is no name of these metrics. If it should be one, list it in MILLRACE_UI_HOSTS.\n"]
+
+    return answered
+
+
+def _is_ours(sent_to: str, names: Collection[str]) -> bool:
+    try:
+        name = urlsplit(f"//{sent_to}").hostname or ""
+        return name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4, uuid5
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Json, NewEvent, RecordedEvent
 from millrace.resources.event_store.rows import VersionedEvent
+from millrace.resources.user_code import finished, is_async, is_generator
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.fold import Fold
@@ -58,7 +59,10 @@ class Decider(Generic[State, Command]):
     evolve: "Callable[[State, Any], State] | Fold"
 
     def __post_init__(self) -> None:
-        """Refuse a fold that is of other streams, too."""
+        """Refuse functions whose code would not run, and a fold that is of other streams, too."""
+        for name, function in (("decide", self.decide), ("evolve", self.evolve)):
+            if is_async(function) or (name == "evolve" and is_generator(function)):
+                raise ValueError(f"{name} of {self.name} is async or a generator: its code would not run.")
         fold = self.fold
         if fold is not None and fold.deciders != (self.name,):
             raise ValueError(
@@ -79,7 +83,7 @@ class Decider(Generic[State, Command]):
     def evolved(self, state: State, event: RecordedEvent) -> State:
         """Return the state after an event."""
         after: State = self.evolve(state, event) if callable(self.evolve) else _folded(self.evolve, state, event)
-        return after
+        return finished(after)
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ class Consumer:
                 self.wait_for_more(stop)
 
     def _lease(self, store: EventStore, room: int) -> list[LeasedEvent]:
-        return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s)
+        return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s, ahead=True)
 
     def _order(self, store: EventStore) -> int:
         """Do what the sequencer does, if none is at work; return how much there was."""

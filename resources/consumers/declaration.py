@@ -7,7 +7,8 @@ Belongs here: the declaration and what is wrong with one. Not here: calling the 
 (`consumer`).
 
 A handler takes the event; or the event and a connection, whose transaction then also holds the acknowledgement; or it
-is `async` and takes the event.
+is `async` and takes the event. It must run to its end before it returns: a generator is refused, and an event fails
+whose handler returns a coroutine, a generator or a future.
 """
 
 import inspect
@@ -17,10 +18,12 @@ from datetime import datetime
 from typing import Any
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.user_code import is_async, is_generator
 
 Handler = Callable[..., Awaitable[object] | object]
 
 MOST_AT_ONCE = 256
+LONGEST_WAIT_S = 365 * 86_400
 
 
 class InvalidSubscription(MillraceError):
@@ -32,7 +35,7 @@ class TryLater(Exception):
 
     Args:
         why: What operators see as the stream's last error.
-        after_s: How many seconds the stream waits.
+        after_s: How many seconds the stream waits, at most a year.
     """
 
     def __init__(self, why: str, *, after_s: float = 5.0) -> None:
@@ -78,7 +81,7 @@ class Subscription:
     def __post_init__(self) -> None:
         parameters = _parameters(self.handler)
         object.__setattr__(self, "takes_connection", len(parameters) == 2)
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.handler))
+        object.__setattr__(self, "is_async", is_async(self.handler))
         if fault := self._fault(len(parameters)):
             raise InvalidSubscription(
                 f"The subscription of {self.name} cannot work: {fault}.", detail=f"Its view is {self.view!r}."
@@ -100,6 +103,7 @@ class Subscription:
     def _fault(self, parameters: int) -> str | None:
         checks = (
             (not self.view, "it names no view"),
+            (is_generator(self.handler), "its function is a generator, whose code would not run: it must not yield"),
             (parameters not in {1, 2}, "its function takes neither (event) nor (event, connection)"),
             (
                 self.is_async and parameters == 2,

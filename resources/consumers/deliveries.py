@@ -4,6 +4,9 @@ Belongs here: whose turn an event is, and that each is answered once, whatever t
 calling the store (`answering`), leasing and threads (`consumer`).
 
 An event is in `ready` or in `running`, or answered. It leaves them by `dict.pop`, which gives it to one thread only.
+
+An event of which a process may have died is handled while no other such one is: if this process dies, too, it died of
+that one.
 """
 
 import threading
@@ -53,6 +56,7 @@ class Deliveries:
         stray: Handlers that still run although their event was answered, or is somebody else's, by stream.
         answers: For the store.
         answered: Is set with each answer.
+        suspects: Is held while an event is handled of which a process may have died.
         room: Is set where more may be leased.
         low: Of how many that wait on more is to be leased.
         stuck: Whether events waited so long that they were given back, and no handler has ended since.
@@ -64,6 +68,7 @@ class Deliveries:
     stray: dict[Stream, Held] = field(default_factory=dict)
     answers: "deque[tuple[Held, Outcome]]" = field(default_factory=deque)
     answered: threading.Event = field(default_factory=threading.Event)
+    suspects: threading.Lock = field(default_factory=threading.Lock)
     room: threading.Event = field(default_factory=threading.Event)
     low: int = 0
     stuck: bool = False
@@ -77,6 +82,8 @@ class Deliveries:
         """Wait for the next event to handle; None to end."""
         while (held := self.queue.get()) is not None:
             token = held.event.lease_token
+            if held.event.suspect:
+                self.suspects.acquire()
             held.started_at, held.thread = time.monotonic(), threading.current_thread()
             # here first: it is never in neither
             self.running[token] = held
@@ -84,13 +91,13 @@ class Deliveries:
                 if len(self.ready) <= self.low and not self.room.is_set():
                     self.room.set()
                 return held
-            del self.running[token]
+            self._leave(held)
         return None
 
     def finish(self, held: Held, outcome: Outcome) -> bool:
         """Answer for an event whose handler ended; false where somebody answered before."""
         self.stuck = False
-        if self.running.pop(held.event.lease_token, None) is None:
+        if not self._leave(held):
             self.stray.pop(held.stream, None)
             return False
         self.answer(held, outcome)
@@ -115,10 +122,18 @@ class Deliveries:
         """Let a handler run on without an answer of its own; false where it has ended meanwhile."""
         # here first: a handler that ends now takes it out again
         self.stray[held.stream] = held
-        if self.running.pop(held.event.lease_token, None) is None:
+        if not self._leave(held):
             self.stray.pop(held.stream, None)
             return False
         self.stuck = False
+        return True
+
+    def _leave(self, held: Held) -> bool:
+        """Count an event as not running any more; false where another thread did so before."""
+        if self.running.pop(held.event.lease_token, None) is None:
+            return False
+        if held.event.suspect:
+            self.suspects.release()
         return True
 
     def taken(self) -> list[tuple[Held, Outcome]]:

@@ -19,14 +19,18 @@ from typing import Any
 import psycopg
 
 from millrace.resources.connecting import connect
-from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
+from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
+from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
+from millrace.resources.user_code import finished
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
 TRIES = 5
-# how long an event waits that could not be handled because the server was away
+# how long an event waits that could not be handled because the server was away, or another transaction was first
 PAUSE_S = 1.0
+# how often an error may be wrapped in another one; a cause may be its own
+MOST_WRAPPED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +75,42 @@ class Caller:
     def call(self, event: LeasedEvent) -> Outcome:
         """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
         try:
+            return (self._begun(event) if event.suspect else None) or self._called(event)
+        except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
+            return Failed(f"{told(error)}{self._where(error)}")
+
+    def _begun(self, event: LeasedEvent) -> Outcome | None:
+        """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
+        view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
+        try:
+            with connect(self._dsn) as connection:
+                EventStore(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
+        except NotInFlight:
+            return Lost()
+        except psycopg.OperationalError as error:
+            return GiveBack(told(error), PAUSE_S)
+        return None
+
+    def _called(self, event: LeasedEvent) -> Outcome:
+        try:
             with causing(event):
                 if self._subscription.takes_connection:
                     return self._with_connection(event)
                 if self._loop is not None:
                     self._future = asyncio.run_coroutine_threadsafe(self._subscription.handler(event), self._loop)  # type: ignore[arg-type] # it is async
-                    self._future.result()
+                    finished(self._future.result())
                 else:
-                    self._subscription.handler(event)
+                    finished(self._subscription.handler(event))
         except TryLater as later:
-            return GiveBack(cleaned(later.why), later.after_s)
+            return _later(later)
         except Refused as refused:
-            return Failed(cleaned(str(refused)))
+            return Failed(cleaned(str(refused)) or "Refused")
         except CancelledError:
             return Failed("The handler was cancelled.")
-        except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
-            return Failed(f"{told(error)}{self._where(error)}")
+        except Exception as error:
+            if not _was_second(error):
+                raise
+            return GiveBack(told(error), PAUSE_S)
         return DONE
 
     def interrupt(self) -> None:
@@ -111,19 +135,19 @@ class Caller:
                 return GiveBack(told(error), PAUSE_S)
             try:
                 with connection.transaction() as transaction:
-                    self._subscription.handler(event, connection)
+                    finished(self._subscription.handler(event, connection))
                     held = EventStore(connection).ack_events(
                         self._subscription.view, [event.offset], [event.lease_token]
                     )
                     if not held:
                         raise psycopg.Rollback(transaction)
                 return Done(acknowledged=True) if held else Lost()
-            except psycopg.errors.OperationalError as error:
-                if connection.closed:
+            except Exception as error:
+                if isinstance(error, psycopg.OperationalError) and connection.closed:
                     # whether it was committed nobody knows: if so, giving it back is refused
                     self.close()
                     return GiveBack(told(error), PAUSE_S)
-                if not (error.sqlstate or "").startswith("40") or attempt == TRIES:
+                if not _was_second(error) or attempt == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
 
@@ -137,7 +161,7 @@ class Caller:
         """Return the last line of the handler's own file that the error went through."""
         try:
             own = inspect.getsourcefile(inspect.unwrap(self._subscription.handler))
-        except TypeError:
+        except (TypeError, ValueError):
             return ""
         trace, line = error.__traceback__, None
         while trace is not None:
@@ -147,13 +171,43 @@ class Caller:
         return f" ({self._subscription.name}, line {line})" if line else f" ({self._subscription.name})"
 
 
+def _was_second(error: BaseException) -> bool:
+    """Return whether an error says that another transaction was first, also where a library wrapped it."""
+    found: BaseException | None = error
+    for _ in range(MOST_WRAPPED):
+        if found is None:
+            break
+        if str(getattr(found, "sqlstate", None)).startswith("40"):
+            return True
+        found = found.__cause__
+    return False
+
+
+def _later(later: TryLater) -> GiveBack:
+    """Return what a handler asks for.
+
+    Raises:
+        ValueError: It asks for no time that can be waited.
+    """
+    if not 0 <= later.after_s <= LONGEST_WAIT_S:
+        raise ValueError(f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}.")
+    return GiveBack(cleaned(later.why), later.after_s)
+
+
 class LoopThread:
     """An event loop in a thread, for handlers that are `async`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended:
+            # a task that raises SystemExit or KeyboardInterrupt ends the loop for all others, as does a stop of theirs
+            with suppress(BaseException):
+                self.loop.run_forever()
 
     def close(self) -> None:
         """Cancel what still runs, and end the loop."""
@@ -166,6 +220,7 @@ class LoopThread:
 
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(ended(), self.loop).result(2)
+        self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2)
         if not self._thread.is_alive():

@@ -67,8 +67,7 @@ class Line:
     def _once(self, call: Callable[[EventStore], Result]) -> Result:
         try:
             if self._connection is None:
-                # nothing is prepared: behind a connection pool the next session would not know it
-                self._connection = connect(self._dsn, prepare_threshold=None)
+                self._connection = connect(self._dsn)
                 self._connection.execute("select")
                 if self._away:
                     self._away = False

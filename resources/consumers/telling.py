@@ -57,7 +57,10 @@ def say(level: int, what: str, **values: object) -> None:
 
 def told(error: BaseException) -> str:
     """Return an error as the store keeps it: its type and text, without passwords and control characters."""
-    text = str(error)
+    try:
+        text = str(error)
+    except BaseException as other:  # noqa: BLE001 - it is a user's code
+        text = f"Its text cannot be shown: __str__ raised {type(other).__name__}."
     return cleaned(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 

@@ -14,13 +14,12 @@ from uuid import UUID
 
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
-from psycopg.types.json import Jsonb
 
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
-from millrace.resources.event_store.json_text import events_json
+from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
     Lease,
@@ -169,7 +168,10 @@ class AsyncSqlFunctions:
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
-            await cursor.execute(query.encode(), arguments)
+            # An int without its type fits what the function takes, or is refused as out of range. Nothing is prepared:
+            # behind a pool such as pgbouncer the next session would not know it.
+            given = tuple(str(value) if type(value) is int else value for value in arguments)
+            await cursor.execute(query.encode(), given, prepare=False)
             return await cursor.fetchall()
 
 
@@ -298,7 +300,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return await self._all(
             DeciderEvent,
             "select * from event_store.register_decider_events(%s, %s)",
-            (Jsonb([asdict(event) for event in events]), owner),
+            (jsonb([asdict(event) for event in events]), owner),
         )
 
     async def append_event(
@@ -332,13 +334,13 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
                 event_id,
                 decider,
                 decider_id,
-                Jsonb(data),
+                jsonb(data),
                 command_id,
                 previous_id,
                 event_version,
                 final,
                 expected_version,
-                None if known is None else Jsonb(known),
+                None if known is None else jsonb(known),
             ),
         )
 
@@ -551,10 +553,15 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
         )
 
-    async def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
-        """Do as `stream_events`, and return with each event the token that fences its lock."""
+    async def lease_events(
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+    ) -> list[LeasedEvent]:
+        """Do as `stream_events`, and return with each event the token that fences its lock.
+
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        """
         return await self._all(
-            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds)
+            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
         )
 
     async def ack_event(
@@ -571,7 +578,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Acknowledge many events; return the offsets that count, all others are delivered again."""
         acknowledged = await self._values(
             int,
-            "select * from event_store.ack_events(%s, %s, %s)",
+            "select * from event_store.ack_events(%s, %s::bigint[], %s::bigint[])",
             (view, list(offsets), list(lease_tokens) if lease_tokens is not None else None),
         )
         return set(acknowledged)
@@ -620,7 +627,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now."""
+        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
         return await self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",
@@ -716,7 +723,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return await self._value(
             int,
             "select event_store.fail_streams(%s, %s, %s, %s)",
-            (view, lease.partition, lease.lease_token, Jsonb([vars(failure) for failure in failures])),
+            (view, lease.partition, lease.lease_token, jsonb([vars(failure) for failure in failures])),
         )
 
     async def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:

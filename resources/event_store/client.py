@@ -15,10 +15,8 @@ from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
 from millrace.resources.event_store.causes import all_passed_on, passed_on
-from millrace.resources.event_store.json_text import events_json
+from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, StreamFailure
 from millrace.resources.event_store.rounds import Rounds
 from millrace.resources.event_store.rows import (
@@ -81,7 +79,7 @@ class EventStore(Rounds, Waiting):
         return self._all(
             DeciderEvent,
             "select * from event_store.register_decider_events(%s, %s)",
-            (Jsonb([asdict(event) for event in events]), owner),
+            (jsonb([asdict(event) for event in events]), owner),
         )
 
     def append_event(
@@ -115,13 +113,13 @@ class EventStore(Rounds, Waiting):
                 event_id,
                 decider,
                 decider_id,
-                Jsonb(data),
+                jsonb(data),
                 command_id,
                 previous_id,
                 event_version,
                 final,
                 expected_version,
-                None if known is None else Jsonb(known),
+                None if known is None else jsonb(known),
             ),
         )
 
@@ -331,9 +329,16 @@ class EventStore(Rounds, Waiting):
             RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
         )
 
-    def lease_events(self, view: str, limit: int = 1, seconds: int | None = None) -> list[LeasedEvent]:
-        """Do as `stream_events`, and return with each event the token that fences its lock."""
-        return self._all(LeasedEvent, "select * from event_store.lease_events(%s, %s, %s)", (view, limit, seconds))
+    def lease_events(
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+    ) -> list[LeasedEvent]:
+        """Do as `stream_events`, and return with each event the token that fences its lock.
+
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        """
+        return self._all(
+            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
+        )
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
         """Acknowledge the event in flight and free its stream."""
@@ -345,7 +350,7 @@ class EventStore(Rounds, Waiting):
         """Acknowledge many events; return the offsets that count, all others are delivered again."""
         acknowledged = self._values(
             int,
-            "select * from event_store.ack_events(%s, %s, %s)",
+            "select * from event_store.ack_events(%s, %s::bigint[], %s::bigint[])",
             (view, list(offsets), list(lease_tokens) if lease_tokens is not None else None),
         )
         return set(acknowledged)
@@ -394,7 +399,7 @@ class EventStore(Rounds, Waiting):
     def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now."""
+        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
         return self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",
@@ -486,7 +491,7 @@ class EventStore(Rounds, Waiting):
         return self._value(
             int,
             "select event_store.fail_streams(%s, %s, %s, %s)",
-            (view, lease.partition, lease.lease_token, Jsonb([vars(failure) for failure in failures])),
+            (view, lease.partition, lease.lease_token, jsonb([vars(failure) for failure in failures])),
         )
 
     def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:

@@ -1,30 +1,75 @@
-"""Writes events to append as the JSON text that the store's functions take.
+"""Writes values as the JSON text that the store's functions take.
 
-Belongs here: that text. Not here: the shapes of the events (`rows`), the calls (`client`).
+Belongs here: that text, and what has none. Not here: the shapes of the events (`rows`), the calls (`client`).
 """
 
 import json
+import re
 from collections.abc import Iterable
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
+
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store.rows import NewEvent
+
+# an escaped NUL, and not what follows an escaped backslash
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def events_json(events: Iterable[NewEvent]) -> str:
-    """Return a batch of events as the JSON text that the store's functions take."""
-    return json.dumps([_members(event) for event in events], default=_uuid_text)
+    """Return a batch of events as the JSON text that the store's functions take.
+
+    Raises:
+        Malformed: One of them has no such text; the error says which.
+    """
+    return f"[{', '.join(_event_json(event, number) for number, event in enumerate(events, 1))}]"
 
 
-def _members(event: NewEvent) -> dict[str, object]:
-    """Return the members of an event in JSON; those that are rarely stated are left out."""
+def jsonb(value: object) -> Jsonb:
+    """Return a value as an argument of the type jsonb; it is written, or refused as `Malformed`, with its call."""
+    return Jsonb(value, dumps=written)
+
+
+def written(value: object) -> str:
+    """Return a value as a JSON text that Postgres takes; a UUID is a text.
+
+    Raises:
+        Malformed: There is none.
+    """
+    try:
+        text = _ENCODER.encode(value)
+        if "\\ud" in text:
+            json.dumps(value, default=_uuid_text, ensure_ascii=False).encode()
+        if "\\u0000" in text and _NUL.search(text):
+            raise ValueError("a text has the character NUL")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Malformed(
+            "The value is no JSON that Postgres takes.",
+            detail=str(error),
+            hint="Pass texts, finite numbers, true, false, None, lists, and objects with texts as keys; UUIDs become texts.",
+        ) from error
+    return text
+
+
+def _event_json(event: NewEvent, number: int) -> str:
+    """Return an event; members that are rarely stated are left out."""
     members = dict(vars(event))
     for name in ("expected_version", "metadata"):
         if members[name] is None:
             del members[name]
-    return members
+    try:
+        return written(members)
+    except Malformed as error:
+        raise Malformed(
+            error.message, detail=f"event {number} of the batch: {error.detail}", hint=error.hint
+        ) from error.__cause__
 
 
 def _uuid_text(value: object) -> str:
     if isinstance(value, UUID):
         return str(value)
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    raise TypeError(f"an object of type {type(value).__name__} is not JSON")
+
+
+_ENCODER = json.JSONEncoder(default=_uuid_text, allow_nan=False)

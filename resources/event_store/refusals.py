@@ -97,6 +97,8 @@ def refusals() -> Iterator[None]:
     """
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise Malformed("A text cannot be stored: it is no Unicode.", detail=str(error)) from error
     except psycopg.Error as error:
         # Postgres itself refuses NUL characters and unreadable literals before a function of ours can
         default = Malformed if isinstance(error, psycopg.DataError) else None

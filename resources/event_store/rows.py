@@ -104,10 +104,18 @@ class EventBehindState(VersionedEvent):
 
 @dataclass(frozen=True)
 class LeasedEvent(VersionedEvent):
-    """An event that a rows view delivered, the token that fences its lock, and the number of the delivery, from 1."""
+    """An event that a rows view delivered.
+
+    Attributes:
+        lease_token: Fences its lock.
+        attempt: The number of the attempt, from 1.
+        suspect: Whether it was leased ahead before, and that lock ended without an answer: `extend_lock` says that it
+            is being handled now.
+    """
 
     lease_token: int
     attempt: int
+    suspect: bool
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,10 @@ class SqlFunctions:
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
-            cursor.execute(query.encode(), arguments)
+            # An int without its type fits what the function takes, or is refused as out of range. Nothing is prepared:
+            # behind a pool such as pgbouncer the next session would not know it.
+            given = tuple(str(value) if type(value) is int else value for value in arguments)
+            cursor.execute(query.encode(), given, prepare=False)
             return cursor.fetchall()
 
 
@@ -142,13 +145,15 @@ def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
 
     def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Row]:
         names = [texts.get(column.name, column.name) for column in cursor.description or ()]
-        _require_fields(row, names)
+        unknown = _unknown_of(row, names)
 
         # The constructor of a frozen dataclass sets its fields one by one through object.__setattr__: that would be
         # half of what a client pays for an event. A default that no column gives is an attribute of the class.
         def made(values: Sequence[Any]) -> Row:
             one = object.__new__(row)
             one.__dict__.update(zip(names, values, strict=True))
+            for name in unknown:
+                del one.__dict__[name]
             return one
 
         return made
@@ -156,11 +161,13 @@ def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
     return factory
 
 
-def _require_fields(row: Any, names: Sequence[str]) -> None:  # noqa: ANN401 - mypy takes no class for a dataclass
+def _unknown_of(row: Any, names: Sequence[str]) -> set[str]:  # noqa: ANN401 - mypy takes no class for a dataclass
+    """Return the columns that a dataclass does not have: those of a store that is newer than this program."""
     known = {field.name for field in fields(row)}
     needed = {field.name for field in fields(row) if field.default is MISSING}
-    if not needed <= set(names) <= known:
+    if not needed <= set(names):
         raise TypeError(f"The columns {', '.join(names)} are not those of {row.__name__}: {', '.join(sorted(known))}.")
+    return set(names) - known
 
 
 def loaders_of(row: type, loaders: Loaders) -> Loaders:

@@ -31,6 +31,7 @@ from millrace.resources.errors import (
 from millrace.resources.event_store import Json, NewEvent
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
+from millrace.resources.user_code import finished
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ class ExactlyOnce:
         return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
 
     def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
-        return lambda store, id_: store.commit_transaction(id_, work(Transaction(store, id_, stamp)))
+        return lambda store, id_: store.commit_transaction(id_, finished(work(Transaction(store, id_, stamp))))
 
     def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
         repeatedly = Retrying(

@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-
 from millrace.resources.event_store import Json, NewEvent, all_passed_on, events_json, parsed
+from millrace.resources.event_store.json_text import jsonb
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
@@ -175,7 +174,7 @@ class ProducerStore(SqlFunctions):
         self._value(
             str,
             "select event_store.add_state_change(%s, %s, %s)",
-            (transaction_id, key, None if value is None else Jsonb(value)),
+            (transaction_id, key, None if value is None else jsonb(value)),
         )
 
     def add_events(self, transaction_id: UUID, events: Iterable[NewEvent]) -> None:
@@ -188,7 +187,7 @@ class ProducerStore(SqlFunctions):
         return self._one(
             SettledMessage,
             "select * from event_store.commit_transaction(%s, %s)",
-            (transaction_id, None if result is None else Jsonb(result)),
+            (transaction_id, None if result is None else jsonb(result)),
         )
 
     def abort_transaction(self, transaction_id: UUID) -> None:
@@ -223,8 +222,8 @@ class ProducerStore(SqlFunctions):
                 epoch,
                 sequence,
                 events_json(all_passed_on(batch)) if batch else None,
-                Jsonb(dict(state)) if state is not None else None,
-                None if result is None else Jsonb(result),
+                jsonb(dict(state)) if state is not None else None,
+                None if result is None else jsonb(result),
                 digest,
             ),
         )

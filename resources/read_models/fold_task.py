@@ -207,7 +207,9 @@ class StreamFold:
             finally:
                 # inside: what the watch raises until here is caught below
                 self._watch.at = None
-        except (Exception, NotReturned) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit is the event's failure, and no end of Spark's worker
             said = TimeoutError(str(error)) if isinstance(error, NotReturned) else error
             raise FoldFailed(failure(self._task.name, self._last, said)) from error
         self._position = position
@@ -340,7 +342,7 @@ def _moments(column: pa.Array) -> list[datetime]:
     return [_EPOCH + timedelta(microseconds=micros) for micros in column.cast(pa.int64()).to_pylist()]
 
 
-def failure(name: str, event: Event, error: Exception) -> str:
+def failure(name: str, event: Event, error: BaseException) -> str:
     """Describe a failure in one line: the event, its stream and the error."""
     why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     return (

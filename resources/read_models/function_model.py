@@ -17,6 +17,7 @@ from psycopg import sql
 from millrace.resources.read_models.column_types import ALLOWED_TYPES, is_type, postgres_type
 from millrace.resources.read_models.columns import KeyColumn, StateColumn
 from millrace.resources.read_models.declaration import Problem, ReadModel, naming_problems, refuse, snake_case
+from millrace.resources.user_code import is_async, is_generator
 
 # the state column that says up to which position of its log partition a row was computed
 POSITION = "_position"
@@ -80,6 +81,10 @@ def declare(
         (
             *naming_problems(name, [*keys, *columns], deciders, events, docstring),
             *_column_problems(keys, columns),
+            (
+                [function.__name__] if is_async(function) or is_generator(function) else [],
+                "is async or a generator: its code would not run",
+            ),
             *problems,
         ),
     )

@@ -143,6 +143,7 @@ CREATE TABLE event_store.stream_locks (
     parked_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    ahead smallint DEFAULT 0 NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -181,6 +182,8 @@ COMMENT ON COLUMN event_store.stream_locks.parked_at IS 'When the stream was giv
 COMMENT ON COLUMN event_store.stream_locks.created_at IS 'When the lock was made.';
 
 COMMENT ON COLUMN event_store.stream_locks.updated_at IS 'When the lock last changed.';
+
+COMMENT ON COLUMN event_store.stream_locks.ahead IS 'Whether the event in flight was leased ahead and nobody said that its handler began (rows): 0 no; 1 yes; 2 yes, and an earlier lock of it ended without an answer.';
 
 CREATE VIEW event_store.locks AS
  SELECT l.view,

@@ -1,7 +1,8 @@
 """`handle` and `handle_async`: a stream is loaded, decided on and appended to, again where another writer was first."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +15,7 @@ from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPu
 from millrace.resources.commands.handling import handle
 from millrace.resources.errors import StreamClosed
 from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
+from millrace.resources.user_code import NeverRan
 
 Connect = Callable[..., psycopg.Connection]
 
@@ -53,6 +55,31 @@ def amounts(store: EventStore, decider_id: str = "a-1") -> list[int]:
 def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
     """Append as another writer does."""
     store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
+
+
+async def _evolve_later(balance: int, event: RecordedEvent) -> int:
+    return evolve(balance, event)
+
+
+def _evolutions(balance: int, event: RecordedEvent) -> Iterator[int]:
+    yield evolve(balance, event)
+
+
+async def _decide_later(command: int, balance: int) -> list[Emit]:
+    return decide(command, balance)
+
+
+def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(accounts: EventStore) -> None:
+    wrong: list[dict[str, Any]] = [{"evolve": _evolve_later}, {"evolve": _evolutions}, {"decide": _decide_later}]
+    for functions in wrong:
+        with pytest.raises(ValueError, match="its code would not run"):
+            replace(ACCOUNT, **functions)
+
+    def hidden(balance: int, event: RecordedEvent) -> Any:  # noqa: ANN401 - what it hides
+        return _evolve_later(balance, event)
+
+    with pytest.raises(NeverRan, match="coroutine"):
+        handle(accounts, replace(ACCOUNT, evolve=hidden), "a-1", 5)
 
 
 def test_a_command_is_decided_on_with_the_state_of_its_stream_and_its_events_are_returned_as_stored(

@@ -1,7 +1,8 @@
 """Subscriptions as they are declared: what cannot work is refused before anything runs."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 
 import psycopg
 import pytest
@@ -33,6 +34,28 @@ def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
     for handler in (lambda: None, lambda a, b, c: (a, b, c), both):
         with pytest.raises(InvalidSubscription, match="event"):
             handled_by(handler)
+
+    def yields(event: LeasedEvent) -> Iterator[LeasedEvent]:
+        yield event
+
+    async def yields_later(event: LeasedEvent) -> AsyncIterator[LeasedEvent]:
+        yield event
+
+    class Yields:
+        def __call__(self, event: LeasedEvent) -> Iterator[LeasedEvent]:
+            yield event
+
+    generators: tuple[object, ...] = (
+        yields,
+        yields_later,
+        partial(yields),
+        Yields(),
+        partial(Yields()),
+        Yields().__call__,
+    )
+    for generator in generators:
+        with pytest.raises(InvalidSubscription, match="generator"):
+            handled_by(generator)
     assert not handled_by(lambda event, more=1: (event, more)).takes_connection
 
 

@@ -6,15 +6,19 @@ Not here: servers that restart, poolers (tests/processes/consumers/test_servers.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from functools import wraps
 
 import psycopg
 import pytest
 
 from millrace.resources.consumers.consumer import HandlersHang
+from millrace.resources.consumers.declaration import Refused, TryLater
+from millrace.resources.consumers.handling import TRIES
 from millrace.resources.event_store import EventStore, LeasedEvent
 from tests.consumers.test_consume import handled_by
-from tests.support.factories import Connect, register_orders, rows, value
+from tests.support.factories import Connect, new_event, register_orders, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
@@ -170,6 +174,196 @@ def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: 
         run()
     forever.set()
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+def _plain(function: Callable[[LeasedEvent], object]) -> Callable[[LeasedEvent], object]:
+    """Decorate a function as is done by whoever expects a plain one."""
+
+    @wraps(function)
+    def called(event: LeasedEvent) -> object:
+        return function(event)
+
+    return called
+
+
+async def _works(event: LeasedEvent) -> None:
+    """Do what nobody waits for."""
+
+
+def _yields(event: LeasedEvent) -> Iterator[LeasedEvent]:
+    yield event
+
+
+async def _yields_later(event: LeasedEvent) -> AsyncIterator[LeasedEvent]:
+    yield event
+
+
+async def _gives_more(event: LeasedEvent) -> object:
+    return _yields(event)
+
+
+@pytest.mark.parametrize(
+    ("handler", "returned"),
+    [
+        (_plain(_works), "coroutine"),
+        (_plain(_yields), "generator"),
+        (_plain(_yields_later), "async_generator"),
+        (lambda event, _: _works(event), "coroutine"),
+        (lambda _: Future(), "Future"),
+        (_gives_more, "generator"),
+    ],
+    ids=["coroutine", "generator", "async generator", "with a connection", "future", "of a coroutine"],
+)
+def test_an_event_fails_whose_handler_returns_before_its_code_ran(
+    orders: EventStore, dsn: str, handler: object, returned: str
+) -> None:
+    fill(orders, 1, 1)
+    with consuming(dsn, handled_by(handler, max_attempts=1)):
+        wait_until(lambda: orders.dead_letters("v") != [], "it is parked")
+    (letter,) = orders.dead_letters("v")
+    assert f"NeverRan: The function returned a {returned}: its code has not run to its end." in letter.last_error
+
+
+def test_an_object_with_an_async_call_is_an_async_handler(orders: EventStore, dsn: str) -> None:
+    fill(orders, 2, 2)
+    seen = Seen()
+
+    class Handler:
+        async def __call__(self, event: LeasedEvent) -> None:
+            await asyncio.sleep(0)
+            seen.add(event)
+
+    with consuming(dsn, handled_by(Handler())):
+        wait_consumed(orders, "v")
+    assert sum(map(len, seen.by_stream.values())) == 4
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Bare(TryLater):
+    """Did not call its parent."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def _own_cause() -> Exception:
+    error = ValueError("its own cause")
+    error.__cause__ = error
+    return error
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: str, is_async: bool) -> None:
+    raised: dict[str, tuple[Callable[[], BaseException], str]] = {
+        "no-text": (Unspeakable, "Unspeakable: Its text cannot be shown: __str__ raised RuntimeError."),
+        "exit": (lambda: SystemExit(3), "SystemExit: 3"),
+        "interrupt": (KeyboardInterrupt, "KeyboardInterrupt"),
+        "generator-exit": (GeneratorExit, "GeneratorExit"),
+        "base": (lambda: BaseException("of no kind"), "BaseException: of no kind"),
+        "own-cause": (_own_cause, "ValueError: its own cause"),
+        "said-nothing": (lambda: Refused(""), "Refused"),
+        "refused-no-text": (lambda: Refused(Unspeakable()), "RuntimeError: no text"),
+        "bare": (Bare, "AttributeError"),
+        "never": (lambda: TryLater("later", after_s=float("inf")), "after_s is inf"),
+        "no-number": (lambda: TryLater("later", after_s=float("nan")), "after_s is nan"),
+        "past": (lambda: TryLater("later", after_s=-1), "after_s is -1"),
+        "no-time": (lambda: TryLater("later", after_s="5"), "TypeError"),  # type: ignore[arg-type]
+        "no-reason": (lambda: TryLater(None), "TypeError"),  # type: ignore[arg-type]
+    }
+    orders.append_events(new_event(stream) for stream in (*raised, "good-1", "good-2"))
+    seen = Seen()
+
+    def handle(event: LeasedEvent) -> None:
+        if event.decider_id in raised:
+            raise raised[event.decider_id][0]()
+        seen.add(event)
+
+    async def handle_async(event: LeasedEvent) -> None:
+        handle(event)
+
+    # one thread: a worker that ended would leave the others' events
+    handler = handled_by(handle_async if is_async else handle, concurrency=1, max_attempts=1)
+    with consuming(dsn, handler) as running:
+        wait_until(lambda: owed(orders, "v") == len(raised), "the good ones are handled")
+        wait_until(lambda: running.counters["v"].failed == len(raised), "the others failed")
+    assert set(seen.by_stream) == {"good-1", "good-2"}
+    errors = {letter.decider_id: letter.last_error for letter in orders.dead_letters("v")}
+    assert errors.keys() == raised.keys()
+    assert {stream: said in errors[stream] for stream, (_, said) in raised.items()} == dict.fromkeys(raised, True)
+
+
+def test_of_events_that_a_process_may_have_died_of_one_at_a_time_is_begun(
+    orders: EventStore, dsn: str, connect: Connect
+) -> None:
+    fill(orders, 6, 1)
+    orders.register_view("v", "-infinity")
+    assert len(EventStore(connect()).lease_events("v", 10, ahead=True)) == 6
+    # as after its lock_timeout_s
+    orders.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
+    begun: list[tuple[str, list[str], int]] = []
+
+    def handle(event: LeasedEvent) -> None:
+        with psycopg.connect(dsn) as connection:
+            streams = rows(
+                connection,
+                "select decider_id from event_store.stream_locks where view = 'v' and in_flight is not null and ahead = 0",
+            )
+        begun.append((event.decider_id, [stream for (stream,) in streams], event.attempt))
+
+    with consuming(dsn, handled_by(handle, concurrency=6, max_attempts=1)) as running:
+        wait_until(lambda: running.counters["v"].handled == 6, "all are handled")
+        fill(orders, 6, 1, "later")
+        orders.sequence_events()
+        wait_until(lambda: running.counters["v"].handled == 12, "all that are no suspects, too")
+    earlier = {stream for stream, _, _ in begun[:6]}
+    assert earlier == {f"s-{n}" for n in range(6)}
+    for stream, in_hand, attempt in begun[:6]:
+        # one that was handled before may wait for its acknowledgement
+        assert stream in in_hand
+        assert set(in_hand) <= {each for each, _, _ in begun[: begun.index((stream, in_hand, attempt)) + 1]}
+        assert attempt == 1
+
+
+def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: EventStore, dsn: str) -> None:
+    fill(orders, 3, 1)
+    attempts: list[int] = []
+
+    def handle(event: LeasedEvent) -> None:
+        attempts.append(event.attempt)
+        if len(attempts) <= 3:
+            try:
+                raise psycopg.errors.SerializationFailure("could not serialize access")
+            except psycopg.Error as error:
+                if event.decider_id == "s-0":
+                    raise
+                raise RuntimeError("a library's error") from error
+
+    with consuming(dsn, handled_by(handle, max_attempts=1)) as running:
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "all are handled")
+    assert attempts == [1] * 6
+    assert (running.counters["v"].failed, running.counters["v"].given_back) == (0, 3)
+
+
+def test_a_race_that_is_lost_each_time_is_no_failed_attempt(orders: EventStore, dsn: str) -> None:
+    fill(orders, 1, 1)
+    tries: list[int] = []
+
+    def handle(event: LeasedEvent, _: psycopg.Connection) -> None:
+        tries.append(event.attempt)
+        if len(tries) <= TRIES:
+            raise psycopg.errors.DeadlockDetected("deadlock detected")
+
+    with consuming(dsn, handled_by(handle, max_attempts=1)) as running:
+        wait_waking(orders, lambda: owed(orders, "v") == 0, "it is handled")
+    assert (tries, running.counters["v"].given_back) == ([1] * (TRIES + 1), 1)
 
 
 def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) -> None:

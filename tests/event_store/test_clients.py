@@ -5,16 +5,18 @@ once. Not here: what the calls do (tests/sql).
 """
 
 import asyncio
+import inspect
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from uuid import uuid4
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -22,8 +24,8 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import Conflict
-from millrace.resources.event_store import AsyncEventStore, EventStore, causing
+from millrace.resources.errors import Conflict, Malformed, MillraceError
+from millrace.resources.event_store import AppendedEvent, AsyncEventStore, EventStore, NewEvent, causing
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
@@ -92,9 +94,109 @@ def test_a_row_is_what_the_constructor_of_its_dataclass_makes(connect: Connect) 
     with pytest.raises(FrozenInstanceError):
         one.number = 2  # type: ignore[misc]
     assert not numbers.counted("select 1 as number, '1'::jsonb as value, false as exact").exact
-    for columns in ("1 as number", "1 as number, '1'::jsonb as value, 1 as other"):
-        with pytest.raises(TypeError, match="are not those of Counted: exact, number, value_json"):
-            numbers.counted(f"select {columns}")
+    # a store that is newer than the program has a column more
+    assert numbers.counted("""select 1 as number, 2 as other, '{"a": 1}'::jsonb as value""") == same
+    with pytest.raises(TypeError, match="are not those of Counted: exact, number, value_json"):
+        numbers.counted("select 1 as number")
+
+
+async def _call_both(connection: psycopg.Connection, call: Callable[[Any], Any]) -> list[object]:
+    """Return what a call gives on the client, and on the asynchronous one; a refusal as its exception."""
+    gave: list[object] = []
+    async with await psycopg.AsyncConnection.connect(connection.info.dsn, autocommit=True) as other:
+        for store in (EventStore(connection), AsyncEventStore(other)):
+            try:
+                result = call(store)
+                gave.append(await result if inspect.isawaitable(result) else result)
+            except MillraceError as error:
+                gave.append(error)
+    return gave
+
+
+@pytest.mark.parametrize(
+    ("argument", "stored"),
+    [
+        ({"data": {"buyer": UUID(int=1)}}, ("o-1", {"buyer": str(UUID(int=1))})),
+        ({"data": {"text": "a\\u0000 \\ud800 \U0001f600"}}, ("o-1", {"text": "a\\u0000 \\ud800 \U0001f600"})),
+        ({"decider_id": 5}, ("5", {})),
+        ({"decider_id": 2**40}, (str(2**40), {})),
+    ],
+    ids=["a UUID in data", "what looks like an escape", "an int as id", "a large int as id"],
+)
+def test_a_value_with_one_meaning_is_stored_as_that(
+    store: EventStore, argument: dict[str, Any], stored: tuple[str, object]
+) -> None:
+    register_orders(store)
+    given = {"decider_id": "o-1", "data": {}, **argument}
+
+    async def appended() -> None:
+        one = NewEvent("order", event="placed", event_id=uuid4(), command_id=uuid4(), **given)
+
+        def append_one(client: Any) -> object:  # noqa: ANN401 - either client
+            return client.append_event("placed", one.event_id, "order", one.decider_id, one.data, one.command_id, None)
+
+        first, again = await _call_both(store.connection, append_one)
+        assert first == again
+        assert not isinstance(first, MillraceError)
+        # it is the same event for a batch, too
+        for batch in await _call_both(store.connection, lambda client: client.append_events([one])):
+            assert [event.appended for event in cast("list[AppendedEvent]", batch)] == [False]
+
+    asyncio.run(appended())
+    assert [(event.decider_id, event.data) for event in store.get_events(given["decider_id"], "order")] == [stored]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, "an object of type datetime is not JSON"),
+        ({"n": float("nan")}, "Out of range float values"),
+        ({UUID(int=1): 1}, "keys must be str"),
+        ({"text": "a\ud800"}, "surrogates not allowed"),
+        ({"a\udfff": 1}, "surrogates not allowed"),
+        ({"text": "a\0b"}, "a text has the character NUL"),
+        ({"text": "\\\0"}, "a text has the character NUL"),
+    ],
+)
+def test_data_that_are_no_json_are_refused_and_of_a_batch_the_event_is_named(
+    store: EventStore, data: dict[str, object], said: str
+) -> None:
+    register_orders(store)
+    batch = [new_event(f"o-{number}") for number in range(500)]
+    batch[321] = replace(batch[321], data=data)
+    calls: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda client: client.append_event("placed", uuid4(), "order", "o-1", data, uuid4(), None), ""),
+        (lambda client: client.append_events(batch), "event 322 of the batch: "),
+    ]
+    for call, named in calls:
+        for refused in asyncio.run(_call_both(store.connection, call)):
+            assert isinstance(refused, Malformed)
+            assert said in str(refused.detail)
+            assert str(refused.detail).startswith(named)
+    assert store.latest_events(1) == []
+
+
+def test_an_argument_that_no_function_takes_is_malformed(store: EventStore) -> None:
+    calls: dict[str, Callable[[Any], Any]] = {
+        "out of range for type integer": lambda client: client.lease_events("v", 2**31),
+        "out of range for type bigint": lambda client: client.ack_event("v", "a", 2**63),
+        "bigint out of range": lambda client: client.ack_events("v", [2**63]),
+        "no Unicode": lambda client: client.get_events("a\ud800", "order"),
+        "one event": lambda client: client.append_events([]),
+    }
+    for said, call in calls.items():
+        for refused in asyncio.run(_call_both(store.connection, call)):
+            assert isinstance(refused, Malformed)
+            assert said in str(refused)
+
+
+def test_the_store_prepares_nothing_for_the_session_behind_a_pool_may_be_another(connect: Connect) -> None:
+    connection = connect()
+    connection.prepare_threshold = 0
+    for _ in range(10):
+        EventStore(connection).poll_views()
+    prepared = connection.execute("select statement from pg_prepared_statements", prepare=False).fetchall()
+    assert prepared == []
 
 
 # On a pool ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import requests
 
 from millrace.platform_defs.metrics.serve import metrics_beside, serving_metrics
 from millrace.resources.alerts.store import AlertStore
@@ -153,6 +154,22 @@ def test_work_beside_metrics_goes_on_where_these_cannot_be_served(
         samples = scraped(other)
     assert of(samples, "millrace_up") == 1
     assert of(samples, "millrace_dagster_up") == 0
+
+
+def test_only_requests_to_names_of_ours_are_answered(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_UI_HOSTS", "proxy.example.com")
+    ours = ("127.0.0.1:9918", "localhost", "LOCALHOST:9918", "[::1]:9918", "10.1.2.3", "proxy.example.com:443")
+    others = ("rebound.example.com", "rebound.example.com:9918", "localhost.example.com", "[::1", "a:b:c", "")
+    with serving_metrics(dsn, 0) as port:
+        answers = {
+            name: requests.get(f"http://127.0.0.1:{port}/metrics", headers={"Host": name}, timeout=patience())
+            for name in (*ours, *others)
+        }
+    assert {name: answer.status_code for name, answer in answers.items()} == {
+        **dict.fromkeys(ours, 200),
+        **dict.fromkeys(others, 421),
+    }
+    assert "MILLRACE_UI_HOSTS" in answers["rebound.example.com"].text
 
 
 def test_a_port_that_is_taken_is_said(dsn: str, port: int) -> None:

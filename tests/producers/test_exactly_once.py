@@ -3,6 +3,7 @@
 Not here: the rules of stamps, races of one stamp (tests/sql/producers).
 """
 
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import psycopg
@@ -13,6 +14,7 @@ from millrace.resources.errors import Conflict, Malformed, ProducerFenced, Trans
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
+from millrace.resources.user_code import NeverRan
 from tests.support.factories import (
     Connect,
     append,
@@ -55,6 +57,16 @@ def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp
     assert total(once) is None
     (found,) = once.store.producer_statistics()
     assert (found.aborted, found.open) == (1, 0)
+    assert once.process(stamp, work).result == {"total": 1}
+
+
+def test_a_message_whose_work_returns_before_its_code_ran_is_not_done(once: ExactlyOnce, work: Counting) -> None:
+    async def later(transaction: Transaction) -> Json:
+        return work(transaction)
+
+    stamp = once.register("p").issue()
+    with pytest.raises(NeverRan, match="coroutine"):
+        once.process(stamp, cast("Any", later))
     assert once.process(stamp, work).result == {"total": 1}
 
 

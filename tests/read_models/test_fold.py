@@ -1,6 +1,6 @@
 """Folds in Python: what a declaration refuses, what a failure says, what a state must be, what is read again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.fold_task import stored_row
+from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, StoredStates, StreamFold, Watch, stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
@@ -36,6 +36,16 @@ def undocumented(state: State | None, event: Event) -> State | None:
     return {event.event: state}
 
 
+async def later(state: State | None, event: Event) -> State | None:
+    """One row per thing."""
+    return counted(state, event)
+
+
+def states(state: State | None, event: Event) -> Iterator[State | None]:
+    """One row per thing."""
+    yield counted(state, event)
+
+
 def declare(function: Callable[..., State | None] = counted, **options: Any) -> Fold:  # noqa: ANN401 - also what is refused
     return fold(**{"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}} | options)(
         function
@@ -52,8 +62,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"columns": {"_state": "int"}}, "'_state' is no name"),
     ({"deciders": "thing"}, "'thing' is a text: write a list"),
     ({"events": []}, "'events' is an empty list: leave it out for all"),
+    ({"function": later}, "'later' is async or a generator: its code would not run"),
+    ({"function": states}, "'states' is async or a generator: its code would not run"),
     ({"function": undocumented}, "read model undocumented: 'undocumented' has no docstring"),
 ]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), BaseException("of no kind")])
+def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException) -> None:
+    def fails(*_: object) -> State | None:
+        raise error
+
+    task = FoldTask("counted", fails, {"n": "int"}, False, "", frozenset(), "", StoredStates, 60, False)
+    stream = StreamFold(task, Watch(60, for_all=False), (0, DECIDER, "t-1"), -1, None)
+    with pytest.raises(FoldFailed, match=f"offset 7, event 'seen': {type(error).__name__}"):
+        stream.take(0, "seen", 1, "{}", datetime.now(UTC), 7)
 
 
 def test_a_fold_that_cannot_work_is_refused_in_a_sentence() -> None:

@@ -83,9 +83,15 @@ def _requirement() -> str:
 
 
 def _is_begun(folder: Path, texts: dict[Path, str]) -> bool:
-    """Return whether the folder has nothing but beginnings of these files."""
-    found = [path for path in folder.rglob("*") if not path.is_dir()]
-    return all(path in texts and texts[path].encode().startswith(path.read_bytes()) for path in found)
+    """Return whether the folder has nothing but beginnings of these files, and no link: it may lead elsewhere."""
+    found = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return all(
+        path in texts
+        and path.is_file()
+        and not path.is_symlink()
+        and texts[path].encode().startswith(path.read_bytes())
+        for path in found
+    )
 
 
 def package_name(folder: str) -> str:

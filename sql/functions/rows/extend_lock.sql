@@ -1,4 +1,5 @@
--- Lets the lock of the event in flight for a stream last v_lock_s from now (default: the view's lock_timeout_s).
+-- Lets the lock of the event in flight for a stream last v_lock_s from now (default: the view's lock_timeout_s). It says
+-- also that the event is being handled: of one that was leased ahead, the delivery counts as an attempt from now on.
 -- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
 create or replace function event_store.extend_lock(
   v_view text,
@@ -25,7 +26,7 @@ begin
     );
   end if;
   update event_store.stream_locks k
-  set locked_until = _now + make_interval(secs => coalesce(v_lock_s, _view.lock_timeout_s)), updated_at = _now
+  set ahead = 0, locked_until = _now + make_interval(secs => coalesce(v_lock_s, _view.lock_timeout_s)), updated_at = _now
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
@@ -37,7 +38,8 @@ $$;
 
 comment on function event_store.extend_lock(text, text, bigint, bigint, bigint) is
 'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_lock_s from now '
-'(null: the view''s lock_timeout_s), and returns it. v_lease_token as for ack_event. MR005 v_lock_s is out of range;'
+'(null: the view''s lock_timeout_s), and returns it. Says also that the event is being handled, see lease_events. '
+'v_lease_token as for ack_event. MR005 v_lock_s is out of range;'
 ' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.extend_lock(text, text, bigint, bigint, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, bigint, bigint)

@@ -1,11 +1,15 @@
 -- stream_events for callers who want fencing: with each event comes the token of its lease, which ack_event,
 -- nack_event, fail_event and extend_lock take, and which delivery it is. An answer with a token that is not in force
 -- any more is refused, whoever gives it.
+-- With v_ahead the caller takes more than it handles at once. If it dies, nobody knows which event it died of: none of its
+-- deliveries counts as an attempt, and those events are suspect when they come again. Before it handles one of these, it
+-- says so with extend_lock; so it handles them one at a time, and only the one that it dies of fails.
 -- Example: select decider_id, "offset", lease_token from lease_events('invoices', 100)
 create or replace function event_store.lease_events(
   v_view text,
   v_limit int default 1,
-  v_lock_s bigint default null
+  v_lock_s bigint default null,
+  v_ahead boolean default false
 )
 returns table (
   event text,
@@ -22,7 +26,8 @@ returns table (
   version bigint,
   metadata jsonb,
   lease_token bigint,
-  attempt int
+  attempt int,
+  suspect boolean
 )
 language plpgsql
 volatile
@@ -36,13 +41,13 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_lock_s);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_lock_s, v_ahead);
 begin
   return query
-  select r.*, k.lease_token, k.attempts
+  select r.*, k.lease_token, k.attempts, k.ahead = 2
   from event_store.versioned_events r
   cross join lateral (
-    select l.lease_token, l.attempts from event_store.stream_locks l
+    select l.lease_token, l.attempts, l.ahead from event_store.stream_locks l
     where l.view = v_view and l.decider_id = r.decider_id and l.decider = r.decider
     offset 0 -- a look-up for each: a plan that was made for few locks would read all of the view
   ) k
@@ -51,8 +56,10 @@ begin
 end
 $$;
 
-comment on function event_store.lease_events(text, int, bigint) is
+comment on function event_store.lease_events(text, int, bigint, boolean) is
 'Does as stream_events and returns with each event the token of its lock, which fences late answers, and which '
-'attempt it is. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.lease_events(text, int, bigint) from public;
-grant execute on function event_store.lease_events(text, int, bigint) to event_store_consumer, event_store_owner;
+'attempt it is. With v_ahead a lock that ends without an answer is an attempt only if extend_lock was called: do so for '
+'events that are suspect, one at a time, before you handle them. MR005 an argument is not positive; MR010 unknown view; '
+'MR012 a bulk view.';
+revoke all on function event_store.lease_events(text, int, bigint, boolean) from public;
+grant execute on function event_store.lease_events(text, int, bigint, boolean) to event_store_consumer, event_store_owner;

@@ -16,7 +16,7 @@ set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_lock_s);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_lock_s, false);
 begin
   return query
   select r.* from event_store.recorded_events r where r."offset" = any (_delivered) order by r."offset";

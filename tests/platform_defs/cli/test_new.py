@@ -53,6 +53,22 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "file", "mine"]
 
 
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    elsewhere, empty, folder = tmp_path / "elsewhere", tmp_path / "empty", tmp_path / "mine"
+    elsewhere.mkdir()
+    empty.touch()
+    for name, target in (("tests", elsewhere), ("README.md", empty), ("Makefile", tmp_path / "not there")):
+        folder.mkdir()
+        (folder / name).symlink_to(target)
+        with pytest.raises(MillraceError, match="is not an empty folder"):
+            make_repository(folder)
+        (folder / name).unlink()
+        folder.rmdir()
+    assert list(elsewhere.iterdir()) == []
+    assert empty.read_bytes() == b""
+    assert not (tmp_path / "not there").exists()
+
+
 def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "new_platform"
     make_repository(folder)

@@ -146,6 +146,45 @@ def test_an_event_that_its_consumers_die_of_is_parked_after_max_attempts(view: E
     assert "parked" in str(refused.detail)
 
 
+def test_of_what_is_leased_ahead_only_a_delivery_that_is_begun_is_an_attempt(view: EventStore) -> None:
+    view.register_view("v", max_attempts=2)
+    append_to(view, "poison", "innocent")
+    pump(view, "v")
+
+    def leased(day: int) -> dict[str, LeasedEvent]:
+        """Lease all that is free, a day after the locks of before have ended."""
+        set_clock(view.connection, f"2030-01-0{day} 00:00:00+00")
+        return {event.decider_id: event for event in view.lease_events("v", 10, 60, ahead=True)}
+
+    def said(events: dict[str, LeasedEvent]) -> dict[str, tuple[int, bool]]:
+        return {stream: (event.attempt, event.suspect) for stream, event in events.items()}
+
+    assert said(leased(1)) == {"poison": (1, False), "innocent": (1, False)}
+    for day, attempt in ((2, 1), (3, 1), (4, 2)):
+        events = leased(day)
+        assert said(events) == {"poison": (attempt, True), "innocent": (1, True)}
+        if day > 2:
+            # twice, as where the answer to the first call is lost
+            for _ in range(2):
+                view.extend_lock("v", "poison", events["poison"].offset, 60, events["poison"].lease_token)
+    events = leased(5)
+    assert said(events) == {"innocent": (1, True)}
+    (letter,) = view.dead_letters("v")
+    assert (letter.decider_id, letter.attempts) == ("poison", 2)
+
+    view.fail_event("v", "innocent", events["innocent"].offset, "no such customer", events["innocent"].lease_token)
+    assert said(leased(6)) == {"innocent": (2, False)}
+    # nor is its last attempt used up by a lock that ends
+    events = leased(7)
+    assert said(events) == {"innocent": (2, True)}
+    view.nack_event("v", "innocent", events["innocent"].offset, events["innocent"].lease_token)
+    # leased by a caller that handles what it takes, it is an attempt at once
+    (event,) = view.lease_events("v")
+    assert (event.attempt, event.suspect) == (2, False)
+    assert leased(8) == {}
+    assert len(view.dead_letters("v")) == 2
+
+
 def test_a_dead_letter_says_what_went_wrong_before_its_last_consumer_died(view: EventStore) -> None:
     view.register_view("v", max_attempts=2)
     append(view, "a")

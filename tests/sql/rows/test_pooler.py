@@ -27,9 +27,13 @@ def client(dsn: str, view: EventStore) -> Iterator[Client]:
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, ExitStack() as opened:
         address = opened.enter_context(pooled(dsn, Path(folder), 1))
-        yield lambda: EventStore(
-            opened.enter_context(psycopg.connect(address, autocommit=True, prepare_threshold=None))
-        )
+        yield lambda: EventStore(opened.enter_context(psycopg.connect(address, autocommit=True)))
+
+
+def test_connections_as_psycopg_makes_them_call_as_often_as_they_like(view: EventStore, client: Client) -> None:
+    for each in [client() for _ in range(3)] * 10:
+        append_to(each, "a")
+    assert len(view.get_events("a", "order")) == 30
 
 
 def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view: EventStore, client: Client) -> None:

@@ -39,7 +39,7 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
 
     running = Running(stop, start(run), counters)
     views = [each.view for each in subscriptions]
-    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         store = EventStore(connection)
         wait_until(lambda: running.ended.done() or all(map(store.is_registered, views)), "views are registered")
     try:

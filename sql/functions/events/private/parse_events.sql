@@ -15,6 +15,8 @@ declare
   _known constant text[] := '{event,event_id,event_version,decider,decider_id,data,command_id,previous_id,final,expected_version,metadata}';
   _unknown bigint;
   _captured text;
+  _each record;
+  _fault text;
 begin
   if v_events is null or jsonb_typeof(v_events) <> 'array' or jsonb_array_length(v_events) = 0 then
     raise exception 'batch is malformed'
@@ -55,7 +57,20 @@ begin
           hint = format('The keys of an event are %s. Nothing was stored.', array_to_string(_known, ', '));
     end if;
   exception when data_exception then
-    raise exception 'batch is malformed' using errcode = 'MR005', detail = sqlerrm, hint = 'Nothing was stored.';
+    _fault := sqlerrm;
+    if jsonb_array_length(v_events) > 1 then
+      -- alone, the event that cannot be read is refused with what is wrong with it
+      for _each in select * from jsonb_array_elements(v_events) with ordinality e(element, ordinal) loop
+        begin
+          perform event_store_private.parse_events(jsonb_build_array(_each.element));
+        exception when sqlstate 'MR005' then
+          get stacked diagnostics _fault = pg_exception_detail;
+          _fault := format('event %s of the batch: %s', _each.ordinal, _fault);
+          exit;
+        end;
+      end loop;
+    end if;
+    raise exception 'batch is malformed' using errcode = 'MR005', detail = _fault, hint = 'Nothing was stored.';
   end;
   select min(b.ordinal) into _unknown from unnest(_batch) b where event_store_private.is_upper_uuid(b.decider_id);
   if _unknown is not null then

@@ -4,7 +4,8 @@
 create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
   v_limit int,
-  v_seconds bigint
+  v_seconds bigint,
+  v_ahead boolean
 )
 returns bigint[]
 language plpgsql
@@ -74,7 +75,9 @@ begin
         ),
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
-        attempts = case when exhausted.yes then k.attempts else k.attempts + 1 end,
+        -- what nobody began has this attempt still before it
+        attempts = k.attempts + (not exhausted.yes and (held.in_flight is null or held.ahead = 0))::int,
+        ahead = case when not v_ahead then 0 when held.in_flight is null then 1 else 2 end,
         last_error = case
           when exhausted.yes then
             format('The lock ended without an answer, at delivery %s.', k.attempts) || coalesce(' Before that: ' || k.last_error, '')
@@ -87,7 +90,7 @@ begin
         end,
         updated_at = _now
       from held
-      cross join lateral (select held.in_flight is not null and held.attempts >= v_view.max_attempts) exhausted(yes)
+      cross join lateral (select held.in_flight is not null and held.ahead = 0 and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (
         select e."offset"
         from event_store.events e
@@ -107,5 +110,5 @@ begin
 end
 $$;
 
-comment on function event_store_private.lease_free_streams(event_store.views, int, bigint) is
+comment on function event_store_private.lease_free_streams(event_store.views, int, bigint, boolean) is
 'Leases free streams of a rows view; returns the offsets of their next events, null for none.';

@@ -7,7 +7,8 @@
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
-  v_seconds bigint
+  v_seconds bigint,
+  v_ahead boolean
 )
 returns bigint[]
 language plpgsql
@@ -31,10 +32,13 @@ declare
   _dispatcher_away boolean;
   _delivered bigint[];
 begin
-  if coalesce(v_limit, 0) <= 0 or v_seconds not between 1 and 3600 then
+  if coalesce(v_limit, 0) <= 0 or v_seconds not between 1 and 3600 or v_ahead is null then
     perform event_store_private.refuse_request(
-      format('v_limit %s, v_lock_s %s', coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null')),
-      'v_limit must be at least 1, v_lock_s from 1 to 3600; null means the view''s lock_timeout_s.'
+      format(
+        'v_limit %s, v_lock_s %s, v_ahead %s',
+        coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null'), coalesce(v_ahead::text, 'null')
+      ),
+      'v_limit must be at least 1; v_lock_s from 1 to 3600, or null for the view''s lock_timeout_s; v_ahead true or false.'
     );
   end if;
   _view := event_store_private.own_view(v_view, 'rows');
@@ -51,18 +55,18 @@ begin
   if _dispatcher_away then
     perform event_store.dispatch_events(v_view);
   end if;
-  _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds);
+  _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds, v_ahead);
   if _sequences and coalesce(cardinality(_delivered), 0) < v_limit then
     perform event_store_private.bound_idle_transaction();
     perform event_store.sequence_events();
     if event_store.dispatch_events(v_view) > 0 then
       _delivered := _delivered
-        || event_store_private.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds);
+        || event_store_private.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds, v_ahead);
     end if;
   end if;
   return _delivered;
 end
 $$;
 
-comment on function event_store_private.lease_streams(text, int, bigint) is
+comment on function event_store_private.lease_streams(text, int, bigint, boolean) is
 'Leases free streams of a rows view; returns the offsets of their next events, null for none. MR005, MR010, MR012.';

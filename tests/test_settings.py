@@ -1,0 +1,76 @@
+"""Settings of a deployment: each wrong value is told in a sentence, by the setting's name, and no secret is quoted."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from millrace.assets.declarations import declared
+from millrace.resources.alerts.receiver import alert_settings
+from millrace.resources.errors import MillraceError
+from millrace.resources.settings import Settings
+
+Use = Callable[[Settings], object]
+NUMBERS = ("many", "0", "-1", "1.5", "1e3x", "")
+SECONDS = ("soon", "0", "-1", "inf", "nan")
+WHSEC = "whsec_" + "A" * 32
+
+
+def alerts(settings: Settings) -> object:
+    """Return where alerts go; of a UI's address that is none they tell, and have no links."""
+    found = alert_settings(settings)
+    assert found is not None
+    if found.warnings:
+        raise MillraceError(found.warnings[0])
+    return found
+
+
+# what is a text for itself says what is wrong with it where it is used first
+WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
+    "home": (("~nobody-of-this-name/x", "~nobody-else-of-this-name"), None),
+    "dsn": (("nonsense", "postgresql://u:hunter2 secret@[/x"), lambda settings: psycopg.connect(settings.dsn or "")),
+    "declarations": (
+        ("no such package", "..", "1/2"),
+        lambda settings: declared(settings.declared_package, ["commands"]),
+    ),
+    "log_partitions": ((*NUMBERS, "1025"), None),
+    "port": ((*NUMBERS, "65536"), None),
+    "postgres_port": ((*NUMBERS, "65536"), None),
+    "metrics_port": (("many", "-1", "1.5", "65536"), None),
+    "ui_hosts": (("https://proxy.example.com", "a/b"), None),
+    "ui_token": (("hunter2", "hunter2hunter2h"), None),
+    "push_allow": (("10.0.0.0/99", "http://host", "host:80"), None),
+    "push_proxy": (("hunter2", "https://u:hunter2@proxy:1"), alerts),
+    "alert_url": (("hunter2", "ftp://u:hunter2@host/"), alerts),
+    "alert_secret": (("hunter2", "whsec_hunter2"), alerts),
+    "alert_format": (("Slack!", "json"), alerts),
+    "ui_url": (("nowhere", "ftp://host"), alerts),
+    "fill_connections": (NUMBERS, None),
+    "staging_connections": (NUMBERS, None),
+    "live_readers": (NUMBERS, None),
+    "spark_cores": (NUMBERS, None),
+    "batch_events": (NUMBERS, None),
+    "round_timeout_s": (SECONDS, None),
+    "build_timeout_s": (SECONDS, None),
+    "archive_dir": (("~nobody-of-this-name/x", "~another-nobody"), None),
+}
+
+
+def test_every_setting_has_wrong_values_here() -> None:
+    assert set(WRONG) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, (values, _) in WRONG.items() for value in values])
+def test_a_wrong_value_is_told_in_a_sentence_without_secrets(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other, usable in {"ALERT_URL": "https://alerts.example.com/x", "ALERT_SECRET": WHSEC}.items():
+        monkeypatch.setenv(f"MILLRACE_{other}", usable)
+    use = WRONG[name][1]
+    monkeypatch.setenv(f"MILLRACE_{name.upper()}", value)
+    with pytest.raises((MillraceError, psycopg.Error)) as refused:
+        (use or str)(Settings())
+    said = str(refused.value)
+    assert name == "dsn" or "hunter2" not in said
+    if use is None:
+        assert said.startswith(f"MILLRACE_{name.upper()} cannot be used: ")
