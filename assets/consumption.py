@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
-import psycopg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
@@ -18,6 +17,7 @@ from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import Progress, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.connecting import connect
 from millrace.resources.consumption.build_errors import build_errors, cause
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
@@ -139,7 +139,7 @@ def _finish_all_the_same(context: dg.AssetExecutionContext, progress: "DrainProg
 
 def _waiting(dsn: str, model: ReadModel) -> list[int]:
     """Return the log partitions with events for a model: all, where no drain has made this version of it yet."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         built = current_version(connection, model)
         if built is None:
             return [*range(Settings().log_partitions)]
@@ -196,7 +196,7 @@ class DrainProgress(Progress[DrainReport]):
 
     def begin(self) -> None:
         """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with connect(self._dsn) as connection:
             self._show_partitions(EventStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
@@ -223,7 +223,7 @@ class DrainProgress(Progress[DrainReport]):
 
     def behind(self) -> list[int]:
         """Return the log partitions that made no progress and have events that the view wants."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with connect(self._dsn) as connection:
             lags = EventStore(connection).view_lag(self._view)
         moved = self._sofar.moved
         return [lag.partition for lag in lags if lag.lag_seconds is not None and lag.partition not in moved]
@@ -234,7 +234,7 @@ class DrainProgress(Progress[DrainReport]):
             self.show(self._sofar)
 
     def _record(self, sofar: DrainReport) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
+        with connect(self._dsn) as connection:
             store = EventStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)

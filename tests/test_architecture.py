@@ -29,6 +29,7 @@ LAYERS = (
     ("resources.event_store",),
     (
         "resources.event_log_source",
+        "resources.connecting",
         "resources.errors",
         "resources.signing",
         "resources.settings",
@@ -246,6 +247,18 @@ def test_of_resources_two_modules_know_dagster() -> None:
         if module.partition(".")[0].startswith("dagster")
     }
     assert knowing == DAGSTER
+
+
+def test_connections_are_opened_in_one_place_so_that_each_notices_a_peer_that_is_gone() -> None:
+    # a source for Spark that stands alone, a server of our own on this machine, what tests open
+    others = {"resources.event_log_source.log", "resources.postgres.embedded", "testing", "testing_servers"}
+    opening = {
+        name
+        for name, tree in product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"psycopg.connect", "psycopg.Connection.connect"}
+    }
+    assert {name for name in opening if not within(name, ["examples"])} == others
 
 
 def test_no_module_imports_what_is_private_to_another_package() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import psycopg
 import typer
 
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
@@ -28,5 +28,5 @@ def chosen_dsn(dsn: str | None) -> str:
 @contextmanager
 def chosen_store(dsn: str | None) -> Iterator[EventStore]:
     """Connect to that store for a command; each call is a transaction of its own."""
-    with psycopg.connect(chosen_dsn(dsn), autocommit=True) as connection:
+    with connect(chosen_dsn(dsn)) as connection:
         yield EventStore(connection)

@@ -41,6 +41,7 @@ from millrace.assets.declarations import Fault, fault_in, load_part
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
 from millrace.platform_defs.web import gated
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -143,7 +144,7 @@ def _code_socket(settings: Settings) -> Path:
 def _schema_for_dagster(dsn: str) -> str:
     """Give Dagster a schema of its own in the user's database."""
     try:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with connect(dsn) as connection:
             # where an operator made it, nobody needs the right to make schemas
             if connection.execute("select from pg_namespace where nspname = 'dagster'").fetchone() is None:
                 connection.execute("create schema if not exists dagster")

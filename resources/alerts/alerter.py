@@ -24,6 +24,7 @@ from millrace.resources.alerts.messages import message_of
 from millrace.resources.alerts.receiver import AlertReceiver, AlertSettings
 from millrace.resources.alerts.standing import SOURCE, Keys, found_in_store
 from millrace.resources.alerts.store import AlertStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
 from millrace.resources.showing import masked
 
@@ -35,8 +36,7 @@ HOLD_S = 120
 # a try takes 10 s, and looking up a name may take some more
 LEASE_S = 120
 LONGEST_PAUSE_S = 60.0
-CONNECT_S = 5
-PEER_LOST_MS = 10_000
+ANSWER_S = 15.0
 # so many messages are sent between two looks
 MOST_AT_ONCE = 20
 ALERTER = "alerter"
@@ -192,11 +192,10 @@ def run_alerter(
 
 def connected(dsn: str) -> psycopg.Connection:
     """Connect for calls that wait for nobody for long."""
-    connection = psycopg.connect(
+    connection = connect(
         dsn,
-        autocommit=True,
-        connect_timeout=CONNECT_S,
-        tcp_user_timeout=PEER_LOST_MS,
+        # beyond what the server itself allows a statement
+        answer_s=ANSWER_S,
         application_name="millrace alerts",
     )
     connection.execute("set statement_timeout = '10s'")

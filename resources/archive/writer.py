@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import psycopg
-
 from millrace.resources.archive.files import is_temporary, path_of, range_fields, range_of, read_range, write_file
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.connecting import connect, lasting
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 
@@ -78,7 +77,7 @@ def archive_partition(
     from adbc_driver_postgresql import dbapi
 
     began = time.monotonic()
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         events, store = EventStore(connection), ArchiveStore(connection)
         events.sequence_events()
         before = archived(connection, partition)
@@ -90,7 +89,7 @@ def archive_partition(
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
-            with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+            with dbapi.connect(lasting(dsn)) as reader, reader.cursor() as cursor:
                 fields = range_fields(cursor, wanted)
                 file = write_file(
                     root,

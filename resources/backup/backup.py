@@ -42,6 +42,7 @@ from millrace.resources.backup.manifest import (
     write_manifest,
 )
 from millrace.resources.backup.state_tables import write_state
+from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
@@ -88,7 +89,7 @@ def backup(
         except NoBackup:
             before = None
             _require_empty(folder)
-        with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
+        with dbapi.connect(lasting(dsn)) as connection, connection.cursor() as cursor:
             _begin(cursor)
             with _producers_held(dsn):
                 cursor.execute(
@@ -139,7 +140,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
 
     Otherwise a producer could get an answer in the cut whose events are not in the log of the cut.
     """
-    with psycopg.connect(dsn) as holder, psycopg.connect(dsn, autocommit=True) as sequencer:
+    with connect(dsn, autocommit=False) as holder, connect(dsn) as sequencer:
         EventStore(sequencer).sequence_events()
         deadline = time.monotonic() + PATIENCE_S
         while not _hold_producers(holder, sequencer):

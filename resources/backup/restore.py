@@ -26,6 +26,7 @@ from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store.migrations import migrate
@@ -77,7 +78,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
     checked = time.monotonic()
     _require_known(manifest)
     migrate(dsn, log_partitions=len(manifest.partitions))
-    with psycopg.connect(dsn) as connection:
+    with connect(dsn, autocommit=False) as connection:
         store = BackupStore(connection)
         store.begin_restore()
         for table in manifest.tables:

@@ -34,6 +34,7 @@ from millrace.resources.capture.source.slot import (
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
@@ -129,7 +130,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         Unreachable: The source does not answer, or nobody said where it is.
         SourceRefuses: The source does not let our role look.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = (
@@ -211,7 +212,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         SourceRefuses: The source does not let our role look.
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)

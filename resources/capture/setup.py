@@ -37,6 +37,7 @@ from millrace.resources.capture.source.publication import (
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.timelines import Timelines, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
@@ -302,7 +303,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
 
 @contextmanager
 def _both(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, CaptureStore]]:
-    with connect_source(capture.source()) as source, psycopg.connect(dsn, autocommit=True) as connection:
+    with connect_source(capture.source()) as source, connect(dsn) as connection:
         yield source, CaptureStore(connection)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 
+from millrace.resources import connecting
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.event_store import EventStore, LeasedEvent, causing
@@ -26,6 +27,8 @@ from millrace.resources.event_store import EventStore, LeasedEvent, causing
 TRIES = 5
 # how long an event waits that could not be handled because the server was away
 PAUSE_S = 1.0
+# how long a statement has to end that was interrupted
+INTERRUPT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,10 @@ DONE = Done()
 class Caller:
     """Calls one subscription's handler; for one thread at a time, but for `interrupt`."""
 
-    def __init__(self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._dsn, self._subscription, self._loop = dsn, subscription, loop
+    def __init__(
+        self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None, leaving: threading.Event
+    ) -> None:
+        self._dsn, self._subscription, self._loop, self._leaving = dsn, subscription, loop, leaving
         self._connection: psycopg.Connection | None = None
         self._future: Future[Any] | None = None
 
@@ -94,7 +99,7 @@ class Caller:
             self._future.cancel()
         if self._connection is not None:
             with suppress(psycopg.Error):
-                self._connection.cancel_safe(timeout=2)
+                self._connection.cancel_safe(timeout=INTERRUPT_S)
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -117,8 +122,8 @@ class Caller:
                     if not held:
                         raise psycopg.Rollback(transaction)
                 return Done(acknowledged=True) if held else Lost()
-            except psycopg.errors.OperationalError as error:
-                if connection.closed:
+            except connecting.PASSING as error:
+                if connection.closed or isinstance(error, connecting.NO_WRITES):
                     # whether it was committed nobody knows: if so, giving it back is refused
                     self.close()
                     return GiveBack(told(error), PAUSE_S)
@@ -129,7 +134,13 @@ class Caller:
     def _opened(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
             # nothing is prepared: behind a connection pool the next session would not know it
-            self._connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+            self._connection = connecting.connect(
+                self._dsn,
+                # who takes longer has been interrupted
+                answer_s=self._subscription.timeout_s + INTERRUPT_S,
+                stop=self._leaving,
+                prepare_threshold=None,
+            )
         return self._connection
 
     def _where(self, error: BaseException) -> str:

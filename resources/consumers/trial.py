@@ -7,8 +7,7 @@ consuming for real (`consumer`).
 import threading
 from dataclasses import replace
 
-import psycopg
-
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
@@ -22,7 +21,7 @@ def consumed(dsn: str, subscription: Subscription) -> tuple[Counters, list[DeadL
     """
     stop, faults = threading.Event(), list[BaseException]()
     consumer = Consumer(dsn, replace(subscription, start="-infinity", max_attempts=1))
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         store = EventStore(connection)
         store.sequence_events()
         consumer.register()

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRows, fill_child
 from millrace.resources.read_models.tables import drop_new_children
@@ -77,11 +78,11 @@ def _fill(
                 rows[partition] = fill_child(connection, model, partition, batch, staged)
 
     with ExitStack() as opened:
-        own = [opened.enter_context(psycopg.connect(dsn, autocommit=True))]
+        own = [opened.enter_context(connect(dsn))]
         # the server may have no more to give
         with suppress(psycopg.OperationalError):
             while len(own) < connections:
-                own.append(opened.enter_context(psycopg.connect(dsn, autocommit=True)))
+                own.append(opened.enter_context(connect(dsn)))
         _side_by_side(own, fill, waiting.clear)
     return {partition: rows[partition] for partition in partitions}
 

@@ -17,6 +17,7 @@ from heapq import merge
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.rows import LogEvent, PlacedEvent
@@ -149,7 +150,7 @@ def follow(
     lost_at: float | None = None
     while not stop.is_set():
         try:
-            with psycopg.connect(dsn, autocommit=True) as connection, Wakeups(dsn, poll_s=PAUSE_S) as positions:
+            with connect(dsn) as connection, Wakeups(dsn, poll_s=PAUSE_S) as positions:
                 if not begun:
                     show(follower.begin(connection, limit))
                     begun = True

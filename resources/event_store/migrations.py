@@ -38,6 +38,7 @@ import psycopg
 from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.settings import PROJECT
 
@@ -148,7 +149,7 @@ def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> Migrati
     replaceable = known_replaceable()
     applied: list[str] = []
     replaced = False
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         found = _found(connection)
         if not found and log_partitions is None:
             raise SchemaMismatch("The database has no event store.", hint="Run: millrace migrate")
@@ -173,7 +174,7 @@ def validate(dsn: str) -> None:
         SchemaMismatch: It is behind, ahead, or has other functions; the hint names the remedy.
     """
     migrations = known_migrations()
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         found = _found(connection)
     _refuse_unreleased(found, migrations)
     _refuse_newer(found, migrations)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
@@ -102,7 +103,7 @@ def import_events(
     _require_start(file, decider, name, rejects)
     with open_event_file(file, format or file_format(file)) as opened:
         _require_columns(file, opened, columns)
-        with _database() as failing, psycopg.connect(dsn, autocommit=True) as connection, Rejects(rejects) as out:
+        with _database() as failing, connect(dsn) as connection, Rejects(rejects) as out:
             failing.append(connection)
             run = _Run(EventStore(connection), decider, name, out, started)
             with closing(_ahead(_batches(opened, Mapping(name, decider, columns), batch_size))) as batches:

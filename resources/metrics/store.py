@@ -19,14 +19,14 @@ from prometheus_client.registry import Collector
 
 from millrace.resources.alerts.store import AlertState, AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.producers import ProducerStore
 from millrace.resources.showing import masked
 
-CONNECT_S = 5
-PEER_LOST_MS = 5000
+ANSWER_S = 5
 # events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server
 COUNTED = 5_000
 
@@ -52,7 +52,7 @@ class StoreMetrics(Collector):
         """Ask the store and return what it says."""
         found: list[Metric] = []
         # where a scrape hangs, the next ones do not wait for it
-        if self._turn.acquire(timeout=CONNECT_S):
+        if self._turn.acquire(timeout=ANSWER_S):
             try:
                 connection = self._connected()
                 # all figures are of one moment
@@ -77,12 +77,10 @@ class StoreMetrics(Collector):
 
     def _connected(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
+            self._connection = connect(
                 self._dsn,
-                autocommit=True,
-                connect_timeout=CONNECT_S,
                 # where nothing comes back at all
-                tcp_user_timeout=PEER_LOST_MS,
+                answer_s=ANSWER_S,
                 application_name="millrace metrics",
             )
             # a scrape that takes longer is of no use to who asked

@@ -20,6 +20,7 @@ import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import (
     MillraceError,
     ProducerFenced,
@@ -127,7 +128,7 @@ class ExactlyOnce:
         """The store's client behind a live connection."""
         with self._connecting:
             if self._store is None or self._store.connection.closed:
-                self._store = ProducerStore(psycopg.connect(self._dsn, autocommit=True))
+                self._store = ProducerStore(connect(self._dsn))
             return self._store
 
     def register(self, producer_id: str, partition: int = 0, *, initial_sequence: int = 0) -> IdempotentProducer:

@@ -295,10 +295,10 @@ class StoredStates:
             self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
     def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
-        import psycopg
+        from millrace.resources.connecting import connect
 
         if self._connection is None:
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
+            self._connection = connect(self._dsn)
         rows: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, streams)
         return rows
 

@@ -31,6 +31,7 @@ from email.utils import parsedate_to_datetime
 
 import psycopg
 
+from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
@@ -94,7 +95,7 @@ def push_events(
         MillraceError: The view has no URL.
         UnknownView: The view is not registered.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         row = next(iter(EventStore(connection).poll_views([view])), None)
         form = PushStore(connection).push_format(view) if row is not None and row.edge_function_url else "json"
     if row is None or not row.edge_function_url:
@@ -228,7 +229,7 @@ class Pusher:
         with self._reading:
             if time.monotonic() >= self._read_again_at:
                 try:
-                    with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    with connect(self._dsn) as connection:
                         self._known = PushStore(connection).push_secrets(self._view)
                 except psycopg.OperationalError as error:
                     raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
@@ -249,7 +250,7 @@ class Pusher:
                 return
             self.gone = True
             try:
-                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                with connect(self._dsn) as connection:
                     EventStore(connection).enable_view(
                         self._view, False, reason=f"Its receiver is gone: {answer.error}"
                     )

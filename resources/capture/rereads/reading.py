@@ -30,6 +30,7 @@ from millrace.resources.capture.source.chunks import Chunk, commit_something, re
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
 
 # Between two looks at what another process captures
@@ -119,7 +120,7 @@ def compare(
     found = Comparison(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
-        store = ReadingStore(opened.enter_context(psycopg.connect(dsn, autocommit=True)))
+        store = ReadingStore(opened.enter_context(connect(dsn)))
         capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
         capturing.begin()
         keyed = with_key(source, table)

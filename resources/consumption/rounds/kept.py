@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     import psycopg
 
+
 # a lock that somebody holds for longer is for a run of the view's own to wait for
 LOCK_TIMEOUT = "200ms"
 
@@ -72,6 +73,8 @@ class KeptStates(StoredStates):
     def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
         import psycopg
 
+        from millrace.resources.connecting import connect
+
         kept = _states.get(self._dsn)
         if kept is not None:
             try:
@@ -80,7 +83,7 @@ class KeptStates(StoredStates):
                 raise
             except psycopg.OperationalError:
                 kept.close()
-        kept = _states[self._dsn] = psycopg.connect(self._dsn, autocommit=True)
+        kept = _states[self._dsn] = connect(self._dsn)
         # somebody may have locked the table: the other models do not wait for that
         wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
         return kept.execute(self._query, streams).fetchall()

@@ -1,0 +1,156 @@
+"""Connections to Postgres that notice when nobody answers.
+
+Belongs here: opening them, how long one waits for an answer, which errors pass by themselves. Not here: which server
+it is (`postgres.dsn`), when to connect anew.
+
+The kernel tells of a peer that is gone. It tells nothing of a proxy that went silent, or of a server process that
+stands still: their sockets are in order. So who must go on states how long an answer may take.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+# what a connection string does not state itself: a peer that is gone is noticed within half a minute
+LASTING = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+# how long a call of a service may go without a byte from the server, in seconds
+ANSWER_S = 60.0
+# how long a call may that is known to be long: one statement merges many rows, or decodes much of a log
+LONG_S = 1800.0
+# how long a call may when its service was told to stop
+FAREWELL_S = 2.0
+# how long a server is asked to end what nobody waits for any more
+CANCEL_S = 1.0
+# a server that takes no writes, as while another one takes over; over the same connection it may last
+NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
+# what passes without us: the server is away, or takes no writes
+PASSING = (psycopg.OperationalError, *NO_WRITES)
+
+Result = TypeVar("Result")
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server said nothing for as long as a call may take; the connection is closed."""
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection whose calls end where no answer comes.
+
+    Attributes:
+        answer_s: How long the server may say nothing to a call, in seconds.
+        stop: Leaves a call `FAREWELL_S` once it is set.
+    """
+
+    answer_s: float = math.inf
+    stop: threading.Event | None = None
+
+    def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
+        """Wait for the server as psycopg does, but not for longer than it may take.
+
+        Raises:
+            NoAnswer: It says nothing.
+        """
+        return super().wait(self._within(gen), interval, timeout)
+
+    def _within(self, gen: PQGen[Result]) -> Generator[Any, Any, Result]:
+        until, farewell = time.monotonic() + self.answer_s, math.inf
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                now = time.monotonic()
+                if ready:
+                    until = now + self.answer_s
+                elif self.stop is not None and self.stop.is_set():
+                    farewell = min(farewell, now + FAREWELL_S)
+                if not ready and now >= min(until, farewell):
+                    self._give_up()
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def _give_up(self) -> None:
+        # a server that only is slow would go on, and wait for its locks, beside the next try
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=CANCEL_S)
+        self.close()
+        raise NoAnswer("the server does not answer: the connection was closed")
+
+
+def lasting(dsn: str) -> str:
+    """Return a connection string that states how a peer that is gone is noticed; what it states itself stays.
+
+    Raises:
+        psycopg.ProgrammingError: It is unreadable.
+    """
+    stated = conninfo_to_dict(dsn)
+    ours: dict[str, Any] = {
+        name: value
+        for name, value in LASTING.items()
+        if name not in stated and not (name == "connect_timeout" and "PGCONNECT_TIMEOUT" in os.environ)
+    }
+    return make_conninfo(dsn, **ours)
+
+
+def connect(
+    dsn: str,
+    *,
+    answer_s: float = math.inf,
+    stop: threading.Event | None = None,
+    autocommit: bool = True,
+    prepare_threshold: int | None = 5,
+    cursor_factory: type[psycopg.Cursor[TupleRow]] | None = None,
+    **parameters: str,
+) -> Connection:
+    """Open a connection, in autocommit mode by default.
+
+    Args:
+        dsn: The server.
+        answer_s: How long it may say nothing to a call, in seconds; by default a peer that lives is waited for.
+        stop: Leaves a call `FAREWELL_S` once it is set.
+        autocommit: As psycopg has it, and so the next two.
+        prepare_threshold: After how many calls a statement is prepared; None for never.
+        cursor_factory: The class of cursors.
+        parameters: Parameters of the connection, which count more than those of the connection string.
+
+    Raises:
+        psycopg.OperationalError: The server does not answer.
+        psycopg.ProgrammingError: The connection string is unreadable.
+    """
+    connection = Connection.connect(
+        make_conninfo(lasting(dsn), **parameters),
+        autocommit=autocommit,
+        prepare_threshold=prepare_threshold,
+        cursor_factory=cursor_factory,
+    )
+    connection.answer_s, connection.stop = answer_s, stop
+    return connection
+
+
+@contextmanager
+def unhurried(connection: psycopg.Connection) -> Iterator[None]:
+    """Let calls that are known to be long take `LONG_S`, where the connection has a limit at all."""
+    if not isinstance(connection, Connection):
+        yield
+        return
+    usual, connection.answer_s = connection.answer_s, max(connection.answer_s, LONG_S)
+    try:
+        yield
+    finally:
+        connection.answer_s = usual
