@@ -36,6 +36,8 @@ LONG_S = 1800.0
 FAREWELL_S = 2.0
 # how long a server is asked to end what nobody waits for any more
 CANCEL_S = 1.0
+# how long it has to say what it works on
+ASK_S = 5.0
 # a server that takes no writes, as while another one takes over; over the same connection it may last
 NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
 # what passes without us: the server is away, or takes no writes
@@ -52,11 +54,15 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose calls end where no answer comes.
 
     Attributes:
+        dsn: What it was opened with.
         answer_s: How long the server may say nothing to a call, in seconds.
+        long_s: How long it may where it says over another connection that it still works on the call.
         stop: Leaves a call `FAREWELL_S` once it is set.
     """
 
+    dsn: str = ""
     answer_s: float = math.inf
+    long_s: float = 0.0
     stop: threading.Event | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
@@ -68,22 +74,39 @@ class Connection(psycopg.Connection[TupleRow]):
         return super().wait(self._within(gen), interval, timeout)
 
     def _within(self, gen: PQGen[Result]) -> Generator[Any, Any, Result]:
-        until, farewell = time.monotonic() + self.answer_s, math.inf
+        said_at, farewell = time.monotonic(), math.inf
+        until = said_at + self.answer_s
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 now = time.monotonic()
                 if ready:
-                    until = now + self.answer_s
+                    said_at, until = now, now + self.answer_s
                 elif self.stop is not None and self.stop.is_set():
                     farewell = min(farewell, now + FAREWELL_S)
                 if not ready and now >= min(until, farewell):
-                    self._give_up()
+                    if now >= min(said_at + self.long_s, farewell) or not self._works():
+                        self._give_up()
+                    until = time.monotonic() + self.answer_s
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value
             return result
+
+    def _works(self) -> bool:
+        """Ask over another connection whether the server still works on the call of this one, not on reaching us."""
+        try:
+            with connect(self.dsn, answer_s=ASK_S) as other:
+                # behind a pooler, whose processes have other numbers, nobody can say
+                found = other.execute(
+                    "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity"
+                    " where pid = %s",
+                    (self.info.backend_pid,),
+                ).fetchone()
+        except psycopg.Error:
+            return False
+        return found is None or bool(found[0])
 
     def _give_up(self) -> None:
         # a server that only is slow would go on, and wait for its locks, beside the next try
@@ -112,6 +135,7 @@ def connect(
     dsn: str,
     *,
     answer_s: float = math.inf,
+    long_s: float = 0.0,
     stop: threading.Event | None = None,
     autocommit: bool = True,
     prepare_threshold: int | None = 5,
@@ -123,6 +147,7 @@ def connect(
     Args:
         dsn: The server.
         answer_s: How long it may say nothing to a call, in seconds; by default a peer that lives is waited for.
+        long_s: How long it may where it says over another connection that it still works on the call.
         stop: Leaves a call `FAREWELL_S` once it is set.
         autocommit: As psycopg has it, and so the next two.
         prepare_threshold: After how many calls a statement is prepared; None for never.
@@ -133,24 +158,25 @@ def connect(
         psycopg.OperationalError: The server does not answer.
         psycopg.ProgrammingError: The connection string is unreadable.
     """
+    dsn = make_conninfo(dsn, **parameters)
     connection = Connection.connect(
-        make_conninfo(lasting(dsn), **parameters),
+        lasting(dsn),
         autocommit=autocommit,
         prepare_threshold=prepare_threshold,
         cursor_factory=cursor_factory,
     )
-    connection.answer_s, connection.stop = answer_s, stop
+    connection.dsn, connection.answer_s, connection.long_s, connection.stop = dsn, answer_s, long_s, stop
     return connection
 
 
 @contextmanager
 def unhurried(connection: psycopg.Connection) -> Iterator[None]:
-    """Let calls that are known to be long take `LONG_S`, where the connection has a limit at all."""
+    """Let calls that are known to be long take up to `LONG_S`, while the server says that it works on them."""
     if not isinstance(connection, Connection):
         yield
         return
-    usual, connection.answer_s = connection.answer_s, max(connection.answer_s, LONG_S)
+    connection.long_s = LONG_S
     try:
         yield
     finally:
-        connection.answer_s = usual
+        connection.long_s = 0.0

@@ -20,15 +20,18 @@ from millrace.resources.metrics.store import StoreMetrics
 from millrace.resources.sequencer import run_sequencer
 from tests.consumers.test_consume import handled_by
 from tests.support.building.relay import Relay
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.following import arrived
 from tests.support.factories import append, register_orders, start, value
 from tests.support.patience import patience, wait_until
-from tests.support.views.consuming import consuming, wait_waking
+from tests.support.views.consuming import consuming, owed, wait_waking
 
 __all__ = ["captured", "new_source"]
 
 Run = Callable[[str, threading.Event], object]
-SEQUENCED = "select count(*) from event_store.event_log"
+UNSEQUENCED = (
+    'select count(*) from event_store.events where "offset" not in (select "offset" from event_store.event_log)'
+)
 
 
 def through(dsn: str) -> tuple[Relay, str]:
@@ -67,9 +70,9 @@ SERVICES: dict[str, Run] = {
 def moved(store: EventStore, service: str) -> bool:
     """Return whether a service has done with all events."""
     if service == "sequence":
-        return value(store.connection, SEQUENCED) == value(store.connection, "select count(*) from event_store.events")
+        return bool(value(store.connection, UNSEQUENCED) == 0)
     store.sequence_events()
-    return store.is_registered("v") and sum(each.lag for each in store.view_lag("v")) == 0
+    return store.is_registered("v") and owed(store, "v") == 0
 
 
 @pytest.fixture
@@ -169,7 +172,7 @@ def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
     try:
         for key in (8, 9):
             captured.source.run(f"insert into items values ({key}, 'a')")
-            wait_until(lambda key=key: did(captured)[-1:] == [("inserted", str(key))], "it is an event")
+            arrived(captured, f"[{key}]")
             relay.hush()
     finally:
         stop.set()
@@ -204,6 +207,15 @@ def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
         wait_until(lambda: words.wait(0.01) or words.listening, "it listens again")
         before = len(extended)
         wait_until(lambda: len(extended) > before, "leases are extended")
+
+
+def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[Relay, str]) -> None:
+    relay, dsn = relayed
+    with connecting.connect(dsn, answer_s=0.2) as connection, connecting.unhurried(connection):
+        assert connection.execute("select 1 from pg_sleep(1)").fetchone() == (1,)
+        relay.hush()
+        with pytest.raises(connecting.NoAnswer):
+            connection.execute("select 1 from pg_sleep(1)")
 
 
 def test_what_a_connection_string_states_counts_more_than_what_makes_connections_last() -> None:

@@ -36,7 +36,7 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
         stop=_long_enough,
         reraise=True,
     )
-    return patiently(connecting.connect, dsn, answer_s=connecting.LONG_S)
+    return patiently(connecting.connect, dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
 
 
 def end_interrupted(connection: psycopg.Connection) -> None:
