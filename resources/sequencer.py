@@ -16,7 +16,7 @@ from contextlib import suppress
 import psycopg
 from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
 
-from millrace.resources.connecting import connect
+from millrace.resources import connecting
 from millrace.resources.errors import UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
@@ -51,10 +51,10 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
     """Sequence and dispatch until `stop` is set; wake who waits for positions. While no event is new it sleeps.
 
     An append ends its sleep. Where no word of it can come, it looks every `pause_s` seconds. The loop outlasts restarts
-    of the server.
+    of the server, a server that says nothing, and one that takes no writes for a while.
     """
     patiently = Retrying(
-        retry=retry_if_exception_type(psycopg.OperationalError),
+        retry=retry_if_exception_type(connecting.PASSING),
         wait=wait_exponential(multiplier=0.2, max=5),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),
@@ -65,7 +65,10 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
 
 
 def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
-    with connect(dsn) as connection, Wakeups(dsn, APPENDED, poll_s=pause_s) as appends:
+    with (
+        connecting.connect(dsn, answer_s=connecting.ANSWER_S, stop=stop) as connection,
+        Wakeups(dsn, APPENDED, poll_s=pause_s) as appends,
+    ):
         rounds = _Rounds(connection)
         pause = SHORTEST_PAUSE_S
         while not stop.is_set():

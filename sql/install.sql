@@ -335,7 +335,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '29f16074304a8e4c4bda224613b6276b24ab3eee3be3cb153e8cf5ddebefb1c0'),
+  (0, '77a71efe6ac57aa7b2ed445a21c31cf87837da924ef2e137bc948f8095bde537'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

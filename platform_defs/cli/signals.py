@@ -13,10 +13,15 @@ from types import FrameType
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set; their former handlers are back in the end."""
+    """Give an event that Ctrl-C and SIGTERM set; a second one ends the process at once.
+
+    Their former handlers are back in the end.
+    """
     stop = threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
         # another thread sets it: the main one may hold the event's lock at this very moment
         threading.Thread(target=stop.set).start()
 

@@ -36,8 +36,7 @@ HOLD_S = 120
 # a try takes 10 s, and looking up a name may take some more
 LEASE_S = 120
 LONGEST_PAUSE_S = 60.0
-CONNECT_S = 5
-PEER_LOST_MS = 10_000
+ANSWER_S = 15.0
 # so many messages are sent between two looks
 MOST_AT_ONCE = 20
 ALERTER = "alerter"
@@ -195,8 +194,8 @@ def connected(dsn: str) -> psycopg.Connection:
     """Connect for calls that wait for nobody for long."""
     connection = connect(
         dsn,
-        connect_timeout=CONNECT_S,
-        tcp_user_timeout=PEER_LOST_MS,
+        # beyond what the server itself allows a statement
+        answer_s=ANSWER_S,
         application_name="millrace alerts",
     )
     connection.execute("set statement_timeout = '10s'")

@@ -25,7 +25,7 @@ from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, 
 from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, most_tasks
 from millrace.resources.event_store import EventStore
@@ -221,7 +221,7 @@ def history_frame(
         frames.append(archive_rows(spark, tasks, wanted))
     if not frames or any(first < last for first, last in tails.values()):
         options = {
-            "dsn": dsn,
+            "dsn": lasting(dsn),
             "columns": json.dumps(list(columns)),
             "extract": json.dumps({name: list(path) for name, path in (extract or {}).items()}),
             "startingOffsets": json.dumps({str(partition): first for partition, (first, _) in tails.items()}),

@@ -24,7 +24,7 @@ from millrace.resources.archive.files import is_temporary, path_of, range_fields
 from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import NO_TIME_LIMITS, ArchiveStore
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import connect, lasting
 from millrace.resources.event_log_source import LogRange, in_utf8
 from millrace.resources.event_store import EventStore
 
@@ -89,7 +89,7 @@ def archive_partition(
         sweep(root, before, keep_replaced_s)
         written = 0
         for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
-            with dbapi.connect(in_utf8(dsn)) as reader, reader.cursor() as cursor:
+            with dbapi.connect(in_utf8(lasting(dsn))) as reader, reader.cursor() as cursor:
                 cursor.execute(NO_TIME_LIMITS)
                 fields = range_fields(cursor, wanted)
                 file = write_file(

@@ -42,7 +42,7 @@ from millrace.resources.backup.manifest import (
     write_manifest,
 )
 from millrace.resources.backup.state_tables import write_state
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_store import EventStore
@@ -90,7 +90,7 @@ def backup(
         except NoBackup:
             before = None
             _require_empty(folder)
-        with dbapi.connect(in_utf8(dsn)) as connection, connection.cursor() as cursor:
+        with dbapi.connect(in_utf8(lasting(dsn))) as connection, connection.cursor() as cursor:
             cursor.execute(NO_TIME_LIMITS)
             cursor.fetchall()
             connection.commit()

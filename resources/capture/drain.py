@@ -27,8 +27,7 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
-import psycopg
-
+from millrace.resources import connecting
 from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.arriving import Arriving
@@ -42,7 +41,6 @@ from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.connecting import connect
 from millrace.resources.errors import ChangesDiffer
 
 LEASE_S = 30
@@ -112,6 +110,7 @@ class CaptureDrain:
         capture: What is captured.
         owner: Who holds the lease, such as a run's id.
         lease_s: How long the lease lasts without a sign of life, in seconds.
+        stop: Leaves calls that no answer comes to once it is set.
 
     Raises:
         CaptureInUse: Another process captures it.
@@ -120,17 +119,26 @@ class CaptureDrain:
         SessionsShared: The store is reached through a pooler in transaction mode.
     """
 
-    def __init__(self, dsn: str, capture: Capture, owner: str, *, lease_s: int = LEASE_S) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        capture: Capture,
+        owner: str,
+        *,
+        lease_s: int = LEASE_S,
+        stop: threading.Event | None = None,
+    ) -> None:
         self.capture = capture
         self.report = CaptureReport()
         self._dsn = dsn
         self._owner = owner
         self._lease_s = lease_s
+        self._leave = stop
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
-            self._source = opening.enter_context(connect_source(self.capture.source()))
+            self._source = opening.enter_context(connect_source(self.capture.source(), self._leave))
             self._control = opening.enter_context(self._connect())
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
@@ -160,7 +168,7 @@ class CaptureDrain:
 
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:
-        with connect(self._dsn) as connection:
+        with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leave) as connection:
             require_own_session(connection, self._dsn)
             connection.execute("select set_config('application_name', %s, false)", (name,))
             connection.execute("set default_transaction_isolation = 'read committed'")
@@ -176,7 +184,10 @@ class CaptureDrain:
 
     def _release(self) -> None:
         # over a connection of its own: one that was interrupted in a statement gives nothing back
-        with suppress(psycopg.OperationalError), connect(self._dsn) as connection:
+        with (
+            suppress(*connecting.PASSING),
+            connecting.connect(self._dsn, answer_s=connecting.FAREWELL_S) as connection,
+        ):
             CaptureStore(connection).release_capture(self.capture.name, self._ready.lease_token)
 
     def drain(

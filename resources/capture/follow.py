@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import astuple
 from uuid import uuid4
 
-import psycopg
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, wait_exponential
 
+from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
@@ -25,7 +25,7 @@ ROUND_S = 600.0
 # How often to say what was captured, while something is
 TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
-PASSING = (psycopg.OperationalError, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed)
+PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed)
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def _drain(
         telling.step(sofar)
         on_step(sofar)
 
-    with CaptureDrain(dsn, capture, owner, lease_s=lease_s) as capturing:
+    with CaptureDrain(dsn, capture, owner, lease_s=lease_s, stop=stop) as capturing:
         for table, why in capturing.stopped.items():
             logger.warning("%s: table %s is stopped, the others are captured: %s", capture.name, table, why)
         try:

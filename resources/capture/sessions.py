@@ -6,7 +6,7 @@ Belongs here: telling a pooler that gives each transaction any session. Not here
 
 import psycopg
 
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import ANSWER_S, connect
 from millrace.resources.errors import MillraceError
 
 # A pool hands out the session that was used last, or the next one in turn; others may take it in between.
@@ -29,7 +29,7 @@ def require_own_session(connection: psycopg.Connection, dsn: str) -> None:
     if _process(connection) == connection.info.backend_pid:
         return
     # no statement is prepared: a pooler may lose that, too
-    with connect(dsn, prepare_threshold=None) as other:
+    with connect(dsn, answer_s=ANSWER_S, prepare_threshold=None) as other:
         met = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
     if len(met) > 1 or any(own == others for own, others in met):
         raise SessionsShared(

@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import psycopg
-
+from millrace.resources.connecting import PASSING
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
 from millrace.resources.consumers.handling import Done, Failed, GiveBack, Lost, Outcome
@@ -65,7 +64,7 @@ class Answerer:
                 if time.monotonic() >= watch_at:
                     self._watch()
                     watch_at = time.monotonic() + tick
-            except psycopg.OperationalError as error:
+            except PASSING as error:
                 if not finished and not self._finished.is_set():
                     raise
                 self.unanswered += len(self._deliveries.taken())

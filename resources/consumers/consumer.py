@@ -9,6 +9,7 @@ whose handler still runs although its lock is somebody else's: its next event is
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
-import psycopg
-
-from millrace.resources.connecting import connect
+from millrace.resources import connecting
 from millrace.resources.consumers.answering import Answerer
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
@@ -40,8 +39,10 @@ GROWTH = 2
 LONGEST_PAUSE_S = 0.5
 # while a sequencer is at work, and its words come; an event whose retry is due comes later by as much
 LONGEST_ATTENDED_S = 5.0
-# how long a consumer that ends waits for a server that is away, to give its last answers
-FAREWELL_S = 10.0
+# for how long since the request to end a consumer sends its last answers again to a server that is away
+FAREWELL_S = 5.0
+# how long a statement of a handler may then take in which the server says nothing
+STATEMENT_S = 3.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60.0
 # how often a thread that waits for the end looks whether it came another way
@@ -66,7 +67,7 @@ def consume(
     """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
 
     When `stop` is set, handlers that run are waited for and answered, and what they did not begin is given back. The
-    loop outlasts restarts of the server.
+    loop outlasts restarts of the server, a server that says nothing, and one that takes no writes for a while.
 
     Args:
         dsn: The event store.
@@ -154,12 +155,15 @@ class Consumer:
         if words is not None:
             words.call(self._hear)
         self._draining = False
+        self._over_at = math.inf
+        # leaves handlers' statements that no answer comes to
+        self._leaving = threading.Event()
         self._fault: BaseException | None = None
 
     def register(self) -> None:
         """Register the view with the settings that the subscription declares, or say why they do not count."""
         declared = self.subscription
-        with connect(self._dsn) as connection:
+        with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S) as connection:
             store = EventStore(connection)
             view = store.register_view(
                 declared.view,
@@ -209,7 +213,7 @@ class Consumer:
             threading.Thread(target=self._hang_up, args=(stop,), daemon=True).start()
             try:
                 self._lease_until(stop)
-            except psycopg.OperationalError:
+            except connecting.PASSING:
                 if not stop.is_set() and self._fault is None:
                     raise
             finally:
@@ -318,7 +322,7 @@ class Consumer:
             self._deliveries.answer(held, GiveBack("The handler of an earlier delivery still runs.", ELSEWHERE_S))
 
     def _begin_worker(self) -> None:
-        caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None)
+        caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None, self._leaving)
         name = f"{self.subscription.view} handler {len(self._workers) + 1}"
         thread = threading.Thread(target=self._work, args=(caller,), name=name, daemon=True)
         self._workers[thread] = caller
@@ -365,7 +369,10 @@ class Consumer:
     def _hang_up(self, stop: threading.Event) -> None:
         while not stop.wait(LOOK_EVERY_S) and self._fault is None and not self._draining:
             pass
+        self._over_at = time.monotonic()
         self._line.give_up()
+        time.sleep(STATEMENT_S)
+        self._leaving.set()
 
     def _drain(self, answering: threading.Thread) -> None:
         """Give back what no handler has begun, wait for those that run, and give the last answers."""
@@ -385,8 +392,9 @@ class Consumer:
             if self._fault is not None and time.monotonic() - began > PATIENCE_S:
                 break
             time.sleep(0.005)
-        self._answers.give_up(FAREWELL_S)
         self._answerer.finish()
+        answering.join(max(min(self._over_at, began) + FAREWELL_S - time.monotonic(), STATEMENT_S))
+        self._answers.give_up()
         answering.join()
 
     def _has_hung(self, thread: threading.Thread) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from millrace.resources.connecting import connect
+from millrace.resources import connecting
 from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.errors import NotInFlight
@@ -29,6 +29,8 @@ from millrace.resources.user_code import finished
 TRIES = 5
 # how long an event waits that could not be handled because the server was away, or another transaction was first
 PAUSE_S = 1.0
+# how long a statement has to end that was interrupted
+INTERRUPT_S = 2.0
 # how often an error may be wrapped in another one; a cause may be its own
 MOST_WRAPPED = 10
 
@@ -67,8 +69,10 @@ DONE = Done()
 class Caller:
     """Calls one subscription's handler; for one thread at a time, but for `interrupt`."""
 
-    def __init__(self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._dsn, self._subscription, self._loop = dsn, subscription, loop
+    def __init__(
+        self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None, leaving: threading.Event
+    ) -> None:
+        self._dsn, self._subscription, self._loop, self._leaving = dsn, subscription, loop, leaving
         self._connection: psycopg.Connection | None = None
         self._future: Future[Any] | None = None
 
@@ -83,11 +87,11 @@ class Caller:
         """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
         view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
         try:
-            with connect(self._dsn) as connection:
+            with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leaving) as connection:
                 EventStore(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
         except NotInFlight:
             return Lost()
-        except psycopg.OperationalError as error:
+        except connecting.PASSING as error:
             return GiveBack(told(error), PAUSE_S)
         return None
 
@@ -119,7 +123,7 @@ class Caller:
             self._future.cancel()
         if self._connection is not None:
             with suppress(psycopg.Error):
-                self._connection.cancel_safe(timeout=2)
+                self._connection.cancel_safe(timeout=INTERRUPT_S)
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -143,7 +147,8 @@ class Caller:
                         raise psycopg.Rollback(transaction)
                 return Done(acknowledged=True) if held else Lost()
             except Exception as error:
-                if isinstance(error, psycopg.OperationalError) and connection.closed:
+                passes = isinstance(error, psycopg.OperationalError) and connection.closed
+                if passes or isinstance(error, connecting.NO_WRITES):
                     # whether it was committed nobody knows: if so, giving it back is refused
                     self.close()
                     return GiveBack(told(error), PAUSE_S)
@@ -154,7 +159,13 @@ class Caller:
     def _opened(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
             # nothing is prepared: behind a connection pool the next session would not know it
-            self._connection = connect(self._dsn, prepare_threshold=None)
+            self._connection = connecting.connect(
+                self._dsn,
+                # who takes longer has been interrupted
+                answer_s=self._subscription.timeout_s + INTERRUPT_S,
+                stop=self._leaving,
+                prepare_threshold=None,
+            )
         return self._connection
 
     def _where(self, error: BaseException) -> str:

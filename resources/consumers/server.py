@@ -5,14 +5,20 @@ Belongs here: waiting for the server. Not here: what is asked of it.
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+)
 
-from millrace.resources.connecting import connect
+from millrace.resources import connecting
 from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.event_store import EventStore
 
@@ -33,30 +39,28 @@ class Line:
         self._connection: psycopg.Connection | None = None
         self._away = False
         self._hung_up = threading.Event()
-        self._until: float | None = None
 
     def __call__(self, call: Callable[[EventStore], Result]) -> Result:
         """Call the store, again and again while it is away.
 
         Raises:
             psycopg.OperationalError: It is away, and nobody wants to wait any longer.
+            psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and nobody wants to wait any longer.
         """
         patiently = Retrying(
-            retry=retry_if_exception_type(psycopg.OperationalError),
+            retry=retry_if_exception_type(connecting.PASSING),
             wait=wait_exponential(multiplier=0.1, max=5),
-            stop=self._is_over,
-            sleep=self._pause,
+            stop=stop_when_event_set(self._hung_up),
+            sleep=sleep_using_event(self._hung_up),
             before_sleep=self._tell,
             reraise=True,
         )
         result: Result = patiently(self._once, call)
         return result
 
-    def give_up(self, after_s: float = 0.0) -> None:
-        """Wait for the server for so many seconds from now, and no longer."""
-        self._until = time.monotonic() + after_s
-        if after_s == 0:
-            self._hung_up.set()
+    def give_up(self) -> None:
+        """Send no call again from now on, and leave one that no answer comes to."""
+        self._hung_up.set()
 
     def close(self) -> None:
         """End the connection; the next call makes another one."""
@@ -67,14 +71,14 @@ class Line:
     def _once(self, call: Callable[[EventStore], Result]) -> Result:
         try:
             if self._connection is None:
-                self._connection = connect(self._dsn)
+                self._connection = connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._hung_up)
                 self._connection.execute("select")
                 if self._away:
                     self._away = False
                     self._counters.reconnected += 1
                     say(logging.INFO, "server is back", view=self._view)
             return call(EventStore(self._connection))
-        except psycopg.OperationalError as error:
+        except connecting.PASSING as error:
             # one of class 40 only means that others were first
             if not (error.sqlstate or "").startswith("40"):
                 self.close()
@@ -85,9 +89,3 @@ class Line:
         if not self._away and self._connection is None:
             say(logging.WARNING, "server is away", view=self._view, error=told(error) if error else "")
         self._away = self._connection is None
-
-    def _pause(self, seconds: float) -> None:
-        self._hung_up.wait(seconds)
-
-    def _is_over(self, _: RetryCallState) -> bool:
-        return self._until is not None and time.monotonic() >= self._until

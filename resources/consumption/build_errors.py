@@ -15,6 +15,7 @@ from enum import Enum
 import psycopg
 
 from millrace.resources.archive.spark_reader import FileUnreadable
+from millrace.resources.connecting import PASSING
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.read_models.stream_histories import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
@@ -89,7 +90,7 @@ def _fault_of_class(raised: type | None) -> Fault:
     if raised is None:  # a class of the user's
         return Fault.EVENTS
     servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
-    if issubclass(raised, (*servers, psycopg.OperationalError)):
+    if issubclass(raised, (*servers, *PASSING)):
         return Fault.SERVER
     # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
     return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
-from millrace.resources.connecting import connect
+from millrace.resources import connecting
 
 RECONNECT_S = 60
 REFUSED_S = 5
@@ -36,7 +36,7 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
         stop=_long_enough,
         reraise=True,
     )
-    return patiently(connect, dsn)
+    return patiently(connecting.connect, dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
 
 
 def end_interrupted(connection: psycopg.Connection) -> None:
@@ -54,7 +54,7 @@ def end_interrupted(connection: psycopg.Connection) -> None:
 def is_shut_out(dsn: str) -> bool:
     """Say whether a server answers, asks for a password, and lets nobody in with that of a connection string."""
     try:
-        connect(dsn, connect_timeout=10).close()
+        connecting.connect(dsn).close()
     except psycopg.OperationalError as error:
         return _refuses(error)
     return False

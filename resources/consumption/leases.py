@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-import psycopg
-
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import PASSING, connect
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore, Lease
 
@@ -47,11 +45,12 @@ class Keeper:
     def _extend_until_done(self) -> None:
         while not self._done.wait(self._lease_s / 3):
             try:
-                with connect(self._dsn) as connection:
+                # a call that hangs is left, so that the next turn comes while the lease lasts
+                with connect(self._dsn, answer_s=self._lease_s / 3, stop=self._done) as connection:
                     self._extend(EventStore(connection))
             except LeaseLost:
                 return
-            except psycopg.OperationalError:
+            except PASSING:
                 continue  # the next turn tries again
 
 

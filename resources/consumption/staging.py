@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory, history_frame
+from millrace.resources.connecting import lasting
 from millrace.resources.consumption.failing_streams import Part, Source, Stream
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_log_source import in_utf8, most_tasks
@@ -87,7 +88,7 @@ def read_events(
     retried = {lock.partition for lock in locked if lock.retries and of != "range"}
     reader = (
         spark.read.format("event_log")
-        .option("dsn", dsn)
+        .option("dsn", lasting(dsn))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps({str(r.partition): r.to_position for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
@@ -200,7 +201,7 @@ def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatc
                 yield _stamp(one, batch, attempt)
 
         schema = _stamp(first.slice(0, 0), batch, attempt).schema
-        with dbapi.connect(in_utf8(dsn)) as connection, connection.cursor() as cursor:
+        with dbapi.connect(in_utf8(lasting(dsn))) as connection, connection.cursor() as cursor:
             reader = pa.RecordBatchReader.from_batches(schema, stamped())
             cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
             connection.commit()

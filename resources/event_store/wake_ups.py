@@ -33,7 +33,10 @@ TRIAL_S = 1.0
 LONGEST_AWAY_S = 30.0
 # a pooler stays one; a server that was too busy for the trial does not
 POOLED_S = 300.0
-CONNECT_S = 5
+# what a listener asks of the server takes no time, in seconds
+ANSWER_S = 5.0
+# how long it believes a connection that no word comes on; a proxy may have gone silent
+BELIEVED_S = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class Wakeups:
         self._poll_s = poll_s
         self._connection: psycopg.Connection | None = None
         self._away_s = poll_s
-        self._try_at = 0.0
+        self._try_at = self._believed_until = 0.0
 
     def __enter__(self) -> "Wakeups":
         """Begin to listen, if words come."""
@@ -112,6 +115,7 @@ class Wakeups:
             return
         if reached:
             self._connection, self.listening, self._away_s = connection, True, self._poll_s
+            self._believe()
         else:
             connection.close()
             self._give_up("no word of another session reaches this one, as behind a pooler")
@@ -125,7 +129,7 @@ class Wakeups:
             self._connection = None
 
     def _connect(self) -> psycopg.Connection:
-        return connect(self._dsn, connect_timeout=CONNECT_S)
+        return connect(self._dsn, answer_s=ANSWER_S)
 
     def _hears(self, connection: psycopg.Connection) -> bool:
         """Return whether a word that another connection sends comes here, while nothing runs on this one."""
@@ -147,11 +151,20 @@ class Wakeups:
     def _words(self) -> Collection[str]:
         assert self._connection is not None
         try:
-            return [word.payload for word in self._connection.notifies(timeout=0)]
+            words = [word.payload for word in self._connection.notifies(timeout=0)]
+            if words:
+                self._believe()
+            elif time.monotonic() >= self._believed_until:
+                self._connection.execute("select")
+                self._believe()
+            return words
         except psycopg.OperationalError as error:
             self.close()
             self._give_up(f"the connection was lost: {error}")
             return ()
+
+    def _believe(self) -> None:
+        self._believed_until = time.monotonic() + BELIEVED_S
 
     def _give_up(self, why: str) -> None:
         self._try_at = time.monotonic() + self._away_s

@@ -26,8 +26,7 @@ from millrace.resources.metrics.families import Samples, counter, gauge, seconds
 from millrace.resources.producers import ProducerStore
 from millrace.resources.showing import masked
 
-CONNECT_S = 5
-PEER_LOST_MS = 5000
+ANSWER_S = 5
 # events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server
 COUNTED = 5_000
 
@@ -53,7 +52,7 @@ class StoreMetrics(Collector):
         """Ask the store and return what it says."""
         found: list[Metric] = []
         # where a scrape hangs, the next ones do not wait for it
-        if self._turn.acquire(timeout=CONNECT_S):
+        if self._turn.acquire(timeout=ANSWER_S):
             try:
                 connection = self._connected()
                 # all figures are of one moment
@@ -80,9 +79,8 @@ class StoreMetrics(Collector):
         if self._connection is None or self._connection.closed:
             self._connection = connect(
                 self._dsn,
-                connect_timeout=CONNECT_S,
                 # where nothing comes back at all
-                tcp_user_timeout=PEER_LOST_MS,
+                answer_s=ANSWER_S,
                 application_name="millrace metrics",
             )
             # a scrape that takes longer is of no use to who asked

@@ -22,6 +22,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
+from millrace.resources.connecting import connect
 from millrace.resources.postgres.embedded import LOOPBACK, READER, SUPERUSER, EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 
@@ -42,7 +43,7 @@ def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
 
     All of it is made, or nothing, also where this is killed.
     """
-    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection, _alone(connection):
+    with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, DRAIN, "noreplication")
         connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(OWNERS), sql.Identifier(DRAIN)))
         for name in (database, *MAINTENANCE):
@@ -70,7 +71,7 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
         file: Gets the password, as libpq's password files have it; the one that is there stays.
     """
     password = _known_password(file) or secrets.token_urlsafe(24)
-    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection, _alone(connection):
+    with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, READER, "noreplication")
         reader = sql.Identifier(READER)
         # no password comes into a log of the server
@@ -102,7 +103,7 @@ def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = Fa
         captured: Whether the login may read the changes of its tables.
     """
     postgres.create_database(name)
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as connection, _alone(connection):
+    with connect(postgres.dsn("postgres")) as connection, _alone(connection):
         _make_login(connection, owner_of(name), "replication" if captured else "noreplication")
         connection.execute(
             sql.SQL("alter database {} owner to {}").format(sql.Identifier(name), sql.Identifier(owner_of(name)))
@@ -122,7 +123,7 @@ def too_mighty(dsn: str) -> str | None:
     Raises:
         psycopg.OperationalError: The server does not answer.
     """
-    with psycopg.connect(dsn, autocommit=True) as connection:
+    with connect(dsn) as connection:
         ((user, superuser, owns),) = connection.execute(
             """
             select rolname, rolsuper, coalesce(

@@ -15,11 +15,11 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import PROGRAMS
 from millrace.resources.showing import masked
 
-CONNECT_S = 10
 PROBE_S = 10
 # Where systems describe their terminals. The wheel's psql was built on one that knows fewer of these folders; where it
 # finds no description, it cannot edit a line.
@@ -56,7 +56,7 @@ def psql_command(dsn: str, arguments: Sequence[str] = (), environ: Mapping[str, 
         PsqlMissing: Neither the embedded Postgres nor PATH has a psql that runs.
     """
     try:
-        with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_S) as connection:
+        with connect(dsn) as connection:
             server = connection.info.server_version // 10000
         parts = conninfo_to_dict(dsn)
     except psycopg.OperationalError as error:

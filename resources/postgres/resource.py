@@ -20,9 +20,6 @@ from millrace.resources.postgres.dsn import drain_dsn
 from millrace.resources.settings import Settings
 from millrace.resources.showing import masked
 
-# a server that vanished without a word, in milliseconds
-PEER_LOST_MS = 15_000
-
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):
     """The event store's Postgres: the deployment's own, looked up at each use."""
@@ -53,7 +50,7 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
         """
         dsn = self.current_dsn()
         try:
-            return connect(dsn, connect_timeout=10, tcp_user_timeout=PEER_LOST_MS)
+            return connect(dsn)
         except psycopg.OperationalError as error:
             raise Unreachable(
                 "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."

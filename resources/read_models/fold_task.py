@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from millrace.resources.connecting import connect
 from millrace.resources.read_models.column_types import exact
 from millrace.resources.read_models.fold import READ, Event, Function, State
 from millrace.resources.spark.bounded import NotReturned
@@ -298,6 +297,7 @@ class StoredStates:
             self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
     def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
+        from millrace.resources.connecting import connect
 
         if self._connection is None:
             self._connection = connect(self._dsn)

@@ -18,6 +18,7 @@ from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, rec
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
+from millrace.resources.connecting import unhurried
 from millrace.resources.errors import MillraceError
 
 # How long to wait for a table that a session has for itself alone
@@ -98,7 +99,7 @@ def _read_chunk(
     lock_s: float,
     codec: str | None,
 ) -> Chunk:
-    with source.transaction():
+    with unhurried(source), source.transaction():
         source.execute("set transaction isolation level repeatable read, read only")
         # without an index on its key each chunk sorts the table
         source.execute("set local statement_timeout = 0")

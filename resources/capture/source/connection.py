@@ -4,12 +4,14 @@ Belongs here: settings of the session, looks that need no slot. Not here: slots 
 tables (`tables`).
 """
 
+import threading
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.connecting import connect
 from millrace.resources.errors import Unreachable
 
 # The server writes values as text in the forms that the session asks for.
@@ -31,6 +33,8 @@ _SETTINGS = {
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "10min",
 }
+# beyond what the source itself allows a statement
+ANSWER_S = 75.0
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,16 @@ class SourceIdentity:
     timeline: int
 
 
-def connect_source(dsn: str) -> psycopg.Connection:
+def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Connection:
     """Open an autocommit connection whose session has the text forms that all of change capture reads.
+
+    A call that no answer comes to ends after `ANSWER_S`, and soon once `stop` is set.
 
     Raises:
         Unreachable: The server does not answer.
     """
     try:
-        source = psycopg.connect(dsn, autocommit=True, connect_timeout=10, client_encoding="utf8")
+        source = connect(dsn, answer_s=ANSWER_S, stop=stop, client_encoding="utf8")
         with source.cursor() as cursor:
             cursor.execute(
                 "select set_config(name, setting, false) from unnest(%s::text[], %s::text[]) as settings (name, setting)",

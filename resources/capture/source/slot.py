@@ -29,6 +29,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.connecting import unhurried
 from millrace.resources.errors import MillraceError
 
 Result = TypeVar("Result")
@@ -244,7 +245,7 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
             raise _lost(slot, state, None)
         if state.confirmed_flush_lsn is not None and state.confirmed_flush_lsn >= lsn:
             return
-        with source.transaction():
+        with unhurried(source), source.transaction():
             source.execute("set local statement_timeout = 0")
             source.execute("select pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, str(lsn)))
 
@@ -266,6 +267,7 @@ def _peek(
     """Begin to read. The server decodes everything before it gives a row: errors of decoding are raised here."""
     quoted = publication.replace('"', '""')
     with ExitStack() as opening:
+        opening.enter_context(unhurried(source))
         opening.enter_context(source.transaction())
         source.execute("select set_config('statement_timeout', %s, true)", (f"{int(within_s * 1000)}ms",))
         if not converted:

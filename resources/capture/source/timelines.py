@@ -16,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import source_identity
+from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
 
 
@@ -81,9 +82,7 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
     if "hostaddr" in parameters:
         parameters["hostaddr"] = info.hostaddr
     try:
-        with psycopg.connect(
-            make_conninfo("", **parameters), autocommit=True, cursor_factory=psycopg.ClientCursor
-        ) as walsender:
+        with connect(make_conninfo("", **parameters), cursor_factory=psycopg.ClientCursor) as walsender:
             said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
             assert said is not None
             if (said[0], said[1]) != (identity.system_identifier, identity.timeline):

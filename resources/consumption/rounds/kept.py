@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millrace.resources.connecting import connect
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
 from millrace.resources.read_models.fold_task import StoredStates
@@ -16,6 +15,7 @@ from millrace.resources.read_models.tables import wait_for_locks_at_most
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     import psycopg
+
 
 # a lock that somebody holds for longer is for a run of the view's own to wait for
 LOCK_TIMEOUT = "200ms"
@@ -72,6 +72,8 @@ class KeptStates(StoredStates):
 
     def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
         import psycopg
+
+        from millrace.resources.connecting import connect
 
         kept = _states.get(self._dsn)
         if kept is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.resources.connecting import lasting
 from millrace.resources.consumption.rounds.kept import KeptStates, read
 from millrace.resources.consumption.rounds.slots import Value
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
@@ -138,7 +139,7 @@ class Task:
         """Read the events of some leases, each once; None if they are too large."""
         options = EventLogOptions.read(
             {
-                "dsn": self.dsn,
+                "dsn": lasting(self.dsn),
                 "columns": json.dumps(self.columns),
                 "extract": json.dumps(self.extract),
                 **({"deciders": json.dumps(self.deciders)} if self.deciders is not None else {}),

@@ -38,7 +38,7 @@ declare
 begin
   -- Look first: a lock takes a transaction id. What another session is about to sequence shows here as new.
   select * into _last from event_store.sequencer where singleton order by revision desc limit 1;
-  if _last.sequenced_at >= _now - interval '500 milliseconds'
+  if _last.sequenced_at between _now - interval '500 milliseconds' and _now + interval '500 milliseconds'
     and not event_store_private.has_foreign_ids(_last)
     and not event_store_private.has_fresh_events(_last.snapshot, event_store_private.committed_snapshot())
   then
@@ -91,7 +91,8 @@ begin
   order by f.last_offset, f."offset"; -- both indexes then grow at their right ends
   get diagnostics _sequenced = row_count;
 
-  if _sequenced > 0 or _last.sequenced_at < _now - interval '500 milliseconds' then
+  -- and where the clock was set back: what nobody has noted since counts as not done
+  if _sequenced > 0 or _last.sequenced_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
     -- With the snapshot: what was in progress in an old one would be looked at by each call until something is new.
     update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
     where singleton and revision = _last.revision;

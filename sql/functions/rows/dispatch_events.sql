@@ -50,8 +50,9 @@ begin
     _max_waiting := least(_max_waiting, 2000);
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view order by revision desc limit 1;
-  _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute';
-  -- once a minute from the beginning; and where the clock was set back
+  -- and where the clock was set back
+  _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute' or _dispatch.swept_at > _now + interval '1 minute';
+  -- once a minute from the beginning
   _free_from := case when _sweeps_all or _dispatch.free_from > _now then '-infinity' else _dispatch.free_from end;
   -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
   -- would remove the lock that this one relies on.
@@ -136,7 +137,7 @@ begin
 
   _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all, _free_from);
 
-  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at < _now - interval '500 milliseconds' then
+  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
     -- a second for those whose answer is given and not committed yet
     _free_from := least(
       _now - interval '1 second',

@@ -74,14 +74,48 @@ def test_each_way_to_append_wakes_a_sequencer_that_sleeps_and_none_that_is_awake
         assert words(listener) == 0
 
 
-def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection) -> None:
+@pytest.mark.parametrize("moved_s", [-11, 3600], ids=["it is over", "the clock was set back an hour"])
+def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection, moved_s: int) -> None:
     """The sequencer was killed in its sleep."""
     orders.attend_log(10, sleeps=True)
-    orders.connection.execute(
-        "select setval('event_store.attended_seq', last_value - 20000) from event_store.attended_seq"
-    )
     append(orders)
-    assert words(listener) == 0
+    assert (words(listener), orders.sequence_events(), orders.is_attended()) == (1, 1, True)
+    orders.connection.execute(
+        "select setval('event_store.attended_seq', last_value + 2000 * %s) from event_store.attended_seq", (moved_s,)
+    )
+    append(orders, "later")
+    assert (words(listener), orders.is_attended()) == (0, False)
+
+
+@pytest.mark.parametrize("moved", ["-3 s", "1 h"], ids=["it is over", "the clock was set back an hour"])
+def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: EventStore, moved: str) -> None:
+    orders.register_view("v")
+    append(orders)
+    orders.attend_log(10)
+    orders.sequence_events()
+    orders.dispatch_events("v")
+    assert orders.is_attended()
+    orders.connection.execute("update event_store.sequencer set sequenced_at = sequenced_at + %s::interval", (moved,))
+    append(orders, "later")
+    assert not orders.is_attended()
+    # in a transaction that wrote before, which sequences only where nobody did
+    with orders.connection.transaction():
+        orders.connection.execute("select pg_current_xact_id()")
+        orders.stream_events("v", 1)
+    assert value(orders.connection, "select count(*) from event_store.event_log") == 2
+    # and it is noted anew when somebody looked
+    assert value(orders.connection, "select abs(extract(epoch from event_store.last_sequenced() - now())) < 60")
+
+
+def test_a_view_that_was_handed_events_before_the_clock_was_set_back_gets_new_ones(orders: EventStore) -> None:
+    orders.register_view("v")
+    orders.dispatch_events("v")
+    orders.connection.execute("update event_store.dispatches set dispatched_at = now() + interval '1 h'")
+    append(orders)
+    orders.sequence_events()
+    orders.attend_log(10)
+    assert orders.is_attended()
+    assert len(orders.stream_events("v", 1)) == 1
 
 
 def test_the_word_comes_with_the_commit_and_not_at_all_after_a_rollback(

@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, or stand still: what a client sees when the server is gone, or hangs.
+"""A way to a server that can be cut, stand still, or go silent: what a client sees when the server is gone, or hangs.
 
 Belongs here: the relay. Not here: what must hold afterwards.
 """
@@ -10,19 +10,32 @@ from contextlib import suppress
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A way to a port of this machine that can be cut."""
+    """A way to a port of this machine, or to a socket's file, that can be cut."""
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, port: int) -> None:
-        self.target = ("127.0.0.1", port)
+    def __init__(self, target: int | str) -> None:
+        self.target = target
         self.open: list[socket.socket] = []
+        # what goes nowhere any more although it is open
+        self.silent: set[socket.socket] = set()
         # nobody is told anything while it is not set
         self.goes_on = threading.Event()
         self.goes_on.set()
         super().__init__(("127.0.0.1", 0), _Relayed)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def hush(self) -> None:
+        """Say nothing more on the connections that are open now; new ones are as before."""
+        self.silent.update(self.open)
+
+    def reach(self) -> socket.socket:
+        if isinstance(self.target, int):
+            return socket.create_connection(("127.0.0.1", self.target))
+        there = socket.socket(socket.AF_UNIX)
+        there.connect(self.target)
+        return there
 
     def cut(self) -> None:
         self.shutdown()
@@ -37,15 +50,16 @@ class _Relayed(socketserver.BaseRequestHandler):
     server: Relay
 
     def handle(self) -> None:
-        with socket.create_connection(self.server.target) as there:
+        with self.server.reach() as there:
             self.server.open += [self.request, there]
-            threading.Thread(target=_pump, args=(there, self.request, self.server.goes_on), daemon=True).start()
-            _pump(self.request, there, self.server.goes_on)
+            threading.Thread(target=_pump, args=(there, self.request, self.server), daemon=True).start()
+            _pump(self.request, there, self.server)
 
 
-def _pump(source: socket.socket, sink: socket.socket, goes_on: threading.Event) -> None:
+def _pump(source: socket.socket, sink: socket.socket, relay: Relay) -> None:
     with suppress(OSError):
         while block := source.recv(65536):
-            goes_on.wait()
-            sink.sendall(block)
+            relay.goes_on.wait()
+            if sink not in relay.silent:
+                sink.sendall(block)
         sink.shutdown(socket.SHUT_RDWR)

@@ -22,8 +22,8 @@ as $$
 declare
   _attended constant boolean := event_store.is_attended();
   -- a sequencer that sleeps looks once a second, and dispatches where nothing is new each ten seconds
-  _recently constant timestamptz := event_store_private.clock() - make_interval(secs => 1 + _attended::int);
-  _dispatched_recently constant timestamptz := event_store_private.clock() - make_interval(secs => case when _attended then 15 else 1 end);
+  _recently constant interval := make_interval(secs => 1 + _attended::int);
+  _dispatched_recently constant interval := make_interval(secs => case when _attended then 15 else 1 end);
   _sequences constant boolean := not _attended
     and pg_current_xact_id_if_assigned() is null
     and current_setting('transaction_isolation') = 'read committed';
@@ -45,9 +45,10 @@ begin
   if not _view.enabled then
     return null;
   end if;
-  select s.sequenced_at < _recently and not _attended into _sequencer_away
+  -- a time that is to come is from before the clock was set back
+  select s.sequenced_at not between event_store_private.clock() - _recently and event_store_private.clock() + _recently and not _attended into _sequencer_away
   from event_store.sequencer s where s.singleton order by s.revision desc limit 1;
-  select d.dispatched_at < _dispatched_recently into _dispatcher_away
+  select d.dispatched_at not between event_store_private.clock() - _dispatched_recently and event_store_private.clock() + _dispatched_recently into _dispatcher_away
   from event_store.dispatches d where d.view = v_view order by d.revision desc limit 1;
   if _sequencer_away then
     perform event_store.sequence_events();

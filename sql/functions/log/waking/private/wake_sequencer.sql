@@ -11,7 +11,8 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 begin
-  if pg_sequence_last_value('event_store.attended_seq') / 2 > extract(epoch from clock_timestamp()) * 1000
+  -- as is_attended has it
+  if pg_sequence_last_value('event_store.attended_seq') / 2 - extract(epoch from clock_timestamp()) * 1000 between 0 and 10000
     and event_store_private.notifies_appends()
     and pg_notification_queue_usage() < 0.5
   then

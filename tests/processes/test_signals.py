@@ -1,0 +1,95 @@
+"""Requests to stop, and server processes that stand still."""
+
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, Signals
+from subprocess import PIPE, Popen
+
+import psycopg
+import pytest
+
+from millrace.resources import connecting
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.sequencer import run_sequencer
+from tests.conftest import in_memory
+from tests.support.factories import append, register_orders, start, value
+from tests.support.patience import patience, wait_until
+
+# a command that is told to stop, and does not end
+STUBBORN = """
+import time
+from millrace.platform_defs.cli.signals import stop_on_signals
+with stop_on_signals() as stop:
+    print("runs", flush=True)
+    stop.wait()
+    print("told", flush=True)
+    time.sleep(1e6)
+"""
+SEQUENCED = "select count(*) from event_store.event_log"
+
+
+@pytest.mark.parametrize("second", [SIGINT, SIGTERM])
+def test_a_second_request_to_stop_ends_a_command_at_once(second: Signals) -> None:
+    with Popen([sys.executable, "-c", STUBBORN], stdout=PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "runs\n"
+            process.send_signal(SIGTERM)
+            assert process.stdout.readline() == "told\n"
+            process.send_signal(second)
+            assert process.wait(patience()) == -second
+        finally:
+            process.kill()
+
+
+def test_a_sequencer_whose_server_processes_stand_still_goes_on_with_others(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "ANSWER_S", 1)
+    monkeypatch.setattr("millrace.resources.event_store.wake_ups.ANSWER_S", 1)
+    # not pytest's tmp_path: its long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
+        EmbeddedPostgres(Path(directory), pytestconfig.getoption("postgres")) as server,
+    ):
+        server.create_database("own")
+        migrate(server.dsn("own"))
+        stop = threading.Event()
+        with psycopg.connect(server.dsn("own"), autocommit=True) as connection:
+            store = register_orders(EventStore(connection))
+            append(store, "a")
+            running = start(lambda: run_sequencer(server.dsn("own"), stop, pause_s=0.2))
+            stopped: list[int] = []
+
+            def stand_still() -> bool:
+                stopped[:] = stood_still(connection)
+                return bool(stopped)
+
+            try:
+                wait_until(lambda: value(connection, SEQUENCED) == 1, "it sequences")
+                wait_until(stand_still, "they stand still")
+                append(store, "b")
+                wait_until(lambda: value(connection, SEQUENCED) == 2, "it sequences with other ones")
+            finally:
+                for pid in stopped:
+                    os.kill(pid, SIGCONT)
+                stop.set()
+            running.result(patience())
+
+
+def stood_still(connection: psycopg.Connection) -> list[int]:
+    """Stop the other sessions' processes while none is at work, which may hold what all need; else none."""
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    pids = [pid for (pid,) in connection.execute(f"select pid {others}".encode())]
+    for pid in pids:
+        os.kill(pid, SIGSTOP)
+    if value(connection, f"select count(*) {others} and state <> 'idle'") == 0:
+        return pids
+    for pid in pids:
+        os.kill(pid, SIGCONT)
+    return []
