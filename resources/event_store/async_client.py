@@ -56,10 +56,12 @@ from millrace.resources.event_store.rows import (
     View,
 )
 from millrace.resources.event_store.sql_functions import (
+    ASKED_AFTER,
     InfinityLoader,
     Loaders,
     Row,
     loaders_of,
+    own_sessions,
     shape_of,
 )
 from millrace.resources.event_store.standing_rows import (
@@ -168,11 +170,28 @@ class AsyncSqlFunctions:
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
-            # An int without its type fits what the function takes, or is refused as out of range. Nothing is prepared:
-            # behind a pool such as pgbouncer the next session would not know it.
+            # an int without its type fits what the function takes, or is refused as out of range
             given = tuple(str(value) if type(value) is int else value for value in arguments)
-            await cursor.execute(query.encode(), given, prepare=False)
+            await cursor.execute(
+                query.encode(), given, prepare=None if await self._has_own_session(connection) else False
+            )
             return await cursor.fetchall()
+
+    async def _has_own_session(self, connection: psycopg.AsyncConnection) -> bool:
+        """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
+
+        A server tells its own process when one connects, and a pool cannot. Few calls are not worth the question.
+        """
+        known = own_sessions.get(connection, 0)
+        if isinstance(known, bool):
+            return known
+        own_sessions[connection] = known + 1
+        if known < ASKED_AFTER:
+            return False
+        async with connection.cursor(row_factory=scalar_row) as cursor:
+            await cursor.execute("select pg_backend_pid()", prepare=False)
+            own_sessions[connection] = own = await cursor.fetchall() == [connection.info.backend_pid]
+        return own
 
 
 class AsyncRounds(AsyncSqlFunctions):

@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.abc import Buffer
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
+
+# after how many calls over a connection it is worth asking whether the session behind it is always the same
+ASKED_AFTER = 5
+# whether it is; before that is asked, the number of calls
+own_sessions = WeakKeyDictionary[psycopg.Connection | psycopg.AsyncConnection, bool | int]()
 
 
 class InfinityLoader(TimestamptzLoader):
@@ -132,11 +138,26 @@ class SqlFunctions:
             for name, loader in loaders.items():
                 # of this cursor only: the connection, and so the caller's own queries, stay as they are
                 cursor.adapters.register_loader(name, loader)
-            # An int without its type fits what the function takes, or is refused as out of range. Nothing is prepared:
-            # behind a pool such as pgbouncer the next session would not know it.
+            # an int without its type fits what the function takes, or is refused as out of range
             given = tuple(str(value) if type(value) is int else value for value in arguments)
-            cursor.execute(query.encode(), given, prepare=False)
+            cursor.execute(query.encode(), given, prepare=None if self._has_own_session(connection) else False)
             return cursor.fetchall()
+
+    def _has_own_session(self, connection: psycopg.Connection) -> bool:
+        """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
+
+        A server tells its own process when one connects, and a pool cannot. Few calls are not worth the question.
+        """
+        known = own_sessions.get(connection, 0)
+        if isinstance(known, bool):
+            return known
+        own_sessions[connection] = known + 1
+        if known < ASKED_AFTER:
+            return False
+        with connection.cursor(row_factory=scalar_row) as cursor:
+            cursor.execute("select pg_backend_pid()", prepare=False)
+            own_sessions[connection] = own = cursor.fetchall() == [connection.info.backend_pid]
+        return own
 
 
 def shape_of(row: type[Row]) -> BaseRowFactory[Row]:

@@ -26,11 +26,11 @@ from psycopg_pool import ConnectionPool
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Conflict, Malformed, MillraceError
 from millrace.resources.event_store import AppendedEvent, AsyncEventStore, EventStore, NewEvent, causing
-from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.resources.event_store.sql_functions import ASKED_AFTER, SqlFunctions
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
 from scripts.write_async_client import TARGETS, formatted
-from tests.support.factories import Connect, append, new_event, register_orders
+from tests.support.factories import Connect, append, new_event, register_orders, value
 
 # On the caller's connection ----------------------------------------------------------------------------------------
 
@@ -190,13 +190,15 @@ def test_an_argument_that_no_function_takes_is_malformed(store: EventStore) -> N
             assert said in str(refused)
 
 
-def test_the_store_prepares_nothing_for_the_session_behind_a_pool_may_be_another(connect: Connect) -> None:
-    connection = connect()
-    connection.prepare_threshold = 0
-    for _ in range(10):
-        EventStore(connection).poll_views()
-    prepared = connection.execute("select statement from pg_prepared_statements", prepare=False).fetchall()
-    assert prepared == []
+def test_a_call_that_is_made_often_is_prepared_in_a_session_of_its_own(store: EventStore) -> None:
+    """Behind a pool nothing is (`sql/rows/test_pooler.py`)."""
+    prepared = "select count(*) from pg_prepared_statements where statement like '%poll_views%'"
+    for _ in range(ASKED_AFTER):
+        store.poll_views()
+    assert value(store.connection, prepared) == 0
+    for _ in range(7):
+        store.poll_views()
+    assert value(store.connection, prepared) == 1
 
 
 # On a pool ---------------------------------------------------------------------------------------------------------
