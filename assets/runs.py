@@ -1,16 +1,26 @@
-"""Runs of Dagster as the store sees them: the owners of leases, and the progress of a long run.
+"""Runs of Dagster as the store sees them: the owners of leases, the progress of a long run, and its end.
 
 Belongs here: the common part of drains and captures as runs. Not here: their work, and the numbers that they show.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import dagster as dg
+from dagster._core.events import DagsterEvent
+from dagster._core.execution.context.system import PlanOrchestrationContext
+from dagster._core.execution.plan.plan import ExecutionPlan
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.in_process import InProcessExecutor
 
 # Dagster keeps every event for ever: sixteen partitions a view add up
 REPORT_EVERY_S = 300.0
+# how often a process asks whether its run is over
+LOOK_EVERY_S = 10.0
 
 T = TypeVar("T")
 
@@ -21,6 +31,46 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
         run = instance.get_run_by_id(owner)
         if run is not None and run.is_finished:
             release(owner)
+
+
+class _WhileItRuns(InProcessExecutor):
+    def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+        with _interrupted_once_over(plan_context.instance, plan_context.run_id):
+            yield from super().execute(plan_context, execution_plan)
+
+
+@dg.executor(name="in_process")
+def while_it_runs(_: dg.InitExecutorContext) -> InProcessExecutor:
+    """Execute all steps in the run's own process, which ends once Dagster calls the run over.
+
+    A run may be marked as failed or canceled while its process lives; the sensors then ask for another.
+    """
+    return _WhileItRuns(retries=RetryMode.ENABLED)
+
+
+@contextmanager
+def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Interrupt the main thread once a run is over, as its termination does."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_EVERY_S):
+            try:
+                run = instance.get_run_by_id(run_id)
+            except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
+                continue
+            if run is not None and run.is_finished and not ended.is_set():
+                # a real signal: only that wakes a thread that waits
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, name="its run", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 class Progress(Generic[T]):

@@ -16,6 +16,7 @@ from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
+from millrace.assets.runs import while_it_runs
 from millrace.assets.subscriptions import subscription_specs
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
@@ -67,7 +68,7 @@ def build_defs(
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double what a run costs
-        executor=dg.in_process_executor,
+        executor=while_it_runs,
         # the UI shows it with the code location
         metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},
     )

@@ -326,7 +326,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5197d5de81bde0346a91cfd31af2125ed6accb4d65bb57585e434bcf35169326'),
+  (0, '691fb9836b61145b802534a1f87bfa085dd7b10342d894c469523461b6b9c3fd'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
