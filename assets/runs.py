@@ -8,14 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import dagster as dg
-from dagster._core.events import DagsterEvent
-from dagster._core.execution.context.system import PlanOrchestrationContext
-from dagster._core.execution.plan.plan import ExecutionPlan
-from dagster._core.execution.retries import RetryMode
-from dagster._core.executor.in_process import InProcessExecutor
 
 # Dagster keeps every event for ever: sixteen partitions a view add up
 REPORT_EVERY_S = 300.0
@@ -33,19 +28,35 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
             release(owner)
 
 
-class _WhileItRuns(InProcessExecutor):
-    def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+class _WhileItRuns(dg.Executor):
+    def __init__(self, in_process: dg.Executor) -> None:
+        self._in_process = in_process
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever Dagster asks of an executor
+        return getattr(self._in_process, name)
+
+    @property
+    def retries(self) -> Any:  # noqa: ANN401 - the type is private to Dagster
+        return self._in_process.retries
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:  # noqa: ANN401 - private types, too
         with _interrupted_once_over(plan_context.instance, plan_context.run_id):
-            yield from super().execute(plan_context, execution_plan)
+            yield from self._in_process.execute(plan_context, execution_plan)
 
 
-@dg.executor(name="in_process")
-def while_it_runs(_: dg.InitExecutorContext) -> InProcessExecutor:
-    """Execute all steps in the run's own process, which ends once Dagster calls the run over.
+def _made(context: dg.InitExecutorContext) -> dg.Executor:
+    make = dg.in_process_executor.executor_creation_fn
+    assert make is not None
+    return _WhileItRuns(make(context))
 
-    A run may be marked as failed or canceled while its process lives; the sensors then ask for another.
-    """
-    return _WhileItRuns(retries=RetryMode.ENABLED)
+
+# All steps in the run's own process, which ends once Dagster calls the run over: it may be marked as failed or canceled
+# while its process lives, and the sensors then ask for another.
+while_it_runs = dg.ExecutorDefinition(
+    name=dg.in_process_executor.name,
+    config_schema=dg.in_process_executor.config_schema,  # type: ignore[arg-type]  # as it gives it
+    executor_creation_fn=_made,
+)
 
 
 @contextmanager

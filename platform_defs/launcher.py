@@ -4,10 +4,10 @@ Belongs here: what a late answer means. Not here: what becomes of a run whose pr
 monitoring decides (`dagster.yaml`).
 """
 
+from typing import Any
+
 import dagster as dg
 import grpc
-from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.launcher import LaunchRunContext
 
 
 class PatientRunLauncher(dg.DefaultRunLauncher):
@@ -16,11 +16,11 @@ class PatientRunLauncher(dg.DefaultRunLauncher):
     It has the request, and the process that it starts goes on: the run stays `STARTING`, so no second one is asked for.
     """
 
-    def launch_run(self, context: LaunchRunContext) -> None:
+    def launch_run(self, context: Any) -> None:  # noqa: ANN401 - the type is private to Dagster
         """Ask the code server to start the process of a run."""
         try:
             super().launch_run(context)
-        except DagsterUserCodeUnreachableError as error:
+        except dg.DagsterError as error:
             cause = error.__cause__
             if not (isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise

@@ -1,14 +1,11 @@
 """Failed runs are incidents until a run did what they had to do."""
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.events import EngineEventData, JobFailureData
-from dagster._utils.error import serializable_error_info_from_exc_info
 
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.alerts import runs
@@ -206,23 +203,28 @@ def test_a_drain_that_failed_is_mended_by_one_that_others_share_unless_that_left
 
 
 def test_the_cause_is_what_was_recorded_wherever_dagster_put_it(instance: dg.DagsterInstance) -> None:
-    def error(said: str) -> Any:  # noqa: ANN401 - its class is private to Dagster
-        try:
-            raise ValueError(said)
-        except ValueError:
-            return serializable_error_info_from_exc_info(sys.exc_info())
-
-    met = EngineEventData.engine_error
-    cases: dict[str, tuple[tuple[EngineEventData, ...], str | None, JobFailureData | None]] = {
-        "ValueError: no server": ((EngineEventData(), met(error("the first")), met(error("no server"))), None, None),
-        "took too long": ((met(error("no answer")),), "took too long", None),
-        "ValueError: bad": ((met(error("no answer")),), "An exception.", JobFailureData(error=error("bad"))),
-        "It says no reason.": ((), None, None),
+    logged = instance.all_logs(run(instance, "archive", partition="p00", fails="no server"))
+    events = [event for entry in logged if (event := entry.dagster_event)]
+    error: Any = next(event.step_failure_data.error for event in events if event.is_step_failure)
+    ended = type(next(event.job_failure_data for event in events if event.is_job_failure))
+    met = type(next(event.engine_event_data for event in events if event.is_engine_event))
+    cases: dict[str, tuple[Any, str | None, Any]] = {
+        "met": (met.engine_error(error), None, None),
+        "told": (met.engine_error(error), "took too long", None),
+        "ended": (None, "An exception.", ended(error=error)),
+        "nothing": (None, None, None),
     }
-    for expected, (engine, message, data) in cases.items():
-        failed = instance.create_run_for_job(shared, tags={runs.VIEW_TAG: expected})
-        for each in engine:
-            instance.report_engine_event("Something.", failed, each)
+    for name, (engine, message, data) in cases.items():
+        failed = instance.create_run_for_job(shared, tags={runs.VIEW_TAG: name})
+        if engine:
+            instance.report_engine_event("Something.", failed, engine)
+            instance.report_engine_event("No error.", failed, met())
         instance.report_run_failed(failed, message, data)
-    causes = {each.cause for each in found(FailedRuns(instance)).values()}
-    assert causes == set(cases)
+    causes = {name: each.cause for name, each in found(FailedRuns(instance)).items()}
+    assert causes == {
+        "archive (p00)": "ValueError: no server",
+        "drain_views (met)": "ValueError: no server",
+        "drain_views (told)": "took too long",
+        "drain_views (ended)": "ValueError: no server",
+        "drain_views (nothing)": "It says no reason.",
+    }
