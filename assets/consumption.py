@@ -164,7 +164,7 @@ class DrainProgress(Progress[DrainReport]):
 
     Each time it records a materialization of the drain's own asset with numbers that plot, of the read model's log
     partitions that moved, and how the model stands to its objective. A log partition that is not green becomes so with
-    its first commit, or at once if it is up to date.
+    its first rows, or at once if it is up to date.
     """
 
     def __init__(
@@ -201,7 +201,9 @@ class DrainProgress(Progress[DrainReport]):
 
     def add(self, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
-        for lease in commit.leases:
+        # where all that was wanted failed, the log partitions are not shown as built
+        built = commit.leases if commit.rows or not commit.failures else ()
+        for lease in built:
             self._events[lease.partition] += lease.to_position - lease.from_position
         self._lags = None
         self._sofar.add(commit)
@@ -217,7 +219,7 @@ class DrainProgress(Progress[DrainReport]):
             "committed %d events into %d rows in %.2f s", commit.events, commit.rows, commit.seconds
         )
         self.step(self._sofar)
-        missing = [lease for lease in commit.leases if self._green is None or lease.partition not in self._green]
+        missing = [lease for lease in built if self._green is None or lease.partition not in self._green]
         if missing:
             self._write({lease.partition: lease.to_position for lease in missing})
 

@@ -1,10 +1,11 @@
-"""Find what a user declared: the read models, captures, reports and subscriptions of one package, and its programs.
+"""Find what a user declared: read models, captures, reports, subscriptions and schedules of a package, its programs.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       read_models/          a file each, or one module read_models.py; each of these is optional
       captures/
       reports/              Dagster assets
       subscriptions/        functions that `millrace consume` calls for events
+      schedules/            Dagster schedules
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace`
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.read_models.declaration import ReadModel
 
-ROOMS = ("read_models", "captures", "reports", "subscriptions")
+ROOMS = ("read_models", "captures", "reports", "subscriptions", "schedules")
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
@@ -76,6 +77,7 @@ class Declarations:
         captures: The captures by name.
         reports: The assets of its reports.
         subscriptions: The subscriptions by view.
+        schedules: The schedules, each of a job of its own or of one of `millrace.platform_defs.jobs`, by its name.
         faults: The files that fail to load; what they declared before stays as it is in the store.
         package: The name of the package; None where nothing is declared.
         files: Where each thing was found, by its kind and name, such as `read model orders`.
@@ -88,6 +90,7 @@ class Declarations:
     captures: "Mapping[str, Capture]" = field(default_factory=dict)
     reports: "tuple[dg.AssetsDefinition, ...]" = ()
     subscriptions: "Mapping[str, Subscription]" = field(default_factory=dict)
+    schedules: "tuple[dg.ScheduleDefinition, ...]" = ()
     faults: tuple[Fault, ...] = ()
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -124,7 +127,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     Args:
         package: Its name, as `Settings.declared_package` has it; None declares nothing.
-        rooms: Which parts to load; reports import Dagster, which takes seconds.
+        rooms: Which parts to load; reports and schedules import Dagster, which takes seconds.
 
     Raises:
         InvalidDeclarations: There is no such package, there is nothing in it, or it declares two things of one name.
@@ -144,16 +147,16 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
                 faults.append(module)
             else:
                 found.look_through(room, module)
-    models = {thing.name: thing for thing in found.things if isinstance(thing, ReadModel)}
-    captures = {thing.name: thing for thing in found.things if isinstance(thing, Capture)}
-    subscriptions = {thing.view: thing for thing in found.things if isinstance(thing, Subscription)}
-    named = ReadModel | Capture | Subscription
+    things = [thing for _, thing in found.things]
+    models = {thing.name: thing for thing in things if isinstance(thing, ReadModel)}
+    captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
+    subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
     return Declarations(
         models=dict(sorted(models.items())),
         captures=dict(sorted(captures.items())),
-        # the only other things that are found
-        reports=tuple(cast("dg.AssetsDefinition", t) for t in found.things if not isinstance(t, named)),
+        reports=tuple(cast("dg.AssetsDefinition", thing) for room, thing in found.things if room == "reports"),
         subscriptions=dict(sorted(subscriptions.items())),
+        schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in found.things if room == "schedules"),
         faults=tuple(faults),
         package=package,
         files=found.files,
@@ -213,14 +216,14 @@ class _Found:
 
     def __init__(self, package: str) -> None:
         self.package = package
-        self.things: list[object] = []
+        self.things: list[tuple[str, object]] = []
         self.files: dict[str, Path] = {}
 
     def look_through(self, room: str, module: ModuleType) -> None:
         """Take what a module declares; what it imports from another file of the room is not declared twice."""
         for value in vars(module).values():
             names = list(_names(room, value))
-            if not names or any(value is thing for thing in self.things):
+            if not names or any(value is thing for _, thing in self.things):
                 continue
             file = Path(module.__file__ or module.__name__)
             for name in names:
@@ -231,7 +234,7 @@ class _Found:
                         hint="Give one of them another name, or remove it.",
                     )
                 self.files[name] = file
-            self.things.append(value)
+            self.things.append((room, value))
 
 
 def _names(room: str, value: object) -> Iterator[str]:
@@ -241,6 +244,11 @@ def _names(room: str, value: object) -> Iterator[str]:
 
         if isinstance(value, dg.AssetsDefinition):
             yield from (f"report {key.to_user_string()}" for key in value.keys)
+    elif room == "schedules":
+        import dagster as dg
+
+        if isinstance(value, dg.ScheduleDefinition):
+            yield f"schedule {value.name}"
     elif room == "read_models":
         from millrace.resources.read_models.declaration import ReadModel
 

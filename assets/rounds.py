@@ -21,7 +21,7 @@ import psycopg
 from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
-from millrace.assets.runs import release_dead
+from millrace.assets.runs import release_dead, while_it_runs
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds.drain import SharedDrain
@@ -94,7 +94,7 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
         description="Consumes the new events of all views that are due.",
         # a run whose process and code server both died would stay STARTED for ever
         tags={"dagster/max_runtime": 7200},
-        executor_def=dg.in_process_executor,
+        executor_def=while_it_runs,
         resource_defs=servers,
     )
     def job() -> None:

@@ -1,16 +1,21 @@
-"""Runs of Dagster as the store sees them: the owners of leases, and the progress of a long run.
+"""Runs of Dagster as the store sees them: the owners of leases, the progress of a long run, and its end.
 
 Belongs here: the common part of drains and captures as runs. Not here: their work, and the numbers that they show.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
 
 import dagster as dg
 
 # Dagster keeps every event for ever: sixteen partitions a view add up
 REPORT_EVERY_S = 300.0
+# how often a process asks whether its run is over
+LOOK_EVERY_S = 10.0
 
 T = TypeVar("T")
 
@@ -21,6 +26,62 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
         run = instance.get_run_by_id(owner)
         if run is not None and run.is_finished:
             release(owner)
+
+
+class _WhileItRuns(dg.Executor):
+    def __init__(self, in_process: dg.Executor) -> None:
+        self._in_process = in_process
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever Dagster asks of an executor
+        return getattr(self._in_process, name)
+
+    @property
+    def retries(self) -> Any:  # noqa: ANN401 - the type is private to Dagster
+        return self._in_process.retries
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:  # noqa: ANN401 - private types, too
+        with _interrupted_once_over(plan_context.instance, plan_context.run_id):
+            yield from self._in_process.execute(plan_context, execution_plan)
+
+
+def _made(context: dg.InitExecutorContext) -> dg.Executor:
+    make = dg.in_process_executor.executor_creation_fn
+    assert make is not None
+    return _WhileItRuns(make(context))
+
+
+# All steps in the run's own process, which ends once Dagster calls the run over: it may be marked as failed or canceled
+# while its process lives, and the sensors then ask for another.
+while_it_runs = dg.ExecutorDefinition(
+    name=dg.in_process_executor.name,
+    config_schema=dg.in_process_executor.config_schema,  # type: ignore[arg-type]  # as it gives it
+    executor_creation_fn=_made,
+)
+
+
+@contextmanager
+def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Interrupt the main thread once a run is over, as its termination does."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_EVERY_S):
+            try:
+                run = instance.get_run_by_id(run_id)
+            except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
+                continue
+            if run is not None and run.is_finished and not ended.is_set():
+                # a real signal: only that wakes a thread that waits
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch, name="its run", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 class Progress(Generic[T]):

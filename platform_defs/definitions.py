@@ -16,13 +16,14 @@ from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
+from millrace.assets.runs import while_it_runs
 from millrace.assets.subscriptions import subscription_specs
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.results import InstanceFolder
-from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, report_schedules
+from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
@@ -63,11 +64,11 @@ def build_defs(
         assets=[*assets, *source_table_specs(captures), *subscription_specs(found.subscriptions.values()), *absent],
         asset_checks=all_checks(found),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
-        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(found.reports)],
+        schedules=all_schedules(found, settings),
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double what a run costs
-        executor=dg.in_process_executor,
+        executor=while_it_runs,
         # the UI shows it with the code location
         metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},
     )

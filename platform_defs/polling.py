@@ -16,8 +16,9 @@ BACKOFF_S = 5.0
 LONGEST_BACKOFF_S = 60.0
 # a run needs some seconds to start its process, its Python and its consumer
 STARTUP_S = 120.0
-# so many shared runs that fail in a row make each view try by itself
+# so many shared runs that fail in a row make each view try by itself, until the last one ended so many seconds ago
 SHARED_FAILURES = 3
+SHARED_REST_S = 300.0
 # Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
 PUSHES_AT_ONCE = 8
 # so far poll_views counts events, and streams to try again
@@ -116,7 +117,7 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
         return Poll(row.view, None, f"{row.view}: drained together with other views, {due(row)}")
     if alone is None and shared.starting and row.view not in shared.left:
         return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
-    alone = alone or _left(row, own, shared)
+    alone = alone or _left(row, own, shared, now)
     if alone is not None:
         poll = _plan(row, own, now)
         return Poll(row.view, poll.start, f"{poll.reason}, by itself: {alone}") if poll.start else poll
@@ -125,14 +126,14 @@ def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str 
     return Poll(row.view, Start.TOGETHER, poll.reason) if poll.start else poll
 
 
-def _left(row: "ViewPoll", own: ViewRuns, shared: SharedRun) -> str | None:
+def _left(row: "ViewPoll", own: ViewRuns, shared: SharedRun, now: float) -> str | None:
     """Return why the shared run does not consume a view, if it lives or ended without it; None if it is to be asked."""
     mended = own.failures == 0 and own.last_ended is not None and own.last_ended > shared.since
     if row.view in shared.left and (shared.lives or not mended):
         return f"the drain of all views left it: {shared.left[row.view]}"
     if shared.lives:
         return "the drain of all views does not consume it"
-    if shared.runs.failures >= SHARED_FAILURES:
+    if shared.runs.failures >= SHARED_FAILURES and now - (shared.runs.last_ended or now) < SHARED_REST_S:
         return f"{shared.runs.failures} drains of all views failed in a row"
     return None
 

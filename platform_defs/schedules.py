@@ -1,6 +1,7 @@
 """What runs by the clock.
 
-Belongs here: times, and the jobs of reports, which follow from what users declare. Not here: the other jobs (`jobs`).
+Belongs here: times, and the jobs of reports, which follow from what users declare. Not here: the other jobs (`jobs`),
+schedules that users declare.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from datetime import timedelta
 
 import dagster as dg
 
+from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
 from millrace.platform_defs.prune import prune_runs
@@ -29,6 +31,12 @@ PRUNE_RUNS = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every night: Dagster forgets runs that are older than a week.",
 )
+
+
+def all_schedules(declared: Declarations, settings: Settings) -> list[dg.ScheduleDefinition]:
+    """Make every schedule there is, beside those that are declared."""
+    ours = [REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(declared.reports)]
+    return [*ours, *declared.schedules]
 
 
 def report_schedules(reports: Sequence[dg.AssetsDefinition]) -> list[dg.ScheduleDefinition]:
@@ -71,7 +79,8 @@ def _report_schedule(
         if before < days.start:
             return dg.SkipReason(f"The first day, {days.start:%Y-%m-%d}, is not over.")
         day = days.get_partition_key_for_timestamp(before.timestamp())
-        return dg.RunRequest(run_key=day, partition_key=day)
+        # a preview shows the tags that are not Dagster's own
+        return dg.RunRequest(run_key=day, partition_key=day, tags={"millrace/day": day})
 
     return report_days
 

@@ -158,7 +158,10 @@ class Settings(BaseSettings):
         default=64, ge=1, description="On how many connections Spark's tasks read events of a model at most."
     )
     spark_cores: int | None = Field(
-        default=None, ge=1, description="How many cores a cluster gives a run; none means what Spark's scheduler says."
+        default=None,
+        ge=1,
+        description="How many cores a cluster gives a run; none means four of a standalone master, and elsewhere what Spark's"
+        " scheduler says.",
     )
     batch_events: int | None = Field(
         default=None,

@@ -335,7 +335,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '77a71efe6ac57aa7b2ed445a21c31cf87837da924ef2e137bc948f8095bde537'),
+  (0, '9eae3248b13f366c54a5682addb4ed776bde83056431e92598a1c27e5184c61e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

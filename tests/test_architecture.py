@@ -69,6 +69,7 @@ IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 # where a statement of SQL may stand in Python, and why it is no function of sql/
 SQL = {
     "resources.connecting": "what another session of its own does",
+    "resources.event_store.sql_functions": "which session it is",
     "resources.event_store.client": "calls functions",
     "resources.event_store.async_client": "calls functions",
     "resources.event_store.rounds": "calls functions",

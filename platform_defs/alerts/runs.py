@@ -36,6 +36,8 @@ PAGE = 200
 MOST_ASKED = 50
 # so many of a view's newest materializations are looked at
 FEW = 5
+# what Dagster says where it gives a run up without a word
+UNTOLD = "This run has been marked as failed from outside the execution context."
 # a run is stored a little after the time that it bears
 OVERLAP = timedelta(minutes=1)
 
@@ -135,18 +137,19 @@ class FailedRuns:
         )
 
     def _why(self, run_id: str) -> str:
-        """Return the first error of a run."""
-        kinds = {DagsterEventType.STEP_FAILURE, DagsterEventType.RUN_FAILURE}
+        """Return the first error of a step; else what ended the run; else the last error that Dagster met with it."""
+        kinds = {DagsterEventType.STEP_FAILURE, DagsterEventType.RUN_FAILURE, DagsterEventType.ENGINE_EVENT}
         entries = self._instance.all_logs(run_id, of_type=kinds)
         for entry in entries:
             event = entry.dagster_event
             if event is not None and event.is_step_failure and event.step_failure_data.error:
                 return first_cause(event.step_failure_data.error)
-        for entry in entries:
-            event = entry.dagster_event
-            if event is not None and event.message:
-                return event.message
-        return "It says no reason."
+        events = [event for entry in reversed(entries) if (event := entry.dagster_event)]
+        ended = [event.job_failure_data.error for event in events if event.is_job_failure and event.event_specific_data]
+        met = [event.engine_event_data.error for event in events if event.is_engine_event]
+        said = [event.message for event in events if event.is_job_failure and event.message not in {None, UNTOLD}]
+        causes = [*map(first_cause, ended), *said, *map(first_cause, met)]
+        return next(filter(None, causes), "It says no reason.")
 
 
 def what(run: dg.DagsterRun) -> str:

@@ -53,7 +53,8 @@ KINDS = MappingProxyType(
             120,
             "{subject} is late",
             "{number} read models and views are late",
-            "`millrace status` shows how far it is behind. The ticks of the sensor `poll_{subject}` say why no drain starts.",
+            "`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why "
+            "no drain of a read model starts, those of `poll_views` why a view is not pushed.",
         ),
         "dead_letters": Kind(
             "ticket",

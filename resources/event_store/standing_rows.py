@@ -35,7 +35,7 @@ class ViewInfo:
         exact: Whether `lag` is exact.
         behind: The positions ahead of it, wanted or not.
         in_flight: Its streams with an event that was delivered and not answered.
-        waiting: Its streams that are free, or wait for a retry.
+        waiting: Its streams that were tried in vain, and are tried again.
         dead_letters: Its streams that were given up.
         leased_partitions: Its log partitions that somebody leases.
         consumers: How many consumers said that they consume it, and live.

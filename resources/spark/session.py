@@ -43,6 +43,8 @@ SESSION_CONFIGURATION = {
 }
 # how many events a task reads, where that is not told by the number of cores; ours, kept among Spark's own
 TASK_EVENTS = "spark.millrace.taskEvents"
+# of a standalone master's cores, for each run; without a bound one run has them all, and the next one waits
+STANDALONE_CORES = 4
 # What small jobs many times a minute want on one machine. A cluster has its own configuration, which we leave alone.
 ONE_MACHINE = {
     "spark.sql.shuffle.partitions": "2",
@@ -160,6 +162,7 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
     ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
     if _runs_here(master):
         ours |= ONE_MACHINE
+    ours |= share_of(master)
     builder = SparkSession.builder.appName("millrace").master(master)
     _configure(builder, ours | configuration)
     spark = _started(builder, master)
@@ -170,6 +173,13 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
             _ship(spark)
             _register_source(spark)
     return spark
+
+
+def share_of(master: str) -> dict[str, str]:
+    """Return how much of a standalone master a run takes; other clusters share by themselves."""
+    if not master.startswith("spark://"):
+        return {}
+    return {"spark.cores.max": str(Settings().spark_cores or STANDALONE_CORES)}
 
 
 def _configure(builder: "SparkSession.Builder", configuration: Mapping[str, str]) -> None:

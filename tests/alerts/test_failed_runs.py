@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -199,3 +200,31 @@ def test_a_drain_that_failed_is_mended_by_one_that_others_share_unless_that_left
     # in the UI it is materialized as an asset
     run(instance, runs.OF_ASSETS, asset=runs.DRAINED, partition="labels")
     assert found(failed) == {}
+
+
+def test_the_cause_is_what_was_recorded_wherever_dagster_put_it(instance: dg.DagsterInstance) -> None:
+    logged = instance.all_logs(run(instance, "archive", partition="p00", fails="no server"))
+    events = [event for entry in logged if (event := entry.dagster_event)]
+    error: Any = next(event.step_failure_data.error for event in events if event.is_step_failure)
+    ended = type(next(event.job_failure_data for event in events if event.is_job_failure))
+    met = type(next(event.engine_event_data for event in events if event.is_engine_event))
+    cases: dict[str, tuple[Any, str | None, Any]] = {
+        "met": (met.engine_error(error), None, None),
+        "told": (met.engine_error(error), "took too long", None),
+        "ended": (None, "An exception.", ended(error=error)),
+        "nothing": (None, None, None),
+    }
+    for name, (engine, message, data) in cases.items():
+        failed = instance.create_run_for_job(shared, tags={runs.VIEW_TAG: name})
+        if engine:
+            instance.report_engine_event("Something.", failed, engine)
+            instance.report_engine_event("No error.", failed, met())
+        instance.report_run_failed(failed, message, data)
+    causes = {name: each.cause for name, each in found(FailedRuns(instance)).items()}
+    assert causes == {
+        "archive (p00)": "ValueError: no server",
+        "drain_views (met)": "ValueError: no server",
+        "drain_views (told)": "took too long",
+        "drain_views (ended)": "ValueError: no server",
+        "drain_views (nothing)": "It says no reason.",
+    }

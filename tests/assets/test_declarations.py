@@ -34,6 +34,14 @@ import dagster as dg
 def {name}():
     '''A report.'''
 """
+SCHEDULE = """
+import dagster as dg
+
+@dg.schedule(name="{name}", job_name="rebuild", cron_schedule="0 5 * * 0")
+def weekly():
+    all_of_them = {{"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}}
+    return dg.RunRequest(tags=all_of_them)
+"""
 SORTED_MODEL = MODEL.format(view="a", name="A")
 
 Declare = Callable[..., str]
@@ -104,7 +112,7 @@ def test_a_package_that_declares_nothing_is_refused_with_what_it_may_have(declar
     for package in ("json", declare()):
         with pytest.raises(
             InvalidDeclarations,
-            match=r"(?s)declares nothing.*read_models, captures, reports, subscriptions, services.py",
+            match=r"(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py",
         ):
             declared(package)
 
@@ -234,3 +242,18 @@ def test_reports_whose_days_begin_apart_have_a_nightly_schedule_each(declare: De
         selected = defs.resolve_job_def(job).asset_layer.executable_asset_keys
         assert selected == {dg.AssetKey(["reports", name]) for name in names}
     assert defs.resolve_schedule_def("report_days_from_2026_11_03").job_name == "reports_from_2026_11_03"
+
+
+def test_schedules_of_ones_own_are_loaded_and_start_jobs_of_ours(declare: Declare) -> None:
+    package = declare(read_models__a=SORTED_MODEL, schedules__weekly=SCHEDULE.format(name="sundays"))
+    found = declared(package)
+    assert [schedule.name for schedule in found.schedules] == ["sundays"]
+    defs = build_defs(declarations=found)
+    dg.Definitions.validate_loadable(defs)
+    schedule = defs.resolve_schedule_def("sundays")
+    # somebody switches it on
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    with dg.build_schedule_context(repository_def=defs.get_repository_def()) as context:
+        (request,) = schedule.evaluate_tick(context).run_requests or []
+    assert request.tags["dagster/asset_partition_range_end"] == "p15"
+    assert defs.resolve_job_def(schedule.job_name).partitions_def is not None

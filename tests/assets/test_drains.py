@@ -201,6 +201,18 @@ def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
 
 
 @pytest.mark.usefixtures("spark_remote")
+def test_log_partitions_whose_events_all_failed_are_not_green(
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run
+) -> None:
+    # of more with one cause, that would be the cause of the log partitions: these are red
+    shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
+    assert drain().success
+    waiting = {lag.partition for lag in shop.view_lag("orders") if lag.lag}
+    assert waiting
+    assert states(instance) == {"MISSING": waiting, "MATERIALIZED": ALL - waiting}
+
+
+@pytest.mark.usefixtures("spark_remote")
 def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_it_is_rebuilt(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
 ) -> None:

@@ -159,5 +159,6 @@ def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
     )
     (request,) = schedule.evaluate_tick(context).run_requests or []
     assert request.partition_key == "2026-11-03"
+    assert request.tags["millrace/day"] == "2026-11-03"
     assert schedule.cron_schedule == "15 2 * * *"
     assert DAYS.timezone == "UTC"

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import pytest
 from millrace.assets.declarations import InvalidDeclarations, declared
 from millrace.assets.event_store import TABLES
 from millrace.platform_defs.definitions import build_defs
+from millrace.resources.alerts.incidents import KINDS
 from millrace.resources.capture.declaration import Capture, CapturedTable
 
 SHOP = declared("millrace.examples.shop")
@@ -108,5 +110,9 @@ def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_vie
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
     assert sensors == {f"poll_{name}" for name in named} | others
+    # alerts send people to them
+    told = re.findall(r"`(poll_\w+)`", KINDS["late"].remedy)
+    assert told
+    assert set(told) <= sensors
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

@@ -187,6 +187,30 @@ def test_a_link_with_the_token_leaves_a_cookie_that_opens_the_ui(locked: Ui) -> 
         assert "b" not in there.cookies
 
 
+def test_headers_beyond_16_kib_are_refused_and_below_the_cookie_is_found_among_others(locked: Ui, ui: Ui) -> None:
+    with requests.Session() as browser:
+        browser.get(f"{locked.url}/?token={TOKEN}", timeout=patience())
+        (ours,) = (f"{cookie.name}={cookie.value}" for cookie in browser.cookies)
+    # what the parser of the standard library needs minutes for, and stops at
+    others = "a" * 7000 + '="' + "\\" * 7000
+    for cookies, expected in (
+        (f"{others}; {ours}; b", 200),
+        (f"{ours}\nCookie: c=d", 200),
+        (f" ;=;{ours} ;", 200),
+        (f"x{ours}", 401),
+        (f"{ours}x", 401),
+        (others, 401),
+        (f"{ours}; {'a' * 16_384}", 431),
+    ):
+        assert send(locked, "GET", "/server_info", "", Cookie=cookies) == expected, cookies[:80]
+    # whoever sends it, and whatever the header is
+    assert send(ui, "GET", "/server_info", "", Cookie="a" * 60_000) == 431
+    assert send(ui, "GET", "/server_info", "", X_Anything="a" * 16_384) == 431
+    many = {f"X-{number}": "a" * 6000 for number in range(3)}
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(f"ws://127.0.0.1:{ui.port}/graphql", additional_headers=many, proxy=None)
+
+
 def test_a_webserver_without_the_gate_is_not_taken_for_ready(ui: Ui) -> None:
     assert gated(ui.url, None)
     with socket.create_server(("127.0.0.1", 0)) as nobody:

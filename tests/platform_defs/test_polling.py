@@ -5,6 +5,7 @@ from dataclasses import replace
 from millrace.platform_defs.polling import (
     BACKOFF_S,
     LONGEST_BACKOFF_S,
+    SHARED_REST_S,
     STARTUP_S,
     Poll,
     SharedRun,
@@ -154,10 +155,16 @@ def test_a_view_that_left_is_not_kept_waiting_for_a_shared_run_that_began_just_n
 
 
 def test_shared_runs_that_fail_again_and_again_make_each_view_try_by_itself() -> None:
-    failing = SharedRun(ViewRuns(last_ended=NOW - 1, failures=3))
-    assert together(row(), failing) == Poll(
-        "orders", Start.ALONE, "orders: 5 due, by itself: 3 drains of all views failed in a row"
-    )
+    for failures in (3, 8):
+        failing = SharedRun(ViewRuns(last_ended=NOW - SHARED_REST_S + 1, failures=failures))
+        assert together(row(), failing) == Poll(
+            "orders", Start.ALONE, f"orders: 5 due, by itself: {failures} drains of all views failed in a row"
+        )
+        # after some minutes one is tried, which the others wait for
+        rested = replace(failing, runs=replace(failing.runs, last_ended=NOW - SHARED_REST_S))
+        assert together(row(), rested) == Poll("orders", Start.TOGETHER, "orders: 5 due")
+        tried = replace(rested, starting=True, runs=replace(rested.runs, in_flight=True))
+        assert together(row(), tried).reason == "orders: a drain of all views starts, 5 due"
 
 
 def test_shared_runs_that_fail_in_a_row_back_off() -> None:

@@ -13,6 +13,7 @@ from millrace.resources.processes import alive
 from millrace.resources.spark.session import (
     SPARK_TOKEN,
     session_for,
+    share_of,
     spark_session,
 )
 
@@ -47,6 +48,13 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
             assert count_in_python(spark) == 10
     # each would leave one; other tests use the server, too, and may begin a session of their own meanwhile
     assert python_daemons(port) < before + 5
+
+
+def test_a_run_takes_some_cores_of_a_standalone_master_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [share_of(master) for master in ("local[*]", "yarn", "k8s://host")] == [{}] * 3
+    assert share_of("spark://a:7077,b:7077") == {"spark.cores.max": "4"}
+    monkeypatch.setenv("MILLRACE_SPARK_CORES", "9")
+    assert share_of("spark://a:7077") == {"spark.cores.max": "9"}
 
 
 def test_only_a_session_of_ones_own_is_released_on_the_server(

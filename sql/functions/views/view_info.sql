@@ -2,8 +2,8 @@
 -- not, `lag_seconds` is the age of the first of them that no parked stream has, 0 if there is none; unless `exact`, lag
 -- means "at least". `behind`
 -- are positions, wanted or not. They are the sums of view_lag, but for all views together v_most events are read at most,
--- and one for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: free, or
--- before their next retry; dead_letters: parked.
+-- and one for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: tried in
+-- vain, and to be tried again; dead_letters: parked.
 -- Example: select view, lag, lag_seconds, dead_letters from view_info() order by lag_seconds desc
 create or replace function event_store.view_info(
   v_view text default null,
@@ -68,7 +68,7 @@ begin
     select
       k.view,
       count(*) filter (where k.in_flight is not null and k.locked_until > _now) as in_flight,
-      count(*) filter (where k.parked_at is null and not k.caught_up and (k.in_flight is null or k.locked_until <= _now)) as waiting,
+      count(*) filter (where k.parked_at is null and k.attempts > 0 and (k.in_flight is null or k.locked_until <= _now)) as waiting,
       count(k.parked_at) as dead_letters
     from event_store.stream_locks k
     where v_view is null or k.view = v_view
@@ -82,7 +82,7 @@ $$;
 
 comment on function event_store.view_info(text, bigint) is
 'Returns one row per view, or only v_view: the events that it wants and has not (lag, exact or at least so many), the '
-'age of the first of them that no parked stream has (lag_seconds), how many positions it is behind, its streams in flight, waiting and parked, its '
+'age of the first of them that no parked stream has (lag_seconds), how many positions it is behind, its streams in flight, before another try, and parked, its '
 'leased log partitions, its live consumers. v_most bounds how many events are read to count them. MR005 v_most is not '
 'positive; MR010 unknown view.';
 revoke all on function event_store.view_info(text, bigint) from public;

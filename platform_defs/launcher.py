@@ -1,0 +1,29 @@
+"""How Dagster's daemon starts a run: a code server that takes long is waited for.
+
+Belongs here: what a late answer means. Not here: what becomes of a run whose process never begins it, which run
+monitoring decides (`dagster.yaml`).
+"""
+
+from typing import Any
+
+import dagster as dg
+import grpc
+
+
+class PatientRunLauncher(dg.DefaultRunLauncher):
+    """Dagster's own, but for a code server that does not answer within a minute.
+
+    It has the request, and the process that it starts goes on: the run stays `STARTING`, so no second one is asked for.
+    """
+
+    def launch_run(self, context: Any) -> None:  # noqa: ANN401 - the type is private to Dagster
+        """Ask the code server to start the process of a run."""
+        try:
+            super().launch_run(context)
+        except dg.DagsterError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise
+            self._instance.report_engine_event(
+                "Its process takes long to start, and is waited for.", context.dagster_run
+            )
