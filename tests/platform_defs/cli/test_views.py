@@ -120,7 +120,9 @@ def test_a_retry_has_its_reason(view: EventStore, dsn: str) -> None:
 
 def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) -> None:
     park(view, "a")
-    view.nack_event("v", "b")
+    view.register_view("v", max_attempts=2)
+    (b,) = view.get_events("b", "order")
+    view.fail_event("v", "b", b.offset, "not yet")
     for answer in ("n\n", ""):
         with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
             millrace(dsn, "unregister", "v", answer=answer)
