@@ -79,19 +79,22 @@ class Connection(psycopg.Connection[TupleRow]):
     def _within(self, gen: PQGen[Result]) -> Generator[Any, Any, Result]:
         said_at, farewell = time.monotonic(), math.inf
         until = said_at + self.answer_s
+        works = True
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 now = time.monotonic()
                 if ready:
-                    said_at, until = now, now + self.answer_s
+                    said_at, until, works = now, now + self.answer_s, True
                 elif self.stop is not None and self.stop.is_set():
                     farewell = min(farewell, now + FAREWELL_S)
                 if not ready and now >= min(until, farewell):
-                    if now >= min(said_at + self.long_s, farewell) or not self._works():
+                    if now >= min(said_at + self.long_s, farewell) or not works:
                         self._give_up()
-                    until = time.monotonic() + self.answer_s
+                    # while it was asked, the server may have answered: that is looked for once more
+                    works = self._works()
+                    until = time.monotonic() + (self.answer_s if works else 0)
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value

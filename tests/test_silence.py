@@ -22,7 +22,7 @@ from tests.consumers.test_consume import handled_by
 from tests.support.building.relay import Relay
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.capturing.following import arrived
-from tests.support.factories import append, register_orders, start, value
+from tests.support.factories import Connect, append, register_orders, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import consuming, owed, wait_waking
 
@@ -209,13 +209,20 @@ def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
         wait_until(lambda: len(extended) > before, "leases are extended")
 
 
-def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[Relay, str]) -> None:
+def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[Relay, str], connect: Connect) -> None:
     relay, dsn = relayed
+    holder = connect(autocommit=False)
+    holder.execute("lock table event_store.events in access exclusive mode")
     with connecting.connect(dsn, answer_s=0.2) as connection, connecting.unhurried(connection):
-        assert connection.execute("select 1 from pg_sleep(1)").fetchone() == (1,)
+        before = len(relay.open)
+        called = start(lambda: connection.execute("select count(*) from event_store.events").fetchone())
+        wait_until(lambda: len(relay.open) > before, "another connection asks")
+        assert not called.done()
+        holder.rollback()
+        assert called.result(patience()) == (0,)
         relay.hush()
         with pytest.raises(connecting.NoAnswer):
-            connection.execute("select 1 from pg_sleep(1)")
+            connection.execute("select 1")
 
 
 def test_what_a_connection_string_states_counts_more_than_what_makes_connections_last() -> None:
