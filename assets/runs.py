@@ -81,7 +81,8 @@ def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterato
         yield
     finally:
         ended.set()
-        watcher.join()
+        # a storage that says nothing holds no run up: the thread interrupts nobody from here on
+        watcher.join(LOOK_EVERY_S)
 
 
 class Progress(Generic[T]):

@@ -22,13 +22,13 @@ from tests.support.patience import patience, wait_until
 
 # a command that is told to stop, and does not end
 STUBBORN = """
-import time
+import signal
 from millrace.platform_defs.cli.signals import stop_on_signals
 with stop_on_signals() as stop:
     print("runs", flush=True)
     stop.wait()
     print("told", flush=True)
-    time.sleep(1e6)
+    signal.pause()
 """
 SEQUENCED = "select count(*) from event_store.event_log"
 

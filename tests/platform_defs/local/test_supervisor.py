@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -152,12 +151,12 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_oth
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("says", ["no", "nothing", "an error"])
 def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(home: Path, says: str) -> None:
-    hung = threading.Event()
+    hung, goes_on = threading.Event(), threading.Event()
     goodbye = home / "goodbye"
 
     def ready() -> bool:
-        while says == "nothing" and hung.is_set():
-            time.sleep(0.01)
+        if says == "nothing" and hung.is_set():
+            goes_on.wait()
         if says == "an error" and hung.is_set():
             raise ZeroDivisionError
         return not hung.is_set()
@@ -181,6 +180,7 @@ def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(hom
         (home / "family.pids").unlink()
         wait_until(told(running, said, "family is ready again."), "the other one is looked after")
         hung.clear()
+        goes_on.set()
         wait_until(told(running, said, "hung is ready again."), "it is ready again")
         assert running.states()[0].pid != before
         assert goodbye.exists()
