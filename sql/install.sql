@@ -335,7 +335,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9eae3248b13f366c54a5682addb4ed776bde83056431e92598a1c27e5184c61e'),
+  (0, '90cb6238098993544c7ecf13acfe217590d5196540747909764a0339a31ae6c7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

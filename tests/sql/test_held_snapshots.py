@@ -76,7 +76,10 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
         yield orders
 
 
-def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore) -> None:
+# a session plans a call for its arguments at first, and at some time for whatever they are
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore, plans: str) -> None:
+    held.connection.execute("select set_config('plan_cache_mode', %s, false)", (plans,))
     calls: dict[str, LiteralString] = {
         "sequence_events": "select event_store.sequence_events()",
         "dispatch_events": "select event_store.dispatch_events('rows')",

@@ -45,8 +45,7 @@ begin
   return query
   select
     v.view, v.mode, v.enabled, coalesce(l.lag, 0)::bigint, coalesce(l.lag_seconds, 0), coalesce(l.exact, true),
-    coalesce(l.behind, 0)::bigint, coalesce(k.in_flight, 0), coalesce(k.waiting, 0),
-    coalesce(k.dead_letters, 0), coalesce(c.leased, 0), coalesce(a.consumers, 0)
+    coalesce(l.behind, 0)::bigint, k.in_flight, k.waiting, k.dead_letters, c.leased, coalesce(a.consumers, 0)
   from event_store.views v
   left join (
     select
@@ -56,24 +55,21 @@ begin
     ) g
     group by g.view
   ) l using (view)
-  left join (
-    select w.view, count(*) as leased
-    from event_store.views w
-    cross join (select q.partition from event_store.log_partitions q offset 0) p
-    cross join lateral event_store_private.checkpoint_of(w.view, p.partition) c
-    where (v_view is null or w.view = v_view) and c.leased_until > _now
-    group by w.view
-  ) c using (view)
-  left join (
+  cross join lateral (
+    select count(*) as leased
+    from (select q.partition from event_store.log_partitions q offset 0) p
+    cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
+    where c.leased_until > _now
+  ) c
+  -- view by view, so that a plan for whatever v_view is reads the locks of one view by index, too
+  cross join lateral (
     select
-      k.view,
       count(*) filter (where k.in_flight is not null and k.locked_until > _now) as in_flight,
       count(*) filter (where k.parked_at is null and k.attempts > 0 and (k.in_flight is null or k.locked_until <= _now)) as waiting,
       count(k.parked_at) as dead_letters
     from event_store.stream_locks k
-    where v_view is null or k.view = v_view
-    group by k.view
-  ) k using (view)
+    where k.view = v.view
+  ) k
   left join event_store_private.attached_consumers() a using (view)
   where v_view is null or v.view = v_view
   order by v.view;
