@@ -9,12 +9,13 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from millrace.platform_defs.local.services import free_port, spark_service
-from millrace.platform_defs.local.supervisor import Supervisor
+from millrace.platform_defs.local.supervisor import LONGEST_READY_S, Supervisor
 from millrace.resources.processes import only_one
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
@@ -58,7 +59,9 @@ def _server(folder: Path, found: Path, entering: Path, started: Callable[[psutil
         "OPENBLAS_NUM_THREADS": "1",
         SPARK_TOKEN: secrets.token_urlsafe(32),
     }
-    with Supervisor(settings.home, [spark_service(settings, port, env)]) as supervisor:
+    # a busy machine needs more than a first start is given elsewhere, and nobody starts this one again
+    service = replace(spark_service(settings, port, env), ready_s=LONGEST_READY_S)
+    with Supervisor(settings.home, [service]) as supervisor:
         started(psutil.Process(supervisor.states()[0].pid))
         found.write_text(f"{port} {env[SPARK_TOKEN]}")
         yield
