@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Format = Literal["csv", "jsonl", "parquet"]
+Format = Literal["csv", "jsonl", "xes", "parquet"]
 Unit = Literal["s", "ms", "us", "ns"]
 
 PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last activity", "active views")
@@ -30,7 +30,7 @@ PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "l
 
 @app.command("import")
 def import_command(
-    file: Annotated[Path, typer.Argument(help="CSV, JSON Lines or Parquet; the first two also as .gz.")],
+    file: Annotated[Path, typer.Argument(help="CSV, JSON Lines, XES or Parquet; the first three also as .gz.")],
     stream: Annotated[str, typer.Option(help="The column that names the stream, such as case:concept:name.")],
     event: Annotated[str, typer.Option(help="The column that names the event, such as concept:name.")],
     decider: Annotated[str, typer.Option(help="The decider of every event, such as permit.")],

@@ -1,1 +1,1 @@
-"""Importing event logs from files: CSV, JSON Lines and Parquet."""
+"""Importing event logs from files: CSV, JSON Lines, XES and Parquet."""

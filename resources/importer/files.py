@@ -1,9 +1,10 @@
-"""Opens event files: CSV, JSON Lines and Parquet, told apart by their names, and reads the rows of Parquet.
+"""Opens event files: CSV, JSON Lines, XES and Parquet, told apart by their names, and reads the rows of Parquet.
 
-Belongs here: the format of a file, and Parquet. Not here: text formats (`text`), the meaning of a row (`importer`).
+Belongs here: the format of a file, and Parquet. Not here: text formats (`text`), XES (`xes`), the meaning of a row
+(`importer`).
 
 Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number
-when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. JSON Lines and Parquet
+when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. The others
 keep their types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes
 are base64.
 """
@@ -25,8 +26,9 @@ from millrace.resources.archive.bounded import require_small
 from millrace.resources.errors import ImportRefused
 from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
 from millrace.resources.importer.text import open_csv, open_jsonl
+from millrace.resources.importer.xes import open_xes
 
-Format = Literal["csv", "jsonl", "parquet"]
+Format = Literal["csv", "jsonl", "xes", "parquet"]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
@@ -34,6 +36,7 @@ SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".xes": "xes",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
@@ -56,7 +59,7 @@ def file_format(path: Path) -> Format:
         raise ImportRefused(
             f"The name {path.name} does not tell the file's format.",
             detail=f"Known suffixes: {', '.join(SUFFIXES)}; all but Parquet also with .gz.",
-            hint="Say it with --format csv, jsonl or parquet.",
+            hint="Say it with --format csv, jsonl, xes or parquet.",
         )
     return found
 
@@ -89,7 +92,7 @@ def open_event_file(path: Path, format_: Format | None = None, delimiter: str | 
             if format_ == "csv":
                 file = open_csv(path, stack, delimiter or ("\t" if suffix_of(path) == ".tsv" else ","))
             else:
-                file = (open_jsonl if format_ == "jsonl" else _open_parquet)(path, stack)
+                file = _OPEN[format_](path, stack)
         yield replace(file, rows=_until_damage(path, file.rows))
 
 
@@ -126,6 +129,9 @@ def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
                 yield Row(done, done, "", size, dict(zip(columns, values, strict=True)))
 
     return EventFile(tuple(columns), rows(), lambda: done, metadata.num_rows)
+
+
+_OPEN = {"jsonl": open_jsonl, "xes": open_xes, "parquet": _open_parquet}
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -91,7 +91,7 @@ def import_events(
 
     Args:
         dsn: The event store's database.
-        file: CSV, JSON Lines (both also .gz) or Parquet.
+        file: CSV, JSON Lines, XES (all also .gz) or Parquet.
         decider: The decider of every event.
         columns: The columns of stream, event and time.
         source: The name that event ids follow from; by default the file's name.

@@ -21,8 +21,8 @@ class Row(NamedTuple):
 
     Attributes:
         number: From 1, unreadable rows included, blank lines left out.
-        line: The line of the file where it begins; for Parquet its number.
-        raw: Its text in the file; empty for Parquet.
+        line: The line of the file where it begins; for XES and Parquet its number.
+        raw: Its text in the file; empty for XES and Parquet.
         size: About how many bytes it has.
         values: By column.
         fault: The reason why it is unreadable, as a clause about "it"; None for a readable row.

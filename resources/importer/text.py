@@ -159,7 +159,8 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
     return EventFile(tuple(columns), rows(), plain.tell, path.stat().st_size, delimiter)
 
 
-def _exact(text: str) -> float | str:
+def exact(text: str) -> float | str:
+    """Return a number, or its text where a float would round it."""
     value = float(text)
     return value if math.isfinite(value) and Decimal(text) == Decimal(repr(value)) else text
 
@@ -168,7 +169,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_float=_exact, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_float=exact, parse_constant=_refuse_constant)
 
 
 def _object(raw: str) -> dict[str, Any] | str:

@@ -100,6 +100,32 @@ def test_parquet_keeps_its_types_with_decimals_and_times_as_exact_text(
     ]
 
 
+def test_events_of_xes_have_the_attributes_of_their_trace_and_keep_their_types(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    event = """
+        <event><string key="activity" value="begun"/><date key="at" value="2024-05-01T10:00:00+02:00"/>
+        <int key="n" value="7"/><float key="price" value="0.12345678901234567890123"/><float key="share" value="0.5"/>
+        <boolean key="good" value="true"><string key="why" value="left out"/></boolean>
+        <list key="tags"><values><string key="t" value="a"/><int key="t" value="2"/></values></list></event>"""
+    log = f"""<?xml version="1.0"?>
+        <log xmlns="http://www.xes-standard.org/"><extension name="Time" prefix="time" uri="x"/>
+        <global scope="event"><string key="activity" value="none"/></global><string key="name" value="a log"/>
+        <trace><string key="id" value="c-1"/><int key="year" value="2024"/>{event}
+        <event><string key="activity" value="ended"/><date key="at" value="2024-05-02T10:00:00Z"/></event></trace>
+        <trace><string key="id" value="c-2"/>{event.replace('"7"', '"seven"')}</trace></log>"""
+    file = tmp_path / "log.xes.gz"
+    file.write_bytes(gzip.compress(log.encode()))
+    report = run(dsn, file, columns=Columns("case:id", "activity", ("at",)))
+    assert (report.appended, report.streams, report.rejected) == (2, 1, 1)
+    values = {"n": 7, "price": "0.12345678901234567890123", "share": 0.5, "good": True, "tags": [{"t": "a"}, {"t": 2}]}
+    assert stored(store) == [
+        ("c-1", "begun", {"case:year": 2024, "at": "2024-05-01T10:00:00+02:00", **values}),
+        ("c-1", "ended", {"case:year": 2024, "at": "2024-05-02T10:00:00+00:00"}),
+    ]
+    assert rejected(report) == [(3, "its 'n' is no int: 'seven'")]
+
+
 def test_streams_events_and_times_may_be_within_objects_which_stay_whole(
     dsn: str, store: EventStore, tmp_path: Path
 ) -> None:

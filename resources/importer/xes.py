@@ -1,0 +1,122 @@
+"""Reads the events of an XES log (IEEE 1849), plain or gzipped, in constant memory.
+
+Belongs here: traces, events and their attributes. Not here: text formats (`text`), the meaning of a row (`importer`).
+
+A row is an event. Its columns are the event's attributes, and those of its trace with `case:` before their key, as
+process mining tools name them: `case:concept:name`, `concept:name`, `time:timestamp`.
+"""
+
+import gzip
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+
+from millrace.resources.errors import ImportRefused
+from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row
+from millrace.resources.importer.text import HEAD_ROWS, exact
+
+CHUNK_BYTES = 2**16
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+# Python would take 1_000 and the digits of other scripts, too
+_NUMBER = re.compile(r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|inf)|nan", re.IGNORECASE)
+_TEXTS = ("string", "id", "date")
+_CONTAINERS = ("list", "container")
+
+
+def open_xes(path: Path, stack: ExitStack) -> EventFile:
+    """Open an XES log; its columns are the keys of its first events. The stack closes it."""
+    with ExitStack() as peek:
+        head = list(islice(_rows(path, _open(path, peek)[1]), HEAD_ROWS))
+    if not head:
+        raise ImportRefused(f"{path} has no events.", hint="XES has them as <event> in the <trace>s of its <log>.")
+    plain, content = _open(path, stack)
+    columns = dict.fromkeys(key for row in head for key in row.values)
+    return EventFile(tuple(columns), _rows(path, content), plain.tell, path.stat().st_size)
+
+
+def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    """Open the file; return it, whose position is the progress of reading, and its content."""
+    plain = cast(BinaryIO, stack.enter_context(path.open("rb")))
+    if path.suffix.lower() == ".gz":
+        return plain, cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=plain)))
+    return plain, plain
+
+
+def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
+    number, size = 0, 0
+    opened: list[Element] = []
+    # of the trace that is read: its attributes, and how many events came before it
+    trace: dict[str, Element] = {}
+    before = 0
+    try:
+        for action, element in _elements(content):
+            if action == "start":
+                opened.append(element)
+                size = 0 if _tag(element) == "event" else size + sum(map(len, element.attrib.values()))
+                if size > ROW_LIMIT:
+                    raise ImportRefused(f"{path} cannot be read.", detail=f"An event is larger than {ROW_LIMIT}.")
+                if _tag(element) == "trace":
+                    trace, before = {}, number
+                continue
+            opened.pop()
+            if _tag(element) == "event":
+                number += 1
+                yield _row(number, size, trace, element)
+            elif opened and _tag(opened[-1]) == "trace":
+                if number > before:
+                    raise ImportRefused(
+                        f"{path} cannot be read.",
+                        detail=f"A trace has its attribute {element.get('key')!r} after an event that it belongs to.",
+                    )
+                trace[f"case:{element.get('key')}"] = element
+            if opened and _tag(opened[-1]) in {"log", "trace"}:
+                # what is read is forgotten: a log may be larger than the memory
+                opened[-1].remove(element)
+    except ParseError as error:
+        raise ImportRefused(f"{path} cannot be read.", detail=f"It is not XML: {error}.") from error
+
+
+def _elements(content: BinaryIO) -> Iterator[tuple[str, Element]]:
+    parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
+    while chunk := content.read(CHUNK_BYTES):
+        parser.feed(chunk)
+        yield from cast(Iterator[tuple[str, Element]], parser.read_events())
+    parser.close()
+
+
+def _row(number: int, size: int, trace: dict[str, Element], event: Element) -> Row:
+    values: dict[str, Any] = {}
+    fault = None
+    for key, attribute in [*trace.items(), *((str(one.get("key")), one) for one in event)]:
+        if key in values:
+            fault = f"it has two attributes {key!r}"
+        try:
+            values[key] = _value(attribute)
+        except (ValueError, ArithmeticError, KeyError, RecursionError):
+            values[key] = attribute.get("value")
+            fault = f"its {key!r} is no {_tag(attribute)}: {attribute.get('value')!r}"
+    return Row(number, number, "", size, values, fault)
+
+
+def _value(attribute: Element) -> Any:  # noqa: ANN401 - JSON has any type
+    """Return an attribute's value; of a list or a container its attributes in order, each an object."""
+    tag = _tag(attribute)
+    if tag in _CONTAINERS:
+        inner = [one for part in attribute for one in (part if _tag(part) == "values" else (part,))]
+        return [{str(one.get("key")): _value(one)} for one in inner]
+    text = attribute.attrib["value"]
+    if tag in _TEXTS:
+        return text
+    if tag == "boolean":
+        return _BOOLEANS[text]
+    if tag not in {"int", "float"} or not _NUMBER.fullmatch(text):
+        raise ValueError
+    return int(text) if tag == "int" else exact(text)
+
+
+def _tag(element: Element) -> str:
+    return element.tag.rpartition("}")[2]
