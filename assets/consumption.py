@@ -6,6 +6,7 @@ Belongs here: starting a consumer for a view and showing its work in Dagster. No
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -248,7 +249,7 @@ class DrainProgress(Progress[DrainReport]):
             )
         )
         self._show_partitions(lags, self._events)
-        evaluation = lag_evaluation(self._model, metadata)
+        evaluation = lag_evaluation(model_objective(self._model), metadata)
         # Dagster never forgets one: it is told what changed
         if evaluation.passed != self._in_time:
             self._context.instance.report_runless_asset_event(evaluation)
@@ -281,15 +282,40 @@ class DrainProgress(Progress[DrainReport]):
             self._green |= set(positions)
 
 
-def lag_evaluation(model: ReadModel, lag: Mapping[str, float]) -> dg.AssetCheckEvaluation:
-    """Say how a read model stands to its objective, as its check does; `lag` is what `lag_metadata` returns."""
+@dataclass(frozen=True)
+class Objective:
+    """How long an event may wait for a view.
+
+    Attributes:
+        asset: What shows it.
+        max_lag_s: After how many seconds the view is late.
+        view: Finds the view in the event store; None where there is none yet.
+    """
+
+    asset: dg.AssetKey
+    max_lag_s: float
+    view: Callable[[EventStore], str | None]
+
+
+def model_objective(model: ReadModel) -> Objective:
+    """Return the objective of a read model: of the version that its declaration is."""
+
+    def view(store: EventStore) -> str | None:
+        built = current_version(store.connection, model)
+        return built.view if built else None
+
+    return Objective(dg.AssetKey(["read_models", model.name]), model.max_lag_s, view)
+
+
+def lag_evaluation(objective: Objective, lag: Mapping[str, float]) -> dg.AssetCheckEvaluation:
+    """Say how a view stands to its objective, as its check does; `lag` is what `lag_metadata` returns."""
     return dg.AssetCheckEvaluation(
-        asset_key=dg.AssetKey(["read_models", model.name]),
+        asset_key=objective.asset,
         check_name=LAG_CHECK,
-        passed=lag["lag_seconds"] <= model.max_lag_s,
+        passed=lag["lag_seconds"] <= objective.max_lag_s,
         metadata={
             name: dg.MetadataValue.float(float(number))
-            for name, number in {**lag, "objective_seconds": model.max_lag_s}.items()
+            for name, number in {**lag, "objective_seconds": objective.max_lag_s}.items()
         },
         severity=dg.AssetCheckSeverity.WARN,
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import dagster as dg
 
 from millrace.assets import OWNERS, Group
+from millrace.assets.consumption import Objective
+from millrace.resources.alerts.incidents import LATE_S
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.event_store import ViewInfo
 
@@ -17,6 +19,16 @@ from millrace.resources.event_store import ViewInfo
 def asset_key(subscription: Subscription) -> dg.AssetKey:
     """Return the asset of a subscription, which is named as its view."""
     return dg.AssetKey(["subscriptions", subscription.view])
+
+
+def subscription_objective(subscription: Subscription) -> Objective:
+    """Return the objective of a subscription: it is late when its view is an incident."""
+    view = subscription.view
+    return Objective(
+        asset_key(subscription),
+        LATE_S,
+        lambda store: next((info.view for info in store.view_info() if info.view == view), None),
+    )
 
 
 def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSpec]:

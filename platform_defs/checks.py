@@ -9,9 +9,10 @@ from datetime import UTC
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import LAG_CHECK, lag_evaluation, lag_metadata
+from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, model_objective
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.faults import faults_by_asset
+from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.store import CaptureStore
@@ -20,7 +21,6 @@ from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.known_names import LOOKED_AT, unknown_names
-from millrace.resources.read_models.versions import current_version
 from millrace.resources.sequencer import held_up, said_of
 
 RECENT = 10_000
@@ -32,6 +32,14 @@ CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
 STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
+def objectives(declared: Declarations) -> list[Objective]:
+    """Return what read models and subscriptions promise."""
+    return [
+        *map(model_objective, declared.models.values()),
+        *map(subscription_objective, declared.subscriptions.values()),
+    ]
+
+
 def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
     """Make every check there is."""
     return [
@@ -40,7 +48,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
         messages_are_settled,
         leases_are_in_time,
         no_dead_letters,
-        *(lag_check(model) for model in declared.models.values()),
+        *(lag_check(objective) for objective in objectives(declared)),
         *(names_check(model) for model in declared.models.values()),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
         *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
@@ -116,18 +124,18 @@ def no_dead_letters(postgres: PostgresResource) -> dg.AssetCheckResult:
     )
 
 
-def lag_check(model: ReadModel) -> dg.AssetChecksDefinition:
-    """Make the check that a read model is no older than it promises."""
+def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
+    """Make the check that a view is no later than it may be."""
 
     @dg.asset_check(
-        asset=dg.AssetKey(["read_models", model.name]),
+        asset=objective.asset,
         name=LAG_CHECK,
-        description=f"No event that the model takes has waited for more than {model.max_lag_s} s.",
+        description=f"No event that it takes has waited for more than {objective.max_lag_s} s.",
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            built = current_version(store.connection, model)
-            found = lag_evaluation(model, lag_metadata(store.view_lag(built.view) if built else []))
+            view = objective.view(store)
+            found = lag_evaluation(objective, lag_metadata(store.view_lag(view) if view else []))
         return dg.AssetCheckResult(passed=found.passed, severity=found.severity, metadata=found.metadata)
 
     return check

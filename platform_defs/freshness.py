@@ -1,6 +1,6 @@
-"""The sensors that say in Dagster when a read model becomes late, when it is fresh again, and how subscriptions stand.
+"""The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand.
 
-Belongs here: telling that the state changed. Not here: what late means (the check `lag_within_objective` of the model),
+Belongs here: telling that the state changed. Not here: what late means (`millrace.assets.consumption`),
 starting drains (`sensors`).
 
 A drain says how its model stands while it runs, and every hour the check does. A model that nobody drains, as while
@@ -12,52 +12,53 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from millrace.assets.consumption import lag_evaluation, lag_metadata
+from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata
 from millrace.assets.subscriptions import asset_key, standing_of
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import current_version
 
 LOOK_EVERY_S = 15
 # Dagster never forgets an observation
 OBSERVE_EVERY_S = 300
 
 
-def freshness_sensor(models: Sequence[ReadModel]) -> dg.SensorDefinition:
-    """Make the sensor `watch_freshness` of declared read models; its cursor is which of them it has called late."""
+def freshness_sensor(objectives: Sequence[Objective]) -> dg.SensorDefinition:
+    """Make the sensor `watch_freshness` of what may become late; its cursor is what of it was called late."""
 
     @dg.sensor(
         name="watch_freshness",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Turns the check lag_within_objective of a read model red when it becomes late, and green again.",
+        description=(
+            "Turns the check lag_within_objective of a read model or a subscription red when it becomes late, and green"
+            " again."
+        ),
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         with kept_store(postgres) as store:
-            built = {model.name: current_version(store.connection, model) for model in models}
+            views = [objective.view(store) for objective in objectives]
             standing = {info.view: info for info in store.view_info()}
         called = set(json.loads(context.cursor or "[]"))
         late = set()
-        for model in models:
-            version = built[model.name]
-            info = standing.get(version.view) if version else None
-            if version is None or info is None:
+        for objective, view in zip(objectives, views, strict=True):
+            name = objective.asset.to_user_string()
+            info = standing.get(view) if view else None
+            if view is None or info is None:
                 # nobody knows; what was said of it stands
-                late |= called & {model.name}
+                late |= called & {name}
                 continue
             figures = {"lag": float(info.lag), "lag_seconds": round(info.lag_seconds, 3)}
             if not info.exact:
                 # of all views together only so many events are read; of one by itself more
                 with kept_store(postgres) as store:
-                    figures = lag_metadata(store.view_lag(version.view))
-            evaluation = lag_evaluation(model, figures)
+                    figures = lag_metadata(store.view_lag(view))
+            evaluation = lag_evaluation(objective, figures)
             if not evaluation.passed:
-                late.add(model.name)
-            if evaluation.passed == (model.name in called):
+                late.add(name)
+            if evaluation.passed == (name in called):
                 context.instance.report_runless_asset_event(evaluation)
-        said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(models)} read models is late"
+        said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
 
     return watch

@@ -18,6 +18,7 @@ import dagster as dg
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import JOIN_S, SHARED_JOB, left_by
+from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import (
@@ -66,16 +67,18 @@ def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.
     """Make the sensors of all views: those of declared read models, of subscriptions, and of views of the database."""
     models, subscriptions = [*declared.models.values()], [*declared.subscriptions.values()]
     watching = [subscription_sensor(subscriptions)] if subscriptions else []
+    may_be_late = objectives(declared)
+    watching += [freshness_sensor(may_be_late)] if may_be_late else []
     return [*model_sensors(models, together), *watching, undeclared_sensor(models)]
 
 
 def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """Make the sensors of declared read models: one for each, one that looks at all of them, and `watch_freshness`.
+    """Make the sensors of declared read models: one for each, and one that looks at all of them.
 
     Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
     """
     each = [poll_sensor(model, together, len(models)) for model in models]
-    return [*each, wake_sensor(models, together), freshness_sensor(models)] if models else []
+    return [*each, wake_sensor(models, together)] if models else []
 
 
 def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> dg.SensorDefinition:

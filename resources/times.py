@@ -22,6 +22,7 @@ OFFSET = r"[+-](?:0[0-9]|1[0-5])(?::?[0-5][0-9])?"
 END = r" *(?![\s\S])"
 DAY_FORM = f"^ *{_DAY}{END}"
 TIME_FORM = f"^ *{_DAY}(?:[T ]{_CLOCK}(?: ?(?:Z|UTC|GMT|({OFFSET})))?)?{END}"
+SAID = "2024-02-29, 2024-02-29 09:30 or 2024-02-29T09:30:15.25+02:00, in UTC if it names no zone"
 FIRST, LAST = "0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"
 
 _FORM = re.compile(TIME_FORM)
@@ -55,6 +56,11 @@ def moment(text: str) -> datetime | None:
         return None
     found = datetime.fromisoformat(iso)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def bound(text: str) -> datetime | str | None:
+    """Return the moment of a text, and the infinities of Postgres as they are; None for other texts."""
+    return text if text in {"-infinity", "infinity"} else moment(text)
 
 
 def day(text: str) -> date | None:

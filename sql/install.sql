@@ -314,6 +314,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/refuse_if_read_model.sql
 \ir functions/views/private/refuse_view_in_use.sql
 \ir functions/views/private/retry_delay.sql
+\ir functions/views/private/set_leases_back.sql
 \ir functions/views/private/settings.sql
 \ir functions/views/private/sweep_locks.sql
 \ir functions/views/private/wants.sql
@@ -335,7 +336,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '90cb6238098993544c7ecf13acfe217590d5196540747909764a0339a31ae6c7'),
+  (0, '68cc2c08bbf2cebd6f0c5176221824fd7733ed3ef50b785f0d4df10a1704bc5c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

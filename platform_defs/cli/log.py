@@ -6,7 +6,7 @@ what is counted (`sql/functions/log/partition_info.sql`).
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -16,14 +16,13 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import PartitionInfo
+from millrace.resources.importer.rows import Format
+from millrace.resources.importer.times import TimeForm, Unit
 
 if TYPE_CHECKING:
     from millrace.resources.importer.importer import ImportProgress, ImportReport, ImportTrial
 
 app = typer.Typer()
-
-Format = Literal["csv", "jsonl", "xes", "parquet"]
-Unit = Literal["s", "ms", "us", "ns"]
 
 PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last activity", "active views")
 
@@ -80,22 +79,19 @@ def import_command(
     )
 
     from millrace.resources.importer.events import Columns
-    from millrace.resources.importer.importer import import_events, try_import
-    from millrace.resources.importer.times import TimeForm
+    from millrace.resources.importer.importer import LogFile, import_events, try_import
 
-    columns = Columns(stream, event, tuple(time or ()), tuple(metadata or ()))
-    times = TimeForm(time_format, time_unit, day_first)
-    delimiter = "\t" if delimiter in {"tab", "\\t"} else delimiter
+    log = LogFile(
+        file,
+        decider,
+        Columns(stream, event, tuple(time or ()), tuple(metadata or ())),
+        source,
+        format_name,
+        "\t" if delimiter in {"tab", "\\t"} else delimiter,
+        TimeForm(time_format, time_unit, day_first),
+    )
     if dry_run:
-        trial = try_import(
-            file,
-            decider=decider,
-            columns=columns,
-            source=source,
-            format=format_name,
-            delimiter=delimiter,
-            times=times,
-        )
+        trial = try_import(log)
         _show(trial)
         _end(trial.rows, sum(kind.count for kind in trial.rejected))
         return
@@ -117,19 +113,7 @@ def import_command(
             speed = progress.rows / progress.seconds if progress.seconds else 0.0
             bar.update(task, completed=progress.done, total=progress.total, rows=progress.rows, speed=speed)
 
-        report = import_events(
-            chosen_dsn(dsn),
-            file,
-            decider=decider,
-            columns=columns,
-            source=source,
-            format=format_name,
-            delimiter=delimiter,
-            times=times,
-            rejects=rejects,
-            batch_size=batch_size,
-            progress=show,
-        )
+        report = import_events(chosen_dsn(dsn), log, rejects=rejects, batch_size=batch_size, progress=show)
     console = Screen()
     console.print(_table(report))
     if report.rejects:

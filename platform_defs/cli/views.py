@@ -7,7 +7,6 @@ letters (`dead_letters`).
 import os
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -146,7 +145,9 @@ def seek_command(
     position: Annotated[
         int | None, typer.Option(help="For EXACT_OFFSET and RESET_TO_OFFSET; with --partition.")
     ] = None,
-    timestamp: Annotated[datetime | None, typer.Option(help="For EXACT_TIMESTAMP, in UTC.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(help="For EXACT_TIMESTAMP; without an offset it is UTC.", metavar="TIME")
+    ] = None,
     partition: Annotated[int | None, typer.Option(help="One log partition; by default all.")] = None,
     reason: Reason = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
@@ -154,8 +155,7 @@ def seek_command(
 ) -> None:
     """Move a view to another position. Refused while something of it is leased or in flight."""
     with chosen_store(dsn) as store:
-        utc = f"{timestamp.isoformat()}+00" if timestamp and timestamp.tzinfo is None else timestamp
-        seeks = store.seek_view(view, kind.value, position, utc, partition, dry_run=dry_run, reason=reason)
+        seeks = store.seek_view(view, kind.value, position, timestamp, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
     Screen().print(
         table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))

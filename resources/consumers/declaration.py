@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.times import SAID, bound
 from millrace.resources.user_code import is_async, is_generator
 
 Handler = Callable[..., Awaitable[object] | object]
@@ -113,6 +114,10 @@ class Subscription:
             (isinstance(self.deciders, str) or isinstance(self.events, str), "deciders and events are lists of names"),
             (not 1 <= self.lock_timeout_s <= 3600, "lock_timeout_s is from 1 to 3600"),
             (self.timeout_s <= 0, "timeout_s is above 0"),
+            (
+                isinstance(self.start, str) and bound(self.start) is None,
+                f"start is a time such as {SAID}; or -infinity",
+            ),
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),
         )

@@ -18,7 +18,7 @@ from psycopg.rows import BaseRowFactory, scalar_row
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.causes import all_passed_on, passed_on
-from millrace.resources.event_store.client import STREAM_PAGE, listed, tokens_of
+from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of, tokens_of
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
@@ -528,7 +528,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
-                start_at,
+                moment_of(start_at),
                 lock_timeout_s,
                 pooling_delay_s,
                 edge_function_url,
@@ -698,7 +698,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return await self._all(
             Seek,
             "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
-            (view, kind, position, timestamp, partition, dry_run, reason),
+            (view, kind, position, moment_of(timestamp), partition, dry_run, reason),
         )
 
     async def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
@@ -848,7 +848,9 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
         """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
-        return await self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, timestamp))
+        return await self._value(
+            int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp))
+        )
 
     async def partition_info(self) -> list[PartitionInfo]:
         """Return one row per log partition."""

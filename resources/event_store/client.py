@@ -15,6 +15,7 @@ from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, StreamFailure
@@ -53,6 +54,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewInfo,
 )
 from millrace.resources.event_store.waiting import Waiting
+from millrace.resources.times import SAID, bound
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
@@ -285,7 +287,7 @@ class EventStore(Rounds, Waiting):
             "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
-                start_at,
+                moment_of(start_at),
                 lock_timeout_s,
                 pooling_delay_s,
                 edge_function_url,
@@ -449,7 +451,7 @@ class EventStore(Rounds, Waiting):
         return self._all(
             Seek,
             "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
-            (view, kind, position, timestamp, partition, dry_run, reason),
+            (view, kind, position, moment_of(timestamp), partition, dry_run, reason),
         )
 
     def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
@@ -597,7 +599,7 @@ class EventStore(Rounds, Waiting):
 
     def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
         """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
-        return self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, timestamp))
+        return self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp)))
 
     def partition_info(self) -> list[PartitionInfo]:
         """Return one row per log partition."""
@@ -631,6 +633,24 @@ class EventStore(Rounds, Waiting):
 def tokens_of(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
     """Return the log partitions of leases, and their tokens."""
     return [lease.partition for lease in leases], [lease.lease_token for lease in leases]
+
+
+def moment_of(time: datetime | str | None) -> datetime | str | None:
+    """Return a time as psycopg sends it. Postgres reads no text: its own forms and zone depend on the session.
+
+    Raises:
+        Malformed: A text has none of the forms of `millrace.resources.times`.
+    """
+    if not isinstance(time, str):
+        return time
+    found = bound(time)
+    if found is None:
+        raise Malformed(
+            "A text is not a time of a known form.",
+            detail=f"The text is {time[:100]!r}.",
+            hint=f"Write it as {SAID}; or -infinity, infinity.",
+        )
+    return found
 
 
 def listed(names: Sequence[str] | None) -> list[str] | None:

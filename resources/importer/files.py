@@ -17,18 +17,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.resources.archive.bounded import require_small
 from millrace.resources.errors import ImportRefused
-from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
+from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Format, Row, refuse_twins
 from millrace.resources.importer.text import open_csv, open_jsonl
 from millrace.resources.importer.xes import open_xes
-
-Format = Literal["csv", "jsonl", "xes", "parquet"]
 
 SUFFIXES: dict[str, Format] = {
     ".csv": "csv",

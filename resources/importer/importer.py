@@ -26,9 +26,9 @@ from millrace.resources.connecting import connect
 from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
-from millrace.resources.importer.files import Format, open_event_file
+from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.rejects import Rejects
-from millrace.resources.importer.rows import EventFile, Row
+from millrace.resources.importer.rows import EventFile, Format, Row
 from millrace.resources.importer.times import TimeForm
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -69,16 +69,52 @@ class ImportReport:
     seconds: float
 
 
+@dataclass(frozen=True)
+class LogFile:
+    """A file to import, and how it is read.
+
+    Attributes:
+        path: CSV, JSON Lines, XES (all also .gz) or Parquet.
+        decider: The decider of every event.
+        columns: The columns of stream, event and time.
+        source: The name that event ids follow from; by default the file's name.
+        format: By default the format of the file's suffix.
+        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
+        times: How times are written; by default in one of the forms that are known.
+    """
+
+    path: Path
+    decider: str
+    columns: Columns
+    source: str | None = None
+    format: Format | None = None
+    delimiter: str | None = None
+    times: TimeForm | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that event ids follow from."""
+        return self.source or self.path.name
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[EventFile, Mapping]]:
+        """Open it, with what makes events of its rows.
+
+        Raises:
+            ImportRefused: The file or a column is missing, or a name cannot be one.
+        """
+        fault = name_fault("the decider", self.decider) or name_fault("the source", self.name)
+        if fault:
+            raise ImportRefused(f"The import cannot start: {fault}.")
+        with open_event_file(self.path, self.format, self.delimiter) as opened:
+            _require_columns(self.path, opened, self.columns)
+            yield opened, Mapping(self.name, self.decider, self.columns, opened.columns, self.times)
+
+
 def import_events(
     dsn: str,
-    file: Path,
+    log: LogFile,
     *,
-    decider: str,
-    columns: Columns,
-    source: str | None = None,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    delimiter: str | None = None,
-    times: TimeForm | None = None,
     rejects: Path | None = None,
     batch_size: int = 1000,
     progress: Callable[[ImportProgress], None] | None = None,
@@ -91,13 +127,7 @@ def import_events(
 
     Args:
         dsn: The event store's database.
-        file: CSV, JSON Lines, XES (all also .gz) or Parquet.
-        decider: The decider of every event.
-        columns: The columns of stream, event and time.
-        source: The name that event ids follow from; by default the file's name.
-        format: By default the format of the file's suffix.
-        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
-        times: How times are written; by default in one of the forms that are known.
+        log: The file.
         rejects: By default `<file>.rejects.jsonl`.
         batch_size: The rows of one transaction.
         progress: Called after each batch.
@@ -109,21 +139,24 @@ def import_events(
         Unreachable: The database does not answer; run it again to go on.
     """
     started = clock.monotonic()
-    name = source or file.name
+    file = log.path
     rejects = rejects or file.with_name(f"{file.name}.rejects.jsonl")
-    _require_start(file, decider, name, rejects)
-    with open_event_file(file, format, delimiter) as opened:
-        _require_columns(file, opened, columns)
-        mapping = Mapping(name, decider, columns, opened.columns, times)
-        with _database() as failing, connect(dsn) as connection, Rejects(rejects) as out:
-            failing.append(connection)
-            run = _Run(EventStore(connection), decider, name, out, started)
-            with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
-                for batch in batches:
-                    run.take(batch)
-                    if progress:
-                        progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
-            return run.report()
+    if rejects.exists() and file.exists() and rejects.samefile(file):
+        raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
+    with (
+        log.opened() as (opened, mapping),
+        _database() as failing,
+        connect(dsn) as connection,
+        Rejects(rejects) as out,
+    ):
+        failing.append(connection)
+        run = _Run(EventStore(connection), log.decider, log.name, out, started)
+        with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
+            for batch in batches:
+                run.take(batch)
+                if progress:
+                    progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
+        return run.report()
 
 
 @dataclass(frozen=True)
@@ -146,25 +179,13 @@ class ImportTrial:
     rejected: list[Kind]
 
 
-def try_import(
-    file: Path,
-    *,
-    decider: str,
-    columns: Columns,
-    source: str | None = None,
-    format: Format | None = None,  # noqa: A002 - the word of the command line
-    delimiter: str | None = None,
-    times: TimeForm | None = None,
-) -> ImportTrial:
+def try_import(log: LogFile) -> ImportTrial:
     """Read a whole file as `import_events` does, and append nothing: what the store would refuse is not seen.
 
     Raises:
         ImportRefused: The file or a column is missing.
     """
-    _require_start(file, decider, source or file.name, None)
-    with open_event_file(file, format, delimiter) as opened:
-        _require_columns(file, opened, columns)
-        mapping = Mapping(source or file.name, decider, columns, opened.columns, times)
+    with log.opened() as (opened, mapping):
         first: list[str] = []
         kinds: dict[str, Kind] = {}
         rows = 0
@@ -304,14 +325,6 @@ class _Run:
             return
         self.appended += counted.appended
         self.streams += counted.first
-
-
-def _require_start(file: Path, decider: str, source: str, rejects: Path | None) -> None:
-    fault = name_fault("the decider", decider) or name_fault("the source", source)
-    if fault:
-        raise ImportRefused(f"The import cannot start: {fault}.")
-    if rejects and rejects.exists() and file.exists() and rejects.samefile(file):
-        raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
 
 
 def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:

@@ -1,4 +1,4 @@
-"""The shapes that the readers of event files share: a row, an open file, a row's greatest size.
+"""The shapes that the readers of event files share: a format, a row, an open file, a row's greatest size.
 
 Belongs here: these shapes. Not here: reading a format (`files`, `text`).
 """
@@ -6,9 +6,11 @@ Belongs here: these shapes. Not here: reading a format (`files`, `text`).
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from millrace.resources.errors import ImportRefused
+
+Format = Literal["csv", "jsonl", "xes", "parquet"]
 
 # No row may need more memory than this, in characters; the store's own limit for data is 1 MiB by default.
 ROW_LIMIT = 8 * 1024 * 1024

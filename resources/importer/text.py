@@ -3,8 +3,9 @@
 Belongs here: text, its encoding, its lines, and the faults that make a row unreadable. Not here: Parquet (`files`), the
 meaning of a row (`importer`).
 
-An unreadable row comes with its fault, and the rows after it come as if it were not there: an unclosed quote costs only
-its own line.
+An unreadable row comes with its fault, and the rows after it come as if it were not there: a stray quote costs only its
+own line, if a later quote shows that it is one. What is open at the end of the file may be half-written: nothing of it
+is a row.
 """
 
 import csv
@@ -40,6 +41,7 @@ class _Lines:
         self._row: list[str] = []
         self._size = 0
         self.line = 1
+        self.ended = False
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -47,6 +49,7 @@ class _Lines:
     def __next__(self) -> str:
         line = self._given_back.popleft() if self._given_back else self._text.readline(ROW_LIMIT + 1)
         if not line:
+            self.ended = True
             raise StopIteration
         self._row.append(line)
         self._size += len(line)
@@ -107,6 +110,10 @@ _TOO_LONG = f"it is longer than {ROW_LIMIT} characters (raw holds its beginning)
 
 
 _NO_END = "its line has no end, so it may be half-written: end it with a line break, and import the file again"
+_NO_QUOTE = (
+    "it has a quote that is not closed before the end of the file, so it may be half-written: close or remove the quote,"
+    " and import the file again"
+)
 
 
 def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
@@ -141,6 +148,10 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
             except StopIteration:
                 return
             except csv.Error as error:
+                if lines.ended:
+                    # no more is read: the file may have grown since, by the other half
+                    yield _bad(number + 1, lines, lines.row(), _NO_QUOTE)
+                    return
                 raw, fault = lines.keep_first(), f"it is not CSV: {error}"
             except _TooLong:
                 raw, fault = lines.keep_first(), _TOO_LONG

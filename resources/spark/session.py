@@ -56,14 +56,17 @@ REDACTION = {
     "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
     "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
 }
-# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, and does not draw on
-# the terminal
+# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, does not draw on the
+# terminal, and outlives a pause
 LOCAL_CONFIGURATION = {
     "spark.authenticate": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Its executor is this process: it is silent only while the whole process is paused, as when a laptop sleeps. By
+    # default it is given up after two minutes, can never come back, and no job runs until the process ends.
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "1d",
 }
 # These loggers write each exception of Spark's to stderr when it is raised, as a line of JSON with a stack of Java.
 # Whoever catches the exception says it once.

@@ -1,17 +1,23 @@
 """Subscriptions in Dagster: consumers of the log that nothing there runs, with the lag that everything shows."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import dagster as dg
 import pytest
 
+from millrace.assets.consumption import LAG_CHECK
 from millrace.assets.declarations import Declarations, InvalidDeclarations, declared
+from millrace.assets.subscriptions import subscription_objective
+from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
+from millrace.resources.alerts.incidents import LATE_S
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
 from tests.support.elsewhere import postgres_at
-from tests.support.factories import append_to, pump, register_orders
+from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running.shop import PACKAGE, own_shop
 
 
@@ -31,12 +37,14 @@ DECLARED = Declarations(subscriptions={each.view: each for each in (send, read)}
 MAILS = dg.AssetKey(["subscriptions", "mails"])
 
 
-def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None = None) -> dg.SensorResult:
+def tick(
+    instance: dg.DagsterInstance, dsn: str, cursor: str | None = None, sensor: str = "watch_subscriptions"
+) -> dg.SensorResult:
     defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
     context = dg.build_sensor_context(
         instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
     )
-    result = defs.resolve_sensor_def("watch_subscriptions")(context)
+    result = defs.resolve_sensor_def(sensor)(context)
     assert isinstance(result, dg.SensorResult)
     return result
 
@@ -112,3 +120,27 @@ def test_a_room_of_subscriptions_is_found_and_a_view_is_declared_once(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InvalidDeclarations, match="view orders is declared twice"):
         declared(PACKAGE)
+
+
+def test_a_subscription_is_red_while_an_event_has_waited_for_more_than_five_minutes(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore
+) -> None:
+    def shown(cursor: str | None) -> tuple[dg.SensorResult, list[bool]]:
+        """Return what the sensor says, and whether the hourly checks of both pass."""
+        results = [lag_check(subscription_objective(each))(postgres=postgres_at(dsn)) for each in (send, read)]
+        return tick(instance, dsn, cursor, "watch_freshness"), [cast("dg.AssetCheckResult", r).passed for r in results]
+
+    register_orders(store)
+    store.register_view("mails", "-infinity", deciders=["order"])
+    set_clock(store.connection, (datetime.now(UTC) - timedelta(seconds=LATE_S + 1)).isoformat())
+    append_to(store, "o-1")
+    set_clock(store.connection, "")
+    pump(store, "mails")
+    late, passed = shown(None)
+    assert (late.skip_reason, passed) == (dg.SkipReason("late: subscriptions/mails"), [False, True])
+    (event,) = store.lease_events("mails")
+    store.ack_event("mails", event.decider_id, event.offset)
+    fresh, passed = shown(late.cursor)
+    assert (fresh.skip_reason, passed) == (dg.SkipReason("none of 2 views is late"), [True, True])
+    said = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(MAILS, LAG_CHECK), limit=10)
+    assert [record.status.value for record in said] == ["SUCCEEDED", "FAILED"]

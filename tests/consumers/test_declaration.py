@@ -23,6 +23,7 @@ def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
         ({"lock_timeout_s": 0}, "lock_timeout_s"),
         ({"lock_timeout_s": 3601}, "lock_timeout_s"),
         ({"timeout_s": 0}, "timeout_s"),
+        ({"start": "yesterday"}, "start is a time such as 2024-02-29"),
         ({"version": -1}, "version"),
         ({"max_attempts": 0}, "max_attempts"),
     ):

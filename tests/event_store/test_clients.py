@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -52,6 +52,20 @@ def test_the_callers_own_queries_read_values_as_without_a_client(connect: Connec
 def test_the_client_reads_infinite_times_as_the_ends_of_pythons_range(store: EventStore) -> None:
     assert store.register_view("old", "-infinity").start_at == datetime.min.replace(tzinfo=UTC)
     assert store.register_view("never", "infinity").start_at == datetime.max.replace(tzinfo=UTC)
+
+
+def test_a_text_of_a_time_is_one_moment_or_refused_whatever_postgres_makes_of_it(store: EventStore) -> None:
+    store.connection.execute("set timezone = 'Asia/Tokyo'")
+    assert store.register_view("v", " 2026-1-01 11:00").start_at == datetime(2026, 1, 1, 11, tzinfo=UTC)
+    for text in ("now", "10/11/2011", "2026-01-01 11:00 JST", "20260101", ""):
+        for call in (
+            partial(store.register_view, "w", text),
+            partial(store.offset_for_timestamp, 0, text),
+            partial(store.seek_view, "v", "EXACT_TIMESTAMP", timestamp=text),
+        ):
+            with pytest.raises(Malformed) as refused:
+                call()
+            assert "2024-02-29T09:30:15.25+02:00" in str(refused.value.hint)
 
 
 def test_the_callers_row_factory_is_no_matter_to_the_client(connect: Connect) -> None:

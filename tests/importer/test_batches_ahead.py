@@ -31,9 +31,8 @@ def told(*arguments):
         print(number, flush=True)
         yield batch
 batches, importer._batches = importer._batches, told
-importer.import_events(
-    sys.argv[1], Path(sys.argv[2]), decider="permit", columns=Columns("case", "activity", ("at",)), batch_size=100
-)
+log = importer.LogFile(Path(sys.argv[2]), "permit", Columns("case", "activity", ("at",)))
+importer.import_events(sys.argv[1], log, batch_size=100)
 """
 WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
 ROWS = 1500

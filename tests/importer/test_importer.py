@@ -232,10 +232,12 @@ def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_pat
     assert_each_row_once_in_order(store, 50, 3)
 
 
-def test_a_half_written_last_line_is_no_row_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
     for name, line, cut in (
         ("log.csv", f"c-1,begun,{TIME},1234", 2),
         ("quoted.csv", f'c-1,begun,{TIME},"12"""', 1),
+        # what there is of the cell looks like a row
+        ("lines.csv", f'c-1,begun,{TIME},"\nc-2,begun,{TIME},1\n"', 1),
         ("log.jsonl", f'{{"case": "c-1", "activity": "begun", "at": "{TIME}", "n": 1234}}', 3),
     ):
         header = [] if name.endswith("jsonl") else ["case,activity,at,n"]
@@ -244,9 +246,10 @@ def test_a_half_written_last_line_is_no_row_before_it_ends(dsn: str, store: Even
         file.write_bytes(whole[: -1 - cut])
         half = run(dsn, file)
         assert (half.appended, half.rejected) == (0, 1)
-        file.write_bytes(whole + whole.splitlines(keepends=True)[-1])
+        file.write_bytes(whole + f"{line}\n".encode())
         assert (run(dsn, file).appended, run(dsn, file).already_there) == (2, 2)
-    assert [data["n"] for _, _, data in stored(store)] == ["1234", "1234", '12"', '12"', 1234, 1234]
+    lines = f"\nc-2,begun,{TIME},1\n"
+    assert [data["n"] for _, _, data in stored(store)] == ["1234", "1234", '12"', '12"', lines, lines, 1234, 1234]
     # whole JSON is no half of a line
     file.write_bytes(file.read_bytes()[:-1])
     assert run(dsn, file).already_there == 2

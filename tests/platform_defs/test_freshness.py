@@ -1,4 +1,4 @@
-"""A read model that becomes late turns red by itself, and green when it is fresh again."""
+"""A read model or subscription that becomes late turns red by itself, and green when it is fresh again."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -6,7 +6,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from millrace.assets.consumption import LAG_CHECK
+from millrace.assets.consumption import LAG_CHECK, model_objective
 from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.checks import lag_check
@@ -55,7 +55,7 @@ def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn
     fresh = tick(instance, dsn, None, max_lag_s=3600)
     assert said(instance, "orders") == []
     late = tick(instance, dsn, fresh.cursor, max_lag_s=0)
-    assert late.skip_reason == dg.SkipReason("late: orders")
+    assert late.skip_reason == dg.SkipReason("late: read_models/orders")
     still = tick(instance, dsn, late.cursor, max_lag_s=0)
     assert said(instance, "orders") == [False]
     tick(instance, dsn, still.cursor, max_lag_s=3600)
@@ -65,7 +65,7 @@ def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn
 def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     register_shop(store)
     place(store)
-    assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 read models is late")
+    assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 views is late")
     assert said(instance, "orders") == []
 
 
@@ -85,7 +85,7 @@ def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
 def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: EventStore) -> None:
     place(shop)
     for most, passed in ((0, False), (3600, True)):
-        result = lag_check(replace(ORDERS, max_lag_s=most))(postgres=postgres_at(dsn))
+        result = lag_check(model_objective(replace(ORDERS, max_lag_s=most)))(postgres=postgres_at(dsn))
         assert isinstance(result, dg.AssetCheckResult)
         assert result.passed is passed
         assert result.metadata["objective_seconds"] == dg.MetadataValue.float(float(most))

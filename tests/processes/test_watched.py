@@ -5,6 +5,7 @@ Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`).
 
 import json
 import signal
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,14 @@ from millrace.resources.processes import alive
 from tests.support.running.deployment import Deployment, started, until
 
 OURS = ("spark", "sequence", "code", "web", "daemon")
+# What Spark waits for in minutes takes seconds here: a pause that is longer is as one of the night.
+SHORT = """
+spark.network.timeout 3s
+spark.network.timeoutInterval 1s
+spark.executor.heartbeatInterval 1s
+spark.rpc.askTimeout 120s
+"""
+PAUSE_S = 8
 # nobody says what these could be asked
 SIMULATORS = ("simulate", "crm")
 # rows that one has and the other has not, in both directions; of one moment, for appends go on until the simulators end
@@ -60,7 +69,9 @@ def home() -> Iterator[Path]:
 
 @pytest.mark.timeout(1800)
 def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path) -> None:
-    with started(home) as platform:
+    home.mkdir()
+    (home / "spark-defaults.conf").write_text(SHORT)
+    with started(home, more={"SPARK_CONF_DIR": str(home)}) as platform:
         wait_until_drained(platform, ())
         killed = [*services(home).values(), server(home)]
         for process in killed:
@@ -69,10 +80,16 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
         # as a laptop sleeps: each process as it is just now, with all that it started
         up = psutil.Process(platform.process.pid)
         asleep = [up, *up.children(recursive=True), server(home), *server(home).children()]
-        for what in (signal.SIGSTOP, signal.SIGCONT):
-            for process in asleep:
-                send(process, what)
+        spark = services(home)["spark"]
+        for process in asleep:
+            send(process, signal.SIGSTOP)
+        began = time.monotonic()
+        until(time.monotonic, lambda now: now > began + PAUSE_S)
+        for process in asleep:
+            send(process, signal.SIGCONT)
         wait_until_drained(platform, ())
+        # it goes on by itself, with what it has warm
+        assert services(home)["spark"] == spark
         # and each one for good; of the code server what holds the definitions is dead, and the proxy before it lives
         given_up = [*(services(home)[name] for name in OURS), server(home)]
         code = services(home)["code"]

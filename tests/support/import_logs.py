@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns
-from millrace.resources.importer.importer import ImportReport, import_events
+from millrace.resources.importer.importer import ImportReport, LogFile, import_events
 
 HEADER = ("case", "activity", "at", "n")
 COLUMNS = Columns("case", "activity", ("at",))
@@ -30,7 +30,8 @@ def write_text(path: Path, *lines: str | bytes) -> Path:
 
 
 def run(dsn: str, file: Path, **options: Any) -> ImportReport:  # noqa: ANN401 - any option
-    return import_events(dsn, file, **{"decider": "permit", "columns": COLUMNS, **options})
+    reading = {name: options.pop(name) for name in [*options] if name in LogFile.__dataclass_fields__}
+    return import_events(dsn, LogFile(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
 
 
 def stored(store: EventStore) -> list[tuple[str, str, dict[str, Any]]]:

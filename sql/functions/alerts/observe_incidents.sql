@@ -4,7 +4,7 @@
 -- a trace, also while nobody looked. It is over when each source that saw it was read again and none sees it any more, for v_hold_s; that time
 -- doubles with each return within two hours of its last end, to an hour. A source that could not be read ends nothing,
 -- but one that nobody has asked for a week is forgotten: it is configured no more.
--- Where the clock was set back, what waits for a time waits no longer than before.
+-- Where the clock was set back, what waits for a time waits no longer than before: here, and at the leases and locks of all views.
 -- cause, remedy, severity and page are those of the beginning: what is seen later changes none of them.
 --
 -- v_looked_at is when the look began (claim_look). A source of which a later look is stored already is left out of both: what
@@ -69,6 +69,7 @@ begin
       missing_since = case when i.over_at is null then i.missing_since - _set_back else i.missing_since end,
       due_at = i.due_at - _set_back, first_tried_at = i.first_tried_at - _set_back, leased_until = i.leased_until - _set_back
     where i.told <> 'over';
+    perform event_store_private.set_leases_back(_set_back);
     _looked_before := _now;
   end if;
 

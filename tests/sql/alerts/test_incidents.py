@@ -9,8 +9,25 @@ import psycopg
 import pytest
 
 from millrace.resources.alerts.store import AlertStore, ClaimedIncident
-from millrace.resources.errors import Malformed
-from tests.support.factories import Connect, buffers, refusal, rows, set_clock, start, terminate, value, wait_blocked
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.capture.store import CaptureStore
+from millrace.resources.errors import CaptureInUse, Malformed
+from millrace.resources.event_store import EventStore
+from tests.support.capturing.captures import table
+from tests.support.factories import (
+    Connect,
+    append_to,
+    buffers,
+    pump,
+    refusal,
+    register_orders,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
 from tests.support.patience import patience
 
 START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
@@ -449,3 +466,47 @@ def test_a_lease_of_before_a_clock_was_set_back_ends_as_it_would_have(watched: W
     watched.at(LEASE_S)
     (again,) = watched.store.claim_alert(LEASE_S)
     assert again.message_id == held.message_id
+
+
+def test_what_is_leased_and_waits_ends_as_it_would_have_where_a_look_sees_that_the_clock_was_set_back(
+    watched: Watched,
+) -> None:
+    connection = watched.store.connection
+    store, captures, archive = EventStore(connection), CaptureStore(connection), ArchiveStore(connection)
+    for view in ("bulk", "rows"):
+        register_orders(store).register_view(view, "-infinity", mode=view)
+    captures.register_capture("c", "s", "p", [table()])
+
+    def free() -> dict[str, bool]:
+        """Take all that can be taken, and undo it."""
+        taken = {}
+        with connection.transaction(force_rollback=True):
+            taken["partition"] = store.claim_batch("bulk", "you") != []
+            taken["consumer"] = store.view_info("bulk")[0].consumers == 0
+            taken["stream"] = "o-1" in {event.decider_id for event in store.lease_events("rows", 10)}
+            taken["archive"] = archive.lock_archive(0, "you")
+        try:
+            captures.release_capture("c", captures.claim_capture("c", "you", 60).lease_token)
+            taken["capture"] = True
+        except CaptureInUse:
+            taken["capture"] = False
+        return taken
+
+    def take() -> None:
+        append_to(store, "o-1")
+        pump(store, "rows")
+        assert store.lease_events("rows", 1, MINUTE)
+        assert store.claim_batch("bulk", "me", lease_s=MINUTE)
+        store.attach_consumer("bulk", "me", MINUTE)
+        captures.claim_capture("c", "me", MINUTE)
+        assert archive.lock_archive(0, "me")
+
+    watched.look(at=DAY)
+    take()
+    watched.look(at=0)
+    watched.at(MINUTE - 1)
+    assert not any(free().values())
+    watched.at(MINUTE)
+    assert free() == {"partition": True, "consumer": True, "stream": True, "archive": False, "capture": True}
+    watched.at(15 * MINUTE)
+    assert free()["archive"]
