@@ -29,9 +29,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     decode,
 )
 from tests.support.capturing.pgoutput_bytes import INT4, TEXT, encode
-from tests.support.capturing.sources import Source, new_source, source
-
-__all__ = ["new_source", "source"]
+from tests.support.capturing.sources import Source
 
 LSN = Lsn.parse("16/B374D848")
 EXAMPLES: list[tuple[bytes, Message]] = [
@@ -89,8 +87,7 @@ def test_each_kind_of_message_is_decoded_and_refused_where_it_is_cut_off_or_too_
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"", "no bytes"),
-        (b"Z", "unknown kind b'Z'"),
+        (b"", "no bytes"), (b"Z", "unknown kind b'Z'"),
         (b"S\0\0\0\1\1", "unknown kind b'S'"),  # streams are protocol version 2
         (b"I\0\0@\x10K\0\0", "an insert with a row of the unknown kind b'K'"),
         (b"U\0\0@\x10X\0\0", "an update with a row of the unknown kind b'X'"),
@@ -100,14 +97,12 @@ def test_each_kind_of_message_is_decoded_and_refused_where_it_is_cut_off_or_too_
         (b"I\0\0@\x10N\0\1t\xff\xff\xff\xffx", "says"),
         (b"R\0\0@\x10public\0t\0x\0\0", "unknown replica identity 'x'"),
         (b"R\0\0@\x10public\0t\0d\0\1\2id\0\0\0\0\0\0\0\0\0", "unknown flags 2"),
-        (b"R\0\0@\x10public\0\xff\0d\0\0", "not UTF-8"),
-        (b"C\1" + bytes(24), "unknown flags 1"),
-        (b"M\2" + bytes(8) + b"p\0" + bytes(4), "unknown flags 2"),
-        (b"T\0\0\0\0\4", "unknown options 4"),
+        (b"R\0\0@\x10public\0\xff\0d\0\0", "not UTF-8"), (b"C\1" + bytes(24), "unknown flags 1"),
+        (b"M\2" + bytes(8) + b"p\0" + bytes(4), "unknown flags 2"), (b"T\0\0\0\0\4", "unknown options 4"),
         (b"T\xff\xff\xff\xff\0", "4294967295 tables"),
         (b"B" + bytes(8) + b"\x7f" + b"\xff" * 7 + bytes(4), "no date"),
     ],
-)
+)  # fmt: skip
 def test_what_the_protocol_does_not_have_is_refused(data: bytes, fault: str) -> None:
     with pytest.raises(PgoutputError, match=fault):
         decode(data)

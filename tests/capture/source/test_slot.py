@@ -5,7 +5,7 @@ already (their own tests).
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -26,11 +26,9 @@ from millrace.resources.capture.source.slot import (
     slot_state,
 )
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from tests.support.capturing.sources import Source, new_source, source
+from tests.support.capturing.sources import Source
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
-
-__all__ = ["new_source", "source"]
 
 
 @pytest.fixture
@@ -156,16 +154,6 @@ def test_what_is_consumed_is_not_read_again(capturing: psycopg.Connection, sourc
     assert consumed(capturing, source.slot) == committed.end_lsn
 
 
-def test_an_idle_source_is_consumed_up_to_its_end(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("create table other (id int)", "insert into other select generate_series(1, 1000)")
-    end, _ = flush_lsn(capturing)
-    assert not keys(peeked(capturing, source.slot))
-    advance(capturing, source.slot, end)
-    assert consumed(capturing, source.slot) >= end
-    source.run("insert into t values (1)")
-    assert keys(peeked(capturing, source.slot)) == [b"1"]
-
-
 def test_reading_can_end_early(capturing: psycopg.Connection, source: Source) -> None:
     source.run("insert into t select generate_series(1, 10000)")
     with peek(capturing, source.slot, source.slot) as messages:
@@ -180,21 +168,6 @@ def test_reading_can_end_early(capturing: psycopg.Connection, source: Source) ->
         fail()
     assert len(keys(peeked(capturing, source.slot))) == 10000
     assert value(capturing, "show statement_timeout") == "1min"
-
-
-def test_a_publication_may_be_named_oddly(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t values (1)")
-    before = source.slot
-    for name in ("a b", 'a"b', "a,b", "A", "ä'"):
-        names = map(psycopg.sql.Identifier, (before, name))
-        capturing.execute(psycopg.sql.SQL("alter publication {} rename to {}").format(*names))
-        before = name
-        # the slot gives what was committed since it was made
-        drop_slot(capturing, source.slot)
-        create_slot(capturing, source.slot)
-        source.run("delete from t", "insert into t values (1)")
-        with peek(capturing, source.slot, name) as messages:
-            assert keys([decode(raw) for raw in messages]) == [b"1"], name
 
 
 def test_a_slot_that_somebody_holds_is_waited_for(
@@ -282,28 +255,3 @@ def test_changes_without_the_publication_are_noticed_when_it_is_back(
     with pytest.raises(PublicationMissing) as missing:
         peeked(capturing, source.slot)
     assert source.slot in (missing.value.detail or "")
-
-
-def test_a_slot_of_another_database_is_postgres_own_error(
-    capturing: psycopg.Connection, source: Source, new_source: Callable[[], Source]
-) -> None:
-    other = new_source()
-    other.listen()
-    capturing.execute(f"create publication {other.slot}".encode())
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="not created in this database"):
-        peeked(capturing, other.slot)
-    assert slot_state(capturing, source.slot) is not None
-
-
-def test_a_killed_session_raises_psycopg_s_error(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t select generate_series(1, 50000)")
-
-    def read() -> None:
-        with peek(capturing, source.slot, source.slot) as messages:
-            next(messages)
-            source.connection.execute("select pg_terminate_backend(%s, 20000)", (capturing.info.backend_pid,))
-            list(messages)
-
-    with pytest.raises(psycopg.OperationalError):
-        read()
-    assert len(keys(peeked(source.connection, source.slot))) == 50000
