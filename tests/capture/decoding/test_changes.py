@@ -79,27 +79,40 @@ def test_each_change_has_an_id_for_ever_and_those_of_a_transaction_share_a_comma
     assert again == [first, second]
 
 
-def test_two_updates_of_a_row_in_one_transaction_are_two_changes_with_right_images(source: Source) -> None:
+def test_of_a_server_s_rows_a_change_has_what_the_log_holds_and_names_what_it_does_not(source: Source) -> None:
     source.run(
-        "create table t (id int primary key, n int)",
-        "alter table t replica identity full",
-        "insert into t values (1, 0)",
+        "create table t (id int primary key, large text, n int)",
+        "create table f (id int primary key, large text, n int)",
+        "create table k (id text primary key, n int)",
+        "create table x (id int primary key, xid text)",
+        "alter table t alter large set storage external; alter table f alter large set storage external",
+        "alter table k alter id set storage external; alter table f replica identity full",
+        "insert into t values (1, repeat('x', 9000), 1), (2, 'unchanged_toast', 1)",
+        "insert into f values (1, repeat('x', 9000), 1); insert into k values (repeat('x', 2500), 1)",
     )
     source.listen()
-    source.run("update t set n = 1; update t set n = 2")
-    first, second = streamed(source, CapturedTable("t", key=("id",)))
-    assert (first.commit_lsn, first.commit_idx, second.commit_idx) == (second.commit_lsn, 0, 1)
-    assert moves([first, second]) == [
-        ("updated", "[1]", {"record": {"id": 1, "n": 1}, "changes": {"n": 0}}),
-        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "changes": {"n": 1}}),
+    source.run(
+        "update t set n = 2", "update f set n = 2; update f set n = 3", "update k set n = 2", "delete from t where id = 1",
+        "insert into x select 1, pg_current_xact_id()::text",
+    )  # fmt: skip
+    large, key = "x" * 9000, "x" * 2500
+    *changes, last = streamed(source, *map(CapturedTable, "tkx"), CapturedTable("f", key=("id",)))
+    assert moves(changes) == [
+        # a large value that did not change is unavailable
+        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "unavailable": ["large"]}),
+        ("updated", "[2]", {"record": {"id": 2, "large": "unchanged_toast", "n": 2}}),
+        # or from the old row; two updates in one transaction are two changes with right images
+        ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 2}, "changes": {"n": 1}}),
+        ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 3}, "changes": {"n": 2}}),
+        # a large key is known from the old key
+        ("updated", f'["{key}"]', {"record": {"id": key, "n": 2}}),
+        # a delete has the key only
+        ("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["large", "n"]}),
     ]
-
-
-def test_a_delete_has_the_key_only_and_names_what_the_log_does_not_hold(source: Source) -> None:
-    source.run("create table t (id int primary key, note text, n int)", "insert into t values (1, 'a', 2)")
-    source.listen()
-    source.run("delete from t")
-    assert moves(streamed(source)) == [("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["note", "n"]})]
+    first, second = changes[2:4]
+    assert (first.commit_lsn, first.commit_idx, second.commit_idx) == (second.commit_lsn, 0, 1)
+    # the server's transaction ids are made whole
+    assert str(last.xid) == body(last)["record"]["xid"]
 
 
 ALL_KEY = relation(("id", INT4), ("note", TEXT), key=("id", "note"))
@@ -127,37 +140,6 @@ def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
     for table, message, expected in MOVES:
         declared = [CapturedTable("t", key=("id",))] if table is FULL else []
         assert moves(decoded(encode(table), encode(message), tables=declared)) == expected
-
-
-def test_a_large_value_that_did_not_change_is_unavailable_or_from_the_old_row(source: Source) -> None:
-    source.run(
-        "create table t (id int primary key, large text, n int)",
-        "create table f (id int primary key, large text, n int)",
-        "alter table t alter large set storage external",
-        "alter table f alter large set storage external",
-        "alter table f replica identity full",
-        "insert into t values (1, repeat('x', 9000), 1), (2, 'unchanged_toast', 1)",
-        "insert into f values (1, repeat('x', 9000), 1)",
-    )
-    source.listen()
-    source.run("update t set n = 2", "update f set n = 2")
-    assert moves(streamed(source, CapturedTable("t"), CapturedTable("f", key=("id",)))) == [
-        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "unavailable": ["large"]}),
-        ("updated", "[2]", {"record": {"id": 2, "large": "unchanged_toast", "n": 2}}),
-        ("updated", "[1]", {"record": {"id": 1, "large": "x" * 9000, "n": 2}, "changes": {"n": 1}}),
-    ]
-
-
-def test_a_large_key_that_did_not_change_is_known_from_the_old_key(source: Source) -> None:
-    source.run(
-        "create table t (id text primary key, n int)",
-        "alter table t alter id set storage external",
-        "insert into t values (repeat('x', 2500), 1)",
-    )
-    source.listen()
-    source.run("update t set n = 2")
-    key = "x" * 2500
-    assert moves(streamed(source)) == [("updated", f'["{key}"]', {"record": {"id": key, "n": 2}})]
 
 
 def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
@@ -250,14 +232,6 @@ def test_values_are_json_by_their_type() -> None:
 )  # fmt: skip
 def test_a_transaction_s_id_is_made_whole(xid: int, reference: int, whole: int) -> None:
     assert whole_xid(xid, reference) == whole
-
-
-def test_the_server_s_ids_are_made_whole(source: Source) -> None:
-    source.run("create table t (id int primary key, x text)")
-    source.listen()
-    source.run("insert into t select 1, pg_current_xact_id()::text")
-    (change,) = streamed(source)
-    assert str(change.xid) == body(change)["record"]["x"]
 
 
 # Event ids: they rise as events do --------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
     SlotLost,
+    SlotState,
     advance,
     create_slot,
     drop_slot,
@@ -50,11 +51,14 @@ def keys(messages: list[Message]) -> list[bytes]:
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
-def consumed(connection: psycopg.Connection, slot: str) -> Lsn:
+def standing(connection: psycopg.Connection, slot: str) -> SlotState:
     state = slot_state(connection, slot)
     assert state is not None
-    assert state.confirmed_flush_lsn is not None
-    return state.confirmed_flush_lsn
+    return state
+
+
+def consumed(connection: psycopg.Connection, slot: str) -> Lsn | None:
+    return standing(connection, slot).confirmed_flush_lsn
 
 
 @contextmanager
@@ -77,8 +81,7 @@ def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
 
 
 def test_a_new_slot_holds_what_commits_from_then_on(capturing: psycopg.Connection, source: Source) -> None:
-    state = slot_state(capturing, source.slot)
-    assert state is not None
+    state = standing(capturing, source.slot)
     assert (state.plugin, state.database, state.active_pid, state.wal_status, state.lost) == (
         "pgoutput", source.slot, None, "reserved", None,
     )  # fmt: skip
@@ -107,11 +110,9 @@ def test_a_slot_waits_for_open_transactions_but_not_for_ever(source: Source) -> 
 
 def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, source: Source) -> None:
     advance(capturing, source.slot, flush_lsn(capturing)[0])
-    before = slot_state(capturing, source.slot)
+    before = standing(capturing, source.slot)
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n")
-    after = slot_state(capturing, source.slot)
-    assert before is not None
-    assert after is not None
+    after = standing(capturing, source.slot)
     assert before.lag_bytes == 0
     assert after.lag_bytes is not None
     assert after.retained_bytes is not None
@@ -119,8 +120,7 @@ def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, sourc
     assert after.retained_bytes >= after.lag_bytes
     for n in range(20):
         source.connection.execute("insert into t values (%s)", (-n,))
-    much_later = slot_state(capturing, source.slot)
-    assert much_later is not None
+    much_later = standing(capturing, source.slot)
     assert (much_later.xid_age or 0) - (after.xid_age or 0) >= 20
     if capturing.info.server_version >= 170000:
         assert after.inactive_since is not None
@@ -197,9 +197,7 @@ def test_a_slot_that_somebody_keeps_is_busy(
     monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
-        state = slot_state(capturing, source.slot)
-        assert state is not None
-        assert state.active_pid == pid
+        assert standing(capturing, source.slot).active_pid == pid
         for refused in (
             lambda: peeked(capturing, source.slot),
             lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
@@ -230,8 +228,7 @@ def test_a_slot_whose_log_the_source_removed_is_lost(
                 source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n; truncate t")
                 admin.execute("select pg_switch_wal()")
             admin.execute("checkpoint")
-            state = slot_state(capturing, source.slot)
-            assert state is not None
+            state = standing(capturing, source.slot)
             assert state.lost
             for refused in (
                 lambda: peeked(capturing, source.slot),
