@@ -216,7 +216,7 @@ def test_a_listed_file_is_archived_and_one_that_leaves_a_gap_overlaps_or_goes_be
     archive = ArchiveStore(orders.connection)
     archive.list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
     archive.list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
-    for begin, end in ((9, 10), (6, 10), (2, 9), (8, 11), (8, 8), (-1, 4)):
+    for begin, end in ((9, 10), (6, 10), (2, 9), (4, 6), (0, 6), (8, 11), (8, 8), (-1, 4)):
         refused = refusal(PositionOutOfRange, partial(archive.list_archive_file, 0, begin, end, "c", 1, CHECKSUM))
         assert str(begin) in str(refused.detail)
     for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
