@@ -4,13 +4,15 @@ Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and m
 """
 
 import json
+from collections.abc import Callable
+from itertools import product
 
 import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.values import Undecodable, embedded, encoder_of, quoted
+from millrace.resources.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
 from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
 from tests.support.capturing.sources import Source
 
@@ -105,3 +107,41 @@ def test_any_bytes_become_json_or_are_refused(value: bytes, type_oid: int) -> No
         return
     json.loads(text)
     assert "\0" not in text
+
+
+COLUMNS: tuple[list[bytes | None], ...] = (
+    [],
+    [None],
+    [b"7"],
+    [b"7", b"-1.5e3", None, b"0"],
+    [b"7\n8"],
+    [b"7", b""],
+    [b"", b"7"],
+    [b"7", b"07"],
+    [b"NaN", b"7"],
+    [b"t", None, b"f"],
+    [b"a\0"],
+    [b"a\0", b"b"],
+    [b"a\\u0000"],
+    [b'"\\\n\t\1', "ü🙂".encode(), b""],
+    [b"\xc3", b"\xbc"],
+    [b'{"a": 1}', b"[]", None],
+)
+
+
+def test_the_values_of_a_column_are_as_each_by_itself() -> None:
+    def expected(encode: Callable[[bytes], str], values: list[bytes | None]) -> list[str] | None:
+        try:
+            return ["null" if value is None else encode(value) for value in values]
+        except Undecodable:
+            return None
+
+    def found(encode: Callable[[bytes], str], values: list[bytes | None]) -> list[str] | None:
+        try:
+            return list(encoded_column(encode, values))
+        except Undecodable:
+            return None
+
+    for type_oid, values in product((BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, 1114), COLUMNS):
+        encode = encoder_of(type_oid)
+        assert found(encode, values) == expected(encode, values), (type_oid, values)
