@@ -1,10 +1,10 @@
 """Many rows at once: the same changes as of each message by itself.
 
-Belongs here: `ChangeDecoder.feed_all` beside `feed`, and with it `TableRows.images` and `endings` beside `inserted`,
-`updated` and `deleted`. Not here: what these say (test_changes).
+Belongs here: `TableRows.images` and `endings` beside `inserted`, `updated` and `deleted`, `ChangeDecoder.feed_all`
+beside `feed`. Not here: what these say (test_changes).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,6 +23,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Truncate,
     Update,
     Value,
+    decode,
     relation_of_one_row,
     values_of_one_row,
 )
@@ -40,6 +41,7 @@ from tests.support.capturing.pgoutput_bytes import (
     begin,
     commit,
     encode,
+    insert,
 )
 
 TYPES = (BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, JSONB, 1184)
@@ -48,6 +50,31 @@ TEXTS = (
     b"", b"t", b"7", b"-1.50", b"NaN", b"null", b'"a"', b'{"a": "%s"}', b"%d", b'a"\\\n', "ü🙂".encode(), b"\xff",
     b"a\0", b"7\n8", b"a\\u0000", b"\xc3", b"\xbc",
 )  # fmt: skip
+
+
+def told(rows: TableRows, raw: bytes) -> RowChange:
+    """Return what a message says by itself."""
+    match decode(raw):
+        case Insert() as message:
+            return rows.inserted(message)
+        case Update() as message:
+            (change,) = rows.updated(message)
+            return change
+        case Delete() as message:
+            return rows.deleted(message)
+        case other:
+            raise AssertionError(other)
+
+
+def told_together(rows: TableRows, raw: Sequence[bytes], width: int) -> list[RowChange]:
+    """Return what messages of one action say, read together."""
+    values = [values_of_one_row(message, width) for message in raw]
+    whole = [row for row in values if row is not None]
+    assert len(whole) == len(raw)
+    deletes = raw[0][:1] == b"D"
+    found = rows.endings(whole) if deletes else rows.images(whole)
+    action = {b"I": "inserted", b"U": "updated", b"D": "deleted"}[raw[0][:1]]
+    return [RowChange(action, *each) for each in zip(*found, strict=True)]
 
 
 def message(kind: str, values: tuple[Value, ...]) -> bytes:
@@ -85,6 +112,17 @@ def values_of(relation: Relation, whole: bool) -> st.SearchStrategy[tuple[Value,
     return st.sampled_from((width, width, width, width - 1, width + 1)).flatmap(
         lambda number: st.lists(lacking, min_size=number, max_size=number).map(tuple)
     )
+
+
+@given(st.data())
+def test_rows_that_are_read_together_are_told_as_each_by_itself(data: st.DataObject) -> None:
+    relation = data.draw(described_tables())
+    kind = data.draw(st.sampled_from("IUD"))
+    rows = TableRows(data.draw(declared_tables()), relation)
+    if rows.keyless and kind == "U":
+        return
+    raw = data.draw(st.lists(values_of(relation, whole=True).map(lambda v: message(kind, v)), min_size=1, max_size=5))
+    assert told_together(rows, raw, rows.width) == [told(rows, each) for each in raw]
 
 
 @given(st.data())
@@ -159,7 +197,7 @@ def test_a_row_that_nothing_names_is_inserted_and_has_no_other_change() -> None:
     columns = (RelationColumn("id", INT4, -1, True), RelationColumn("note", TEXT, -1, False))
     rows = TableRows(CapturedTable("t", key=()), Relation(TABLE, "public", "t", "d", columns))
     inserted = RowChange("inserted", None, '{"record": {"id": null, "note": "a"}', None)
-    assert [RowChange("inserted", *each) for each in zip(*rows.images([[None, b"a"]]), strict=True)] == [inserted]
+    assert told_together(rows, [insert(None, b"a")], 2) == [inserted]
     assert rows.inserted(Insert(TABLE, (None, b"a"))) == inserted
     assert rows.inserted(Insert(TABLE, (b"7",))).fault == "the row has 1 columns, its table 2"
     (updated,) = rows.updated(Update(TABLE, None, None, (b"7", b"a")))
