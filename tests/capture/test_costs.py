@@ -18,25 +18,31 @@ from psycopg.sql import Composable
 from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source import chunks as source_chunks
+from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.readiness import find_problems
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured, captured, declared, killed_at, new_source, replay
+from tests.support.capturing.captured import ITEMS, Captured, declared, killed_at, replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 from tests.support.patience import patience
 
-__all__ = ["captured", "new_source"]
+
+@pytest.fixture(scope="module")
+def server(postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """Start a server that has no other writers than us."""
+    # not pytest's tmp_path: its long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-", dir=postgres.directory.parent) as directory,
+        EmbeddedPostgres(Path(directory), postgres.programs) as made,
+    ):
+        yield made
 
 
 @pytest.fixture
-def alone(postgres: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
-    """Make a source with the table items on a server of its own, which has no other writers than us."""
-    # not pytest's tmp_path: its long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory), postgres.programs) as server,
-        psycopg.connect(dsn, autocommit=True) as store,
-    ):
+def alone(server: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
+    """Make a source with the table items on that server."""
+    with psycopg.connect(dsn, autocommit=True) as store:
         server.create_database("apart")
         source = Source(server.dsn("apart"), "apart")
         source.run(ITEMS)
@@ -91,6 +97,21 @@ def test_a_run_costs_the_source_nothing_where_nothing_happened_and_waits_for_no_
         assert min(xids for xids, _ in (spent(alone) for _ in range(3))) == 0
     alone.drain()
     assert len(mark(alone).split()) == 1
+
+
+def test_a_server_without_logical_decoding_is_told_what_to_set(server: EmbeddedPostgres) -> None:
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
+        admin.execute("alter system set wal_level = 'replica'")
+        admin.execute("create table t (id int primary key, n int)")
+    server.stop()
+    server.start()
+    filtered = Capture("shop", str, (CapturedTable("t", where="id > 5"),))
+    with connect_source(server.dsn("postgres")) as connection:
+        (said,) = find_problems(connection, filtered, has_slot=False)
+    assert said == (
+        "wal_level is replica; it has to be logical: alter system set wal_level = 'logical', and restart the server"
+    )
 
 
 def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -152,6 +173,8 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
             return look(on_stored)
 
         patch.setattr(backfilling, "read_chunk", read_chunk)
+        # however slow the machine is
+        patch.setattr(backfilling, "STEP_S", 1000.0)
         patch.setattr(process, "store", store)
         process.drain(budget_s=patience(), idle_s=0)
     return seen

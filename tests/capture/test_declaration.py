@@ -7,10 +7,8 @@ import pytest
 from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.source.readiness import NotReady
-from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captured import Captured
 from tests.support.factories import rows
-
-__all__ = ["captured", "new_source"]
 
 
 def test_a_filter_that_cannot_see_deletes_is_refused_before_anything_is_made(captured: Captured) -> None:

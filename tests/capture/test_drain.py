@@ -13,11 +13,9 @@ from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
 from tests.long import LONG
-from tests.support.capturing.captured import Captured, Killed, captured, declared, did, killed, new_source
+from tests.support.capturing.captured import Captured, declared, did
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience
-
-__all__ = ["captured", "new_source"]
 
 
 def test_the_rows_that_were_there_and_what_happens_to_them_become_events(captured: Captured) -> None:
@@ -69,34 +67,6 @@ def test_only_the_declared_rows_columns_and_actions_are_captured(captured: Captu
     assert [(c["action"], c["record"]) for c in narrow.changes()[before:] if c["action"] != "schema_changed"] == [
         ("inserted", {"id": 3, "amount": 7})
     ]
-
-
-def test_a_drain_that_failed_stops_nobody_else_and_may_go_on(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured.drain()
-    stop = threading.Event()
-    captured.source.run("insert into items values (1)")
-    with captured.process() as process:
-        with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "advance", killed)
-            with pytest.raises(Killed):
-                process.drain(budget_s=patience(), idle_s=0, stop=stop)
-        assert not stop.is_set()
-        process.drain(budget_s=patience(), idle_s=0, stop=stop)
-    assert did(captured) == [("inserted", "[1]")]
-
-
-def test_a_large_transaction_and_a_small_one_right_behind_it_stay_in_the_order_of_their_commits(
-    captured: Captured,
-) -> None:
-    captured.drain()
-    captured.source.run("insert into items select n from generate_series(1, 1000) n", "insert into items values (1001)")
-    report = captured.drain()
-    assert report.stored == report.emitted == 1001
-    changes = captured.changes()
-    assert [c["record"]["id"] for c in changes] == list(range(1, 1002))
-    assert len({(c["commit_lsn"], c["commit_idx"]) for c in changes}) == 1001
 
 
 def test_a_slot_of_idle_tables_follows_the_log_of_others(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

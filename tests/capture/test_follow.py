@@ -22,12 +22,10 @@ from millrace.resources.capture.source.connection import flush_lsn
 from millrace.resources.capture.source.slot import SlotBusy, peek
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, did
 from tests.support.capturing.following import arrived, followed
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
-
-__all__ = ["captured", "new_source"]
 
 
 def owner(captured: Captured) -> str | None:
@@ -44,27 +42,21 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, ...]]:
     return [tuple(map(int, said.groups())) for message in caplog.messages if (said := line.fullmatch(message))]
 
 
-def test_changes_are_events_until_it_is_stopped_and_then_the_lease_is_free(captured: Captured) -> None:
-    with followed(captured):
+def test_changes_are_events_until_it_is_stopped_and_its_lease_is_kept_so_long(captured: Captured) -> None:
+    until = "select extract(epoch from leased_until)::float8 from event_store.captures"
+    token = "select lease_token from event_store.captures"
+    with followed(captured, lease_s=1):
         for number in (1, 2, 3):
             captured.source.connection.execute("insert into items values (%s, 'a')", (number,))
             arrived(captured, f"[{number}]")
         assert str(owner(captured)).startswith("follow ")
+        first, claimed = value(captured.store, until), value(captured.store, token)
+        wait_until(lambda: (value(captured.store, until) or first) > first + 3, "the lease of a second is three older")
+        assert value(captured.store, token) == claimed
     assert owner(captured) is None
     captured.source.run("insert into items values (4, 'a')")
     captured.drain()
     assert [key for _, key in did(captured)] == ["[1]", "[2]", "[3]", "[4]"]
-
-
-def test_the_lease_is_kept_while_nothing_happens(captured: Captured) -> None:
-    until = "select extract(epoch from leased_until)::float8 from event_store.captures"
-    token = "select lease_token from event_store.captures"
-    with followed(captured, lease_s=1):
-        captured.source.run("insert into items values (1, 'a')")
-        arrived(captured, "[1]")
-        first, claimed = value(captured.store, until), value(captured.store, token)
-        wait_until(lambda: (value(captured.store, until) or first) > first + 3, "the lease of a second is three older")
-        assert value(captured.store, token) == claimed
 
 
 def test_a_source_that_writes_nothing_is_not_asked_for_changes(

@@ -5,28 +5,11 @@ import pytest
 from millrace.resources.capture.decoding.changes import KeyChanged
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
-from millrace.resources.capture.source.slot import PublicationMissing
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from millrace.resources.errors import ChangesDiffer
+from tests.support.capturing.captured import Captured, did
 from tests.support.factories import value
 from tests.support.patience import patience
-
-__all__ = ["captured", "new_source"]
-
-
-def test_a_publication_that_vanishes_while_it_is_read_is_a_gap(captured: Captured) -> None:
-    with captured.process() as process:
-        process.drain(budget_s=patience(), idle_s=0)
-        name = value(captured.store, "select publication from event_store.captures")
-        captured.source.connection.execute(f"drop publication {name}".encode())
-        captured.source.run("insert into items values (1)")
-        with pytest.raises(PublicationMissing):
-            process.drain(budget_s=patience(), idle_s=0)
-    with pytest.raises(GapOpen):
-        captured.drain()
-    restart(captured.dsn, captured.capture, "the publication was dropped")
-    captured.drain()
-    assert captured.replayed() == captured.table()
 
 
 def test_a_lost_slot_is_a_gap_until_the_capture_begins_anew_and_then_finds_what_is_gone(captured: Captured) -> None:
@@ -52,6 +35,14 @@ def test_a_lost_slot_is_a_gap_until_the_capture_begins_anew_and_then_finds_what_
     assert capture_health(captured.dsn, captured.capture).problems(captured.capture) == []
 
 
+def test_a_source_that_was_set_back_is_a_gap(captured: Captured) -> None:
+    captured.drain()
+    # the other way round: the store has more than the source's log
+    captured.store.execute("update event_store.captures set stored_lsn = stored_lsn + 1000000000")
+    with pytest.raises(GapOpen, match="set back to an earlier time: its log ends at"):
+        captured.drain()
+
+
 def test_a_slot_that_somebody_else_moved_is_a_gap(captured: Captured) -> None:
     captured.drain()
     slot = value(captured.store, "select slot from event_store.captures")
@@ -65,8 +56,10 @@ def test_a_slot_that_somebody_else_moved_is_a_gap(captured: Captured) -> None:
 
 
 def test_a_replica_identity_that_was_another_one_for_a_while_leaves_no_other_streams(captured: Captured) -> None:
-    captured.source.run("alter table items alter name set not null", "create unique index items_name on items (name)")
-    captured.source.run("insert into items values (1, 'a')")
+    captured.source.run(
+        "alter table items alter name set not null; create unique index items_name on items (name)",
+        "insert into items values (1, 'a')",
+    )
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
         captured.source.run(
@@ -80,24 +73,42 @@ def test_a_replica_identity_that_was_another_one_for_a_while_leaves_no_other_str
         captured.drain()
     restart(captured.dsn, captured.capture, "items had another replica identity for a while")
     captured.source.run("update items set amount = 2 where id = 1")
-    captured.drain()
-    assert captured.replayed() == captured.table()
-    assert {change["record_pk"] for change in captured.changes()} == {"[1]"}
-
-
-def test_a_replica_identity_that_stays_another_one_is_followed_by_the_next_run(captured: Captured) -> None:
-    captured.source.run("alter table items alter name set not null", "create unique index items_name on items (name)")
-    captured.source.run("insert into items values (1, 'a')")
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
-        captured.source.run("update items set amount = 1 where id = 1")
-        captured.source.run("alter table items replica identity using index items_name")
-        captured.source.run("update items set amount = 2 where id = 1")
+        assert captured.replayed() == captured.table()
+        assert {change["record_pk"] for change in captured.changes()} == {"[1]"}
+        # one that stays is followed by the next run
+        captured.source.run("alter table items replica identity using index items_name; update items set amount = 3")
         with pytest.raises(KeyChanged):
             process.drain(budget_s=patience(), idle_s=0)
     captured.drain()
     assert captured.replayed() == captured.table()
-    assert CaptureStore(captured.store).capture_gaps("shop") == []
+    assert len(CaptureStore(captured.store).capture_gaps("shop")) == 1
+
+
+def test_a_slot_from_an_earlier_position_changes_nothing_and_other_content_there_raises_an_alarm(
+    captured: Captured,
+) -> None:
+    captured.drain()
+    slot = str(value(captured.store, "select slot from event_store.captures"))
+
+    def set_back() -> None:
+        captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
+        captured.source.connection.execute("select pg_copy_logical_replication_slot('rewound', %s)", (slot,))
+
+    captured.source.connection.execute("select pg_copy_logical_replication_slot(%s, 'rewound')", (slot,))
+    captured.source.run("insert into items values (1), (2)", "delete from items where id = 1")
+    captured.drain()
+    before = captured.changes()
+    set_back()
+    report = captured.drain()
+    assert (report.stored, report.replayed, report.emitted) == (0, 3, 0)
+    assert captured.changes() == before
+    captured.store.execute("update event_store.wal_events set data = jsonb_set(data, '{record,name}', '\"forged\"')")
+    set_back()
+    with pytest.raises(ChangesDiffer, match="another data"):
+        captured.drain()
+    assert captured.changes() == before
 
 
 def test_a_publication_that_was_changed_and_changed_back_within_a_run_is_a_gap(captured: Captured) -> None:

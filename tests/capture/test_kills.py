@@ -19,21 +19,9 @@ from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import UnknownCapture
 from tests.support.capturing import kill_steps
-from tests.support.capturing.captured import (
-    Captured,
-    Killed,
-    assert_left,
-    captured,
-    declared,
-    dying,
-    killed_at,
-    new_source,
-    schemas_told,
-)
+from tests.support.capturing.captured import Captured, Killed, assert_left, declared, dying, killed_at, schemas_told
 from tests.support.capturing.kill_steps import Step
 from tests.support.factories import rows, value
-
-__all__ = ["captured", "new_source"]
 
 ITEMS = CapturedTable("items")
 Did = list[tuple[str, str]]
@@ -383,6 +371,15 @@ def test_each_step_of_a_run_is_one_at_which_a_scenario_is_killed() -> None:
     assert set(kill_steps.OF_RUNS) - taken == set()
 
 
+def ends(scenario: Scenario) -> bool:
+    """Do what is killed; return whether it was not."""
+    try:
+        scenario.run()
+    except Killed:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, scenario: type[Scenario]
@@ -402,9 +399,9 @@ def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
                 with pytest.raises(Killed):
                     going_on.run()
                 patch.setattr(step.place, step.name, dying(original, 2, after=step.after))
-                with suppress(Killed):
-                    going_on.run()
-            going_on.run()
+                ended = ends(going_on)
+            # where a run takes the step once, the second one has ended
+            assert ended or ends(going_on)
             going_on.look(turn)
         except BaseException as error:
             error.add_note(f"killed {step}")

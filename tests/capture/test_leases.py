@@ -14,16 +14,12 @@ from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, did
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
 
-__all__ = ["captured", "new_source"]
 
-
-def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one_has_ended(
-    captured: Captured,
-) -> None:
+def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one_has_ended(captured: Captured) -> None:
     captured.source.run("insert into items values (1)")
     with captured.process("first") as first:
         first.drain(budget_s=patience(), idle_s=0)

@@ -11,11 +11,9 @@ import pytest
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, Killed, captured, dying, killed, new_source, preceded
+from tests.support.capturing.captured import Captured, Killed, dying, killed, preceded
 from tests.support.factories import rows, value
 from tests.support.patience import patience, wait_until
-
-__all__ = ["captured", "new_source"]
 
 PIECES = 7
 
@@ -41,13 +39,6 @@ def slot_lsn(captured: Captured) -> object:
     return captured.source.connection.execute("select confirmed_flush_lsn from pg_replication_slots").fetchone()
 
 
-def test_each_piece_is_a_transaction_of_the_store(filled: Captured) -> None:
-    seen: list[int] = []
-    with filled.process() as process:
-        assert process.store(lambda: seen.append(stored_and_emitted(filled)[0])) == 3 * PIECES
-    assert seen == [3 * number for number in range(1, PIECES + 1)]
-
-
 def test_a_piece_becomes_events_before_the_next_ones_are_stored(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,24 +54,6 @@ def test_a_piece_becomes_events_before_the_next_ones_are_stored(
     assert (report.stored, report.emitted, len(found)) == (3 * PIECES, 3 * PIECES, PIECES)
     assert found[0] == 0
     assert found[-1] > 0
-
-
-def test_killed_between_two_pieces_the_first_ones_are_compared_and_the_others_stored(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = slot_lsn(filled)
-    with monkeypatch.context() as patch:
-        patch.setattr(CaptureStore, "copy_changes", dying(CaptureStore.copy_changes, 5))
-        with pytest.raises(Killed):
-            filled.drain()
-    # the slot is moved behind all that it gave, or not at all
-    assert slot_lsn(filled) == before
-    assert stored_and_emitted(filled)[0] == 12
-    report = filled.drain()
-    assert (report.replayed, report.stored) == (12, 9)
-    assert filled.replayed() == filled.table()
-    assert stored_and_emitted(filled) == (3 * PIECES, 3 * PIECES)
-    assert slot_lsn(filled) != before
 
 
 def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
@@ -117,23 +90,6 @@ def test_what_is_stored_is_as_old_as_its_last_change_where_more_may_have_been_co
     assert not value(filled.store, query)
 
 
-def test_a_table_whose_columns_changed_is_read_anew_whichever_piece_told_it(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured.source.run("insert into items values (1), (2)")
-    monkeypatch.setattr(pipeline, "PIECE", 3)
-    with captured.process() as process:
-        process.drain(budget_s=patience(), idle_s=0)
-        captured.source.run(
-            "alter table items add column more int default 7",
-            "insert into items values (3)",
-            "insert into items values (4)",
-            "insert into items values (5)",
-        )
-        assert process.drain(budget_s=patience(), idle_s=0).backfilled == 2 + 2
-    assert captured.replayed() == captured.table()
-
-
 def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,13 +118,16 @@ def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
 def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_stored(
     filled: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stop = threading.Event()
     with filled.process() as process:
         with monkeypatch.context() as patch:
             patch.setattr(CaptureStore, "emit_changes", killed)
             with pytest.raises(Killed):
-                process.drain(budget_s=patience(), idle_s=0)
+                process.drain(budget_s=patience(), idle_s=0, stop=stop)
         assert stored_and_emitted(filled)[1] == 0
-        report = process.drain(budget_s=patience(), idle_s=0)
+        # it stops nobody else
+        assert not stop.is_set()
+        report = process.drain(budget_s=patience(), idle_s=0, stop=stop)
     assert report.emitted == 3 * PIECES
     assert filled.replayed() == filled.table()
 

@@ -12,11 +12,9 @@ from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.source.chunks import read_chunk
-from tests.support.capturing.captured import Captured, assert_left, captured, declared, new_source, schemas_told
+from tests.support.capturing.captured import Captured, assert_left, declared, schemas_told
 from tests.support.factories import value
 from tests.support.patience import patience
-
-__all__ = ["captured", "new_source"]
 
 # what changes the values of rows of a table, or the names of their columns, without a change of a row
 REWRITES: dict[str, LiteralString] = {

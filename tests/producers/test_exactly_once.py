@@ -3,14 +3,14 @@
 Not here: the rules of stamps, races of one stamp (tests/sql/producers).
 """
 
-from typing import Any, cast
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from millrace.resources.errors import Conflict, Malformed, ProducerFenced, TransactionEnded, UnknownProducer
+from millrace.resources.errors import Conflict, ProducerFenced, TransactionEnded
 from millrace.resources.event_store import ChainedEvent, EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
@@ -50,33 +50,31 @@ def test_the_work_of_a_message_is_done_once_and_a_duplicate_gets_its_result(
 def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp_is_retryable(
     once: ExactlyOnce, work: Counting
 ) -> None:
-    stamp = once.register("p").issue()
-    work.fails = [ValueError("no")]
-    with pytest.raises(ValueError, match="no"):
-        once.process(stamp, work)
-    assert total(once) is None
-    (found,) = once.store.producer_statistics()
-    assert (found.aborted, found.open) == (1, 0)
-    assert once.process(stamp, work).result == {"total": 1}
-
-
-def test_a_message_whose_work_returns_before_its_code_ran_is_not_done(once: ExactlyOnce, work: Counting) -> None:
     async def later(transaction: Transaction) -> Json:
         return work(transaction)
 
+    def refused(transaction: Transaction) -> Json:
+        work(transaction)
+        transaction.append_events([ChainedEvent(**vars(new_event("a")), previous_id=uuid4())])
+        return None
+
+    def late(transaction: Transaction) -> Json:
+        clock = "select set_config('event_store.clock', (clock_timestamp() + interval '60 s')::text, false)"
+        once.store.connection.execute(clock)
+        return work(transaction)
+
     stamp = once.register("p").issue()
-    with pytest.raises(NeverRan, match="coroutine"):
-        once.process(stamp, cast("Any", later))
+    work.fails = [ValueError("no")]
+    raising: list[tuple[type[Exception], Any]] = [
+        (ValueError, work), (Conflict, refused), (TransactionEnded, late), (NeverRan, later),
+    ]  # fmt: skip
+    for number, (error, fails) in enumerate(raising, 1):
+        with pytest.raises(error):
+            once.process(stamp, fails, timeout_s=60)
+        assert total(once) is None
+        (found,) = once.store.producer_statistics()
+        assert (found.aborted + found.expired + found.open, found.next_sequence) == (number, 0), error
     assert once.process(stamp, work).result == {"total": 1}
-
-
-def test_a_refused_event_is_raised_and_the_message_is_not_done(once: ExactlyOnce) -> None:
-    append(EventStore(once.store.connection), "a")
-    stamp = once.register("p").issue()
-    wrong = ChainedEvent(**vars(new_event("a")), previous_id=uuid4())
-    refusal(Conflict, lambda: once.process(stamp, lambda t: t.append_events([wrong])))
-    (found,) = once.store.producer_statistics()
-    assert (found.aborted, found.open, found.next_sequence) == (1, 0, 0)
 
 
 def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: ExactlyOnce, work: Counting) -> None:
@@ -101,27 +99,6 @@ def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
     refusal(ProducerFenced, lambda: once.process(old.reissue(0), work))
     assert (work.runs, total(once)) == (1, None)
     assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
-
-
-def test_an_epoch_that_nobody_registered_and_an_unknown_producer_are_refused(once: ExactlyOnce, work: Counting) -> None:
-    once.register("p")
-    refusal(UnknownProducer, lambda: once.process(ProducerStamp("p", 0, 2, 0), work))
-    refusal(UnknownProducer, lambda: once.process(ProducerStamp("q", 0, 1, 0), work))
-    refusal(Malformed, lambda: once.process(ProducerStamp("p", 0, 1, -1), work))
-    assert work.runs == 0
-
-
-def test_work_that_took_too_long_is_refused_and_may_be_done_again(once: ExactlyOnce, work: Counting) -> None:
-    stamp = once.register("p").issue()
-
-    def long(transaction: Transaction) -> Json:
-        once.store.connection.execute(
-            "select set_config('event_store.clock', (clock_timestamp() + interval '60 s')::text, false)"
-        )
-        return {"late": transaction.state("total")}
-
-    refusal(TransactionEnded, lambda: once.process(stamp, long, timeout_s=60))
-    assert once.process(stamp, work).result == {"total": 1}
 
 
 # What passes -----------------------------------------------------------------------------------------------------
@@ -171,56 +148,41 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     assert value(connect(), "select count(*) from event_store.events") == 2
 
 
-def test_a_session_that_is_killed_between_begin_and_commit_is_replaced_and_the_work_counts_once(
-    once: ExactlyOnce, connect: Connect
-) -> None:
-    stamp = once.register("p").issue()
-    observer = connect()
-    counting = Counting()
-
-    def killed(transaction: Transaction) -> Json:
-        result = counting(transaction)
-        if counting.runs == 1:
-            terminate(observer, once.store.connection.info.backend_pid)
-        return result
-
-    assert once.process(stamp, killed).result == {"total": 1}
-    assert (counting.runs, total(once)) == (2, 1)
-
-
-def test_a_session_that_is_killed_in_its_commit_is_replaced_and_the_work_counts_once(
-    once: ExactlyOnce, connect: Connect, work: Counting
-) -> None:
-    producer = once.register("p")
-    once.process(producer.issue(), work)
-    holder, observer = connect(autocommit=False), connect()
-    holder.execute("select from event_store.producer_state for update")
-    pid = once.store.connection.info.backend_pid
-    result = start(lambda: once.process(producer.issue(), work))
-    wait_blocked(observer, pid)
-    terminate(observer, pid)
-    holder.rollback()
-    assert result.result(patience()).result == {"total": 2}
-    assert (work.runs, total(once)) == (3, 2)
-
-
-def test_a_commit_whose_reply_is_lost_counts_and_its_repetition_gets_its_answer(
-    once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["in the work", "in the commit", "after the commit"])
+def test_a_session_that_is_killed_is_replaced_and_the_work_counts_once(
+    once: ExactlyOnce, connect: Connect, work: Counting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The connection is really lost; that it happens right after the commit is arranged."""
-    observer = connect()
+    producer, holder, observer = once.register("p"), connect(autocommit=False), connect()
+    once.process(producer.issue(), work)
+    pid = once.store.connection.info.backend_pid
     commit = ProducerStore.commit_transaction
+
+    def killed(transaction: Transaction) -> Json:
+        result = work(transaction)
+        if (where, work.runs) == ("in the work", 2):
+            terminate(observer, pid)
+        return result
 
     def lost(store: ProducerStore, transaction_id: UUID, result: Json = None) -> SettledMessage:
         commit(store, transaction_id, result)
         monkeypatch.undo()
-        terminate(observer, store.connection.info.backend_pid)
+        terminate(observer, pid)
         return commit(store, transaction_id, result)
 
-    monkeypatch.setattr(ProducerStore, "commit_transaction", lost)
-    answer = once.process(once.register("p").issue(), work)
-    assert (answer.result, answer.duplicate) == ({"total": 1}, True)
-    assert (work.runs, total(once)) == (1, 1)
+    if where == "after the commit":
+        monkeypatch.setattr(ProducerStore, "commit_transaction", lost)
+    if where == "in the commit":
+        holder.execute("select from event_store.producer_state for update")
+    done = start(lambda: once.process(producer.issue(), killed))
+    if where == "in the commit":
+        wait_blocked(observer, pid)
+        terminate(observer, pid)
+        holder.rollback()
+    answer = done.result(patience())
+    # a commit whose reply is lost counts, and its repetition gets its answer
+    assert (answer.result, answer.duplicate) == ({"total": 2}, where == "after the commit")
+    assert (work.runs, total(once)) == (2 if where == "after the commit" else 3, 2)
 
 
 def test_a_session_that_was_lost_before_a_message_is_replaced_and_a_live_one_is_kept(

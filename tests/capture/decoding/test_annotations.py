@@ -4,9 +4,7 @@ import pytest
 
 from tests.support.capturing.decoded_changes import T, annotated, body, decoded, decoder, streamed
 from tests.support.capturing.pgoutput_bytes import begin, commit, encode, insert
-from tests.support.capturing.sources import Source, new_source, source
-
-__all__ = ["new_source", "source"]
+from tests.support.capturing.sources import Source
 
 
 def test_annotations_hold_for_what_follows_in_their_transaction(source: Source) -> None:
@@ -41,18 +39,10 @@ def test_annotations_hold_for_what_follows_in_their_transaction(source: Source) 
 @pytest.mark.parametrize(
     ("content", "kept"),
     [
-        (b" [1] ", [1]),
-        (b"1.50", 1.5),
-        (b"false", False),
-        (b"null", None),
-        (b" \n", None),
-        (b"\xff{", "\\xff{"),
-        (b'"\xff"', '"\\xff"'),
-        (b"a\0b", "a\\x00b"),
-        (rb'"\u0000"', r'"\u0000"'),
-        (rb'"\ud800"', r'"\ud800"'),
+        (b" [1] ", [1]), (b"1.50", 1.5), (b"false", False), (b"null", None), (b" \n", None), (b"\xff{", "\\xff{"),
+        (b'"\xff"', '"\\xff"'), (b"a\0b", "a\\x00b"), (rb'"\u0000"', r'"\u0000"'), (rb'"\ud800"', r'"\ud800"'),
     ],
-)
+)  # fmt: skip
 def test_annotations_are_json_that_jsonb_takes_or_a_text(content: bytes, kept: object) -> None:
     (change,) = decoded(encode(T), annotated(b"{}"), annotated(content), insert(b"7", b"a"))
     assert body(change).get("annotations") == kept

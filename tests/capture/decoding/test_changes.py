@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
 from millrace.resources.capture.decoding.pgoutput import (
     UNCHANGED,
@@ -22,11 +21,10 @@ from millrace.resources.capture.decoding.pgoutput import (
     Message,
     Relation,
     Truncate,
-    Type,
     Update,
 )
 from millrace.resources.capture.decoding.transactions import whole_xid
-from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, decoder, moves, streamed
+from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (
     BOOL,
     COMMITTED_AT,
@@ -37,16 +35,11 @@ from tests.support.capturing.pgoutput_bytes import (
     NUMERIC,
     TABLE,
     TEXT,
-    begin,
-    commit,
     encode,
     insert,
     relation,
 )
-from tests.support.capturing.sources import Source, new_source, source
-
-__all__ = ["new_source", "source"]
-
+from tests.support.capturing.sources import Source
 
 NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 
@@ -80,42 +73,46 @@ def test_each_change_has_an_id_for_ever_and_those_of_a_transaction_share_a_comma
     first, second = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert first.event_id != second.event_id
     assert first.command_id == second.command_id
-    assert (first.event_id, first.command_id) == (
-        "00000c00-0000-8000-8000-064000000000",
-        derived_id("3/0/64"),
-    )
+    assert (first.event_id, first.command_id) == ("00000c00-0000-8000-8000-064000000000", derived_id("3/0/64"))
     assert {derived_id(f"{n}") for n in range(64)} == {str(uuid5(NAMESPACE, f"{n}")) for n in range(64)}
     again = decoded(encode(T), insert(b"7", b"a"), insert(b"7", b"a"))
     assert again == [first, second]
 
 
-def test_another_generation_has_other_ids() -> None:
-    other = ChangeDecoder([CapturedTable("t")], "shop", 4, 1000)
-    (change,) = [change for raw in (begin(), encode(T), insert(b"7", b"a")) for change in other.feed(raw)]
-    assert change.event_id not in {found.event_id for found in decoded(encode(T), insert(b"7", b"a"))}
-
-
-def test_two_updates_of_a_row_in_one_transaction_are_two_changes_with_right_images(source: Source) -> None:
+def test_of_a_server_s_rows_a_change_has_what_the_log_holds_and_names_what_it_does_not(source: Source) -> None:
     source.run(
-        "create table t (id int primary key, n int)",
-        "alter table t replica identity full",
-        "insert into t values (1, 0)",
+        "create table t (id int primary key, large text, n int)",
+        "create table f (id int primary key, large text, n int)",
+        "create table k (id text primary key, n int)",
+        "create table x (id int primary key, xid text)",
+        "alter table t alter large set storage external; alter table f alter large set storage external",
+        "alter table k alter id set storage external; alter table f replica identity full",
+        "insert into t values (1, repeat('x', 9000), 1), (2, 'unchanged_toast', 1)",
+        "insert into f values (1, repeat('x', 9000), 1); insert into k values (repeat('x', 2500), 1)",
     )
     source.listen()
-    source.run("update t set n = 1; update t set n = 2")
-    first, second = streamed(source, CapturedTable("t", key=("id",)))
-    assert (first.commit_lsn, first.commit_idx, second.commit_idx) == (second.commit_lsn, 0, 1)
-    assert moves([first, second]) == [
-        ("updated", "[1]", {"record": {"id": 1, "n": 1}, "changes": {"n": 0}}),
-        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "changes": {"n": 1}}),
+    source.run(
+        "update t set n = 2", "update f set n = 2; update f set n = 3", "update k set n = 2", "delete from t where id = 1",
+        "insert into x select 1, pg_current_xact_id()::text",
+    )  # fmt: skip
+    large, key = "x" * 9000, "x" * 2500
+    *changes, last = streamed(source, *map(CapturedTable, "tkx"), CapturedTable("f", key=("id",)))
+    assert moves(changes) == [
+        # a large value that did not change is unavailable
+        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "unavailable": ["large"]}),
+        ("updated", "[2]", {"record": {"id": 2, "large": "unchanged_toast", "n": 2}}),
+        # or from the old row; two updates in one transaction are two changes with right images
+        ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 2}, "changes": {"n": 1}}),
+        ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 3}, "changes": {"n": 2}}),
+        # a large key is known from the old key
+        ("updated", f'["{key}"]', {"record": {"id": key, "n": 2}}),
+        # a delete has the key only
+        ("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["large", "n"]}),
     ]
-
-
-def test_a_delete_has_the_key_only_and_names_what_the_log_does_not_hold(source: Source) -> None:
-    source.run("create table t (id int primary key, note text, n int)", "insert into t values (1, 'a', 2)")
-    source.listen()
-    source.run("delete from t")
-    assert moves(streamed(source)) == [("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["note", "n"]})]
+    first, second = changes[2:4]
+    assert (first.commit_lsn, first.commit_idx, second.commit_idx) == (second.commit_lsn, 0, 1)
+    # the server's transaction ids are made whole
+    assert str(last.xid) == body(last)["record"]["xid"]
 
 
 ALL_KEY = relation(("id", INT4), ("note", TEXT), key=("id", "note"))
@@ -143,37 +140,6 @@ def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
     for table, message, expected in MOVES:
         declared = [CapturedTable("t", key=("id",))] if table is FULL else []
         assert moves(decoded(encode(table), encode(message), tables=declared)) == expected
-
-
-def test_a_large_value_that_did_not_change_is_unavailable_or_from_the_old_row(source: Source) -> None:
-    source.run(
-        "create table t (id int primary key, large text, n int)",
-        "create table f (id int primary key, large text, n int)",
-        "alter table t alter large set storage external",
-        "alter table f alter large set storage external",
-        "alter table f replica identity full",
-        "insert into t values (1, repeat('x', 9000), 1), (2, 'unchanged_toast', 1)",
-        "insert into f values (1, repeat('x', 9000), 1)",
-    )
-    source.listen()
-    source.run("update t set n = 2", "update f set n = 2")
-    assert moves(streamed(source, CapturedTable("t"), CapturedTable("f", key=("id",)))) == [
-        ("updated", "[1]", {"record": {"id": 1, "n": 2}, "unavailable": ["large"]}),
-        ("updated", "[2]", {"record": {"id": 2, "large": "unchanged_toast", "n": 2}}),
-        ("updated", "[1]", {"record": {"id": 1, "large": "x" * 9000, "n": 2}, "changes": {"n": 1}}),
-    ]
-
-
-def test_a_large_key_that_did_not_change_is_known_from_the_old_key(source: Source) -> None:
-    source.run(
-        "create table t (id text primary key, n int)",
-        "alter table t alter id set storage external",
-        "insert into t values (repeat('x', 2500), 1)",
-    )
-    source.listen()
-    source.run("update t set n = 2")
-    key = "x" * 2500
-    assert moves(streamed(source)) == [("updated", f'["{key}"]', {"record": {"id": key, "n": 2}})]
 
 
 def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
@@ -239,52 +205,6 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
     assert [(change.commit_idx, change.decider_id) for change in changes] == [(0, "[7]"), (1, "[8]")]
 
 
-def test_each_change_has_the_columns_of_its_time(source: Source) -> None:
-    source.run("create table t (id int primary key, a int)")
-    source.listen()
-    source.run(
-        "insert into t values (1, 1)",
-        "alter table t add b text default 'new'",
-        "insert into t values (2, 2, 'x')",
-        "alter table t rename a to c",
-        "begin; insert into t values (3, 3, 'y'); alter table t drop c; insert into t values (4, 'z'); commit",
-        "alter table t alter id type bigint",
-        "insert into t values (5, 'z')",
-        "drop table t",
-    )
-    assert [body(change)["record"] for change in streamed(source)] == [
-        {"id": 1, "a": 1},
-        {"id": 2, "a": 2, "b": "x"},
-        {"id": 3, "c": 3, "b": "y"},
-        {"id": 4, "b": "z"},
-        {"id": 5, "b": "z"},
-    ]
-
-
-def test_rolled_back_transactions_and_savepoints_leave_nothing_not_even_numbers(source: Source) -> None:
-    source.run("create table t (id int primary key)")
-    source.listen()
-    source.run(
-        "begin; insert into t values (1); rollback",
-        "begin; insert into t values (2); savepoint a; insert into t values (3); rollback to a; insert into t values (4); commit",
-    )
-    assert [(change.commit_idx, change.decider_id) for change in streamed(source)] == [(0, "[2]"), (1, "[4]")]
-
-
-def test_interleaved_transactions_come_whole_in_the_order_of_their_commits(source: Source) -> None:
-    source.run("create table t (id int primary key)")
-    source.listen()
-    with Source(source.dsn, source.slot).connection as other:
-        other.execute("begin")
-        for n in range(3):
-            other.execute("insert into t values (%s)", (10 + n,))
-            source.connection.execute("insert into t values (%s)", (n,))
-        other.execute("commit")
-    changes = streamed(source)
-    assert [change.decider_id for change in changes] == ["[0]", "[1]", "[2]", "[10]", "[11]", "[12]"]
-    assert sorted(changes, key=lambda change: (change.commit_lsn, change.commit_idx)) == changes
-
-
 def test_values_are_json_by_their_type() -> None:
     table = relation(
         ("id", INT4), ("b", BOOL), ("n", NUMERIC), ("f", FLOAT8), ("j", JSON), ("k", JSONB), ("o", 17), key=("id",)
@@ -300,43 +220,18 @@ def test_values_are_json_by_their_type() -> None:
     assert body(special)["record"] == {"id": 6, "b": True, "n": "NaN", "f": "-Infinity", "j": "x", "k": 1, "o": None}
 
 
-def test_a_decoder_knows_how_far_it_is() -> None:
-    to_changes = decoder()
-    assert to_changes.end_lsn is None
-    to_changes.feed(begin(100))
-    assert to_changes.end_lsn is None
-    to_changes.feed(commit(100))
-    assert to_changes.end_lsn == 108
-    to_changes.feed(annotated(b"{}", transactional=False))
-    to_changes.feed(encode(Type(16500, "public", "mood")))
-    to_changes.feed(begin(200))
-    assert to_changes.end_lsn == 108
-
-
 @pytest.mark.parametrize(
     ("xid", "reference", "whole"),
     [
-        (900, 1000, 900),
-        (1000, 1000, 1000),
+        (900, 1000, 900), (1000, 1000, 1000),
         (1100, 1000, 1100),  # it began after we asked
-        (900, 2**32 + 1000, 2**32 + 900),
-        (2**32 - 5, 2**32 + 1000, 2**32 - 5),
-        (3, 2**32 - 5, 2**32 + 3),
-        (2**32 - 5, 5 * 2**32 + 1000, 5 * 2**32 - 5),
-        (2**31 + 999, 1000, 2**31 + 999),
+        (900, 2**32 + 1000, 2**32 + 900), (2**32 - 5, 2**32 + 1000, 2**32 - 5), (3, 2**32 - 5, 2**32 + 3),
+        (2**32 - 5, 5 * 2**32 + 1000, 5 * 2**32 - 5), (2**31 + 999, 1000, 2**31 + 999),
         (2**31 + 1001, 1000, 2**31 + 1001),  # nothing is below 0
     ],
-)
+)  # fmt: skip
 def test_a_transaction_s_id_is_made_whole(xid: int, reference: int, whole: int) -> None:
     assert whole_xid(xid, reference) == whole
-
-
-def test_the_server_s_ids_are_made_whole(source: Source) -> None:
-    source.run("create table t (id int primary key, x text)")
-    source.listen()
-    source.run("insert into t select 1, pg_current_xact_id()::text")
-    (change,) = streamed(source)
-    assert str(change.xid) == body(change)["record"]["x"]
 
 
 # Event ids: they rise as events do --------------------------------------------------------------------------

@@ -40,8 +40,7 @@ from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, beg
         (encode(Update(TABLE, "O", (b"7", b"\xff"), (b"7", b"a"))), "updated", "[7]", "column note before the change is not"),
         (encode(Delete(TABLE, "K", (b"x", None))), "deleted", None, "column id is not a number"),
         (encode(Delete(TABLE, "O", (b"7", b"\xff"))), "deleted", "[7]", "column note is not UTF-8"),
-        (b"U\0\0@\x10", "updated", None, "cut off"),
-        (b"D\0\0@\x10N", "deleted", None, "unknown kind b'N'"),
+        (b"U\0\0@\x10", "updated", None, "cut off"), (b"D\0\0@\x10N", "deleted", None, "unknown kind b'N'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
@@ -97,22 +96,12 @@ def test_a_repaired_message_takes_its_place_again() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        [b"?"],
-        [b""],
-        [encode(T)[:-1]],
-        [begin(), b"I\0\0"],
-        [begin(), b"T\0"],
-        [begin(), insert(b"7", b"a")],
-        [begin(), encode(Truncate((TABLE,), False, False))],
-        [begin(), b"D\0\0@\x10"],
-        [encode(T), insert(b"7", b"a")],
-        [encode(T), b"I\0\0@\x10"],
-        [annotated(b"{}")],
-        [commit()],
-        [begin(), begin()],
-        [begin(100), commit(200)],
+        [b"?"], [b""], [encode(T)[:-1]], [begin(), b"I\0\0"], [begin(), b"T\0"], [begin(), b"D\0\0@\x10"],
+        [begin(), insert(b"7", b"a")], [begin(), encode(Truncate((TABLE,), False, False))],
+        [encode(T), insert(b"7", b"a")], [encode(T), b"I\0\0@\x10"],
+        [annotated(b"{}")], [commit()], [begin(), begin()], [begin(100), commit(200)],
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_told_to_be_of_a_table_is_an_error(raw: list[bytes]) -> None:
     to_changes = decoder()
     *before, last = raw

@@ -1,10 +1,12 @@
 """Captured tables that change under a name that is not declared, or whose rows other columns name for a while."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder, KeyChanged, TableRenamed
 from millrace.resources.capture.decoding.declared_names import DeclaredName
 from millrace.resources.capture.decoding.pgoutput import Lsn, Truncate
@@ -12,40 +14,45 @@ from millrace.resources.capture.decoding.schemas import Schemas
 from tests.support.capturing.decoded_changes import T, data, decoder
 from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, commit, encode, insert, relation
 
+RENAMED = relation(("id", INT4), ("note", TEXT), table="u")
+# it has its own name again where the log stands at 300
+PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
+
+T_AND_U = [CapturedTable("t"), CapturedTable("u")]
+KEYED = CapturedTable("t", key=("id",))
+Fed = tuple[ChangeDecoder, list[Change]]
+
+
+def fed(
+    names: dict[int, DeclaredName], *messages: bytes, tables: Sequence[CapturedTable] = (CapturedTable("t"),)
+) -> Fed:
+    """Feed messages to a decoder of tables that have these names; return it, and the changes."""
+    to_changes = ChangeDecoder(tables, "shop", 3, 1000, names)
+    return to_changes, [change for message in messages for change in to_changes.feed(message)]
+
 
 @pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])
 def test_a_captured_table_that_changes_under_a_name_that_is_not_declared_is_refused(raw: bytes) -> None:
-    renamed = relation(("id", INT4), ("note", TEXT), table="u")
-    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: DeclaredName("public.t", since=Lsn(200))})
+    since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
     # what the backfill to come will see
-    for message in (begin(199), encode(renamed), raw, commit(199)):
-        assert list(to_changes.feed(message)) == []
+    to_changes, changes = fed(since, begin(199), encode(RENAMED), raw, commit(199))
+    assert changes == []
     to_changes.feed(begin(200))
     with pytest.raises(TableRenamed, match=r"(?s)public\.t .*public\.u.*by its new name.*The next run"):
         to_changes.feed(raw)
 
 
 def test_a_captured_table_that_is_renamed_and_has_its_name_again_is_refused_only_for_what_it_did_meanwhile() -> None:
-    renamed = relation(("id", INT4), ("note", TEXT), table="u")
-    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, {TABLE: DeclaredName("public.t")})
-    for message in (begin(), encode(renamed), encode(T)):
-        assert list(to_changes.feed(message)) == []
-    (change,) = to_changes.feed(insert(b"7", b"a"))
+    names = {TABLE: DeclaredName("public.t")}
+    _, (change,) = fed(names, begin(), encode(RENAMED), encode(T), insert(b"7", b"a"))
     assert change.decider_id == "[7]"
-
-
-# it has its own name again where the log stands at 300
-PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
-RENAMED = relation(("id", INT4), ("note", TEXT), table="u")
 
 
 @pytest.mark.parametrize(
     ("raw", "action"), [(insert(b"7", b"a"), "inserted"), (encode(Truncate((TABLE,), False, False)), "truncated")]
 )
 def test_what_a_table_did_under_another_name_before_it_had_its_own_again_is_its_own(raw: bytes, action: str) -> None:
-    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, PUT_BACK)
-    fed = [to_changes.feed(message) for message in (begin(100), encode(RENAMED), raw, commit(100), begin(299), raw)]
-    changes = [change for changes in fed for change in changes]
+    to_changes, changes = fed(PUT_BACK, begin(100), encode(RENAMED), raw, commit(100), begin(299), raw)
     assert [(c.commit_lsn, c.decider, c.action) for c in changes] == [
         (100, "table:public.t", action),
         (299, "table:public.t", action),
@@ -70,12 +77,9 @@ def test_the_columns_of_a_table_under_another_name_are_compared_with_its_own() -
 def test_a_change_under_another_name_that_cannot_be_decoded_can_be_decoded_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, PUT_BACK)
     with monkeypatch.context() as patch:
         patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
-        for message in (begin(100), encode(RENAMED)):
-            to_changes.feed(message)
-        (faulty,) = to_changes.feed(insert(b"7", b"a"))
+        _, (faulty,) = fed(PUT_BACK, begin(100), encode(RENAMED), insert(b"7", b"a"))
     assert faulty.fault
     restored = decoder().restore(faulty)
     assert data(restored)["record"] == {"id": 7, "note": "a"}
@@ -84,10 +88,7 @@ def test_a_change_under_another_name_that_cannot_be_decoded_can_be_decoded_later
 
 def test_a_table_that_had_the_name_of_another_captured_one_keeps_its_changes() -> None:
     declared = {TABLE: DeclaredName("public.t", seen=Lsn(300)), TABLE + 1: DeclaredName("public.u", seen=Lsn(300))}
-    to_changes = ChangeDecoder([CapturedTable("t"), CapturedTable("u")], "shop", 3, 1000, declared)
-    for message in (begin(100), encode(RENAMED)):
-        to_changes.feed(message)
-    (change,) = to_changes.feed(insert(b"7", b"a"))
+    to_changes, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.t"
     for message in (commit(100), begin(300)):
         to_changes.feed(message)
@@ -101,28 +102,24 @@ def test_a_table_that_had_the_name_of_another_one_before_it_was_declared_was_tha
         TABLE: DeclaredName("public.t", since=Lsn(200), seen=Lsn(200)),
         TABLE + 1: DeclaredName("public.u", since=Lsn(200), seen=Lsn(200)),
     }
-    to_changes = ChangeDecoder([CapturedTable("t"), CapturedTable("u")], "shop", 3, 1000, declared)
-    for message in (begin(100), encode(RENAMED)):
-        to_changes.feed(message)
-    (change,) = to_changes.feed(insert(b"7", b"a"))
+    _, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.u"
 
 
 def test_under_another_name_other_columns_that_name_the_rows_are_refused_as_ever() -> None:
-    to_changes = ChangeDecoder([CapturedTable("t", key=("id",))], "shop", 3, 1000, PUT_BACK)
-    for message in (begin(100), encode(relation(("id", INT4), ("note", TEXT), table="u", key=("note",)))):
-        to_changes.feed(message)
+    other = encode(relation(("id", INT4), ("note", TEXT), table="u", key=("note",)))
+    to_changes, _ = fed(PUT_BACK, begin(100), other, tables=[KEYED])
     with pytest.raises(KeyChanged):
         to_changes.feed(insert(b"7", b"a"))
 
 
 def test_rows_that_other_columns_name_than_the_key_are_refused_and_go_on_when_the_key_names_them_again() -> None:
-    keyed = CapturedTable("t", key=("id",))
-    to_changes = ChangeDecoder([keyed], "shop", 3, 1000, {TABLE: DeclaredName("public.t", since=Lsn(200))})
+    since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
     other = relation(("id", INT4), ("note", TEXT), key=("note",))
     # what the backfill to come will see
-    fed = [to_changes.feed(message) for message in (begin(199), encode(other), insert(b"7", b"a"), commit(199))]
-    assert [change.decider_id for changes in fed for change in changes] == ['["a"]']
+    seen = (begin(199), encode(other), insert(b"7", b"a"), commit(199))
+    to_changes, changes = fed(since, *seen, tables=[KEYED])
+    assert [change.decider_id for change in changes] == ['["a"]']
     for message in (begin(200), encode(other), encode(relation(("id", INT4), ("note", TEXT)))):
         to_changes.feed(message)
     (change,) = to_changes.feed(insert(b"7", b"a"))
@@ -133,11 +130,8 @@ def test_rows_that_other_columns_name_than_the_key_are_refused_and_go_on_when_th
 
 
 def test_an_identity_that_names_no_columns_of_its_own_leaves_the_key_to_the_declaration() -> None:
-    to_changes = ChangeDecoder([CapturedTable("t", key=("id",))], "shop", 3, 1000, {TABLE: DeclaredName("public.t")})
     for identity in "fn":
-        described = relation(("id", INT4), ("note", TEXT), key=(), identity=identity)
-        for message in (begin(), encode(described)):
-            to_changes.feed(message)
-        (change,) = to_changes.feed(insert(b"7", b"a"))
+        described = encode(relation(("id", INT4), ("note", TEXT), key=(), identity=identity))
+        names = {TABLE: DeclaredName("public.t")}
+        _, (change,) = fed(names, begin(), described, insert(b"7", b"a"), tables=[KEYED])
         assert change.decider_id == "[7]"
-        to_changes.feed(commit())

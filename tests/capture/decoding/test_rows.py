@@ -47,22 +47,9 @@ from tests.support.capturing.pgoutput_bytes import (
 TYPES = (BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, JSONB, 1184)
 NAMES = ("id", "note", "100%", "%s", 'a"b', "ü")
 TEXTS = (
-    b"",
-    b"t",
-    b"7",
-    b"-1.50",
-    b"NaN",
-    b"null",
-    b'"a"',
-    b'{"a": "%s"}',
-    b"%d",
-    b'a"\\\n',
-    "ü🙂".encode(),
-    b"\xff",
-    b"a\0",
-    b"7\n8",
-    b"a\\u0000",
-)
+    b"", b"t", b"7", b"-1.50", b"NaN", b"null", b'"a"', b'{"a": "%s"}', b"%d", b'a"\\\n', "ü🙂".encode(), b"\xff",
+    b"a\0", b"7\n8", b"a\\u0000", b"\xc3", b"\xbc",
+)  # fmt: skip
 
 
 def told(rows: TableRows, raw: bytes) -> RowChange:

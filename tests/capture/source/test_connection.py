@@ -6,10 +6,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.errors import Unreachable
-from tests.support.capturing.sources import Source, new_source, source
+from tests.support.capturing.sources import Source
 from tests.support.factories import value
-
-__all__ = ["new_source", "source"]
 
 
 def test_a_source_that_does_not_answer_is_unreachable() -> None:
@@ -68,19 +66,15 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
 @pytest.mark.parametrize(
     ("one", "other", "common"),
     [
-        ("1", "1", None),
-        ("1 0/10, 2", "1 0/10, 2", None),
-        ("1", "1 0/10, 2", "0/10"),
-        ("1", "1 0/10, 2 0/20, 3", "0/10"),
-        ("1 0/10, 2", "1 0/10, 2 0/20, 3", "0/20"),
+        ("1", "1", None), ("1 0/10, 2", "1 0/10, 2", None), ("1", "1 0/10, 2", "0/10"),
+        ("1", "1 0/10, 2 0/20, 3", "0/10"), ("1 0/10, 2", "1 0/10, 2 0/20, 3", "0/20"),
         # both were promoted, each by itself
-        ("1 0/10, 2", "1 0/18, 2", "0/10"),
-        ("1 0/10, 2", "1 0/10, 3", "0/10"),
+        ("1 0/10, 2", "1 0/18, 2", "0/10"), ("1 0/10, 2", "1 0/10, 3", "0/10"),
         ("1 0/10, 2 0/20, 4", "1 0/10, 3 0/30, 4", "0/10"),
         # histories without a common beginning
         ("2", "3", "0/0"),
     ],
-)
+)  # fmt: skip
 def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
     one: str, other: str, common: str | None
 ) -> None:

@@ -11,10 +11,8 @@ from millrace.resources.capture.decoding.encodings import codec_of, recoded_mess
 from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Type, decode
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, did, new_source
+from tests.support.capturing.captured import Captured, did
 from tests.support.capturing.sources import Source
-
-__all__ = ["new_source"]
 
 # a value that is no text of the encoding, and one that is none in UTF-8
 BYTES = {"SQL_ASCII": rb"\xc3e9", "WIN1252": rb"\x81", "EUC_TW": rb"\x8ea7a1a1"}

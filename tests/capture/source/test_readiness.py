@@ -4,24 +4,19 @@ Belongs here: `capture.source.readiness`. Not here: publications that are made (
 """
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import LiteralString
 
 import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.resources.capture.source import probe
 from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.probe import TOGETHER
-from millrace.resources.capture.source.publication import ensure_publication
+from millrace.resources.capture.source.publication import drop_publication, ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.sources import Source, new_source, source
+from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
-
-__all__ = ["new_source", "source"]
 
 Role = Callable[[LiteralString], psycopg.Connection]
 
@@ -140,17 +135,18 @@ def test_each_problem_of_a_table_is_a_sentence(source: Source) -> None:
     assert wrong == []
 
 
-def test_of_many_tables_each_is_told_what_is_told_of_it_alone(source: Source) -> None:
+def test_of_many_tables_each_is_told_what_is_told_of_it_alone(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "TOGETHER", 10)
     tables = []
-    for n in range(2 * TOGETHER + 3):
+    for n in range(23):
         source.connection.execute(f"create table t{n} (id int primary key, n int, s bigint)".encode())
         tables.append(CapturedTable(f"t{n}", where="id > 5" if n % 2 else None))
     tables[3] = CapturedTable("t3", where="n >")
     tables[7] = CapturedTable("t7", where="n > 5")
     tables[8] = CapturedTable("t8", where="id > random()")
-    tables[TOGETHER + 9] = CapturedTable("none")
+    tables[19] = CapturedTable("none")
     source.run(
-        "alter table t90 add g int generated always as (s::text::int) stored", "alter table t90 replica identity full"
+        "alter table t21 add g int generated always as (s::text::int) stored", "alter table t21 replica identity full"
     )
     alone = [said for table in tables for said in problems(source, table)]
     assert {said.split(": ")[0] for said in alone} >= {f"table public.{name}" for name in ("t3", "t7", "t8", "none")}
@@ -250,58 +246,38 @@ def test_a_partitioned_table_and_its_partitions_are_judged_together(source: Sour
     assert problems(source) == []
 
 
-def test_a_role_needs_rights(source: Source, role: Role) -> None:
-    source.run("create table t (id int primary key)")
+def test_a_role_needs_rights_and_no_more_than_these(source: Source, role: Role) -> None:
+    filtered, columns = CapturedTable("t", where="id > 5"), CapturedTable("t", columns=("id",))
+    source.run("create table t (id int primary key, n int)", "create table u (id int primary key)")
     connection = role("login")
-    found = find_problems(connection, capture(), has_slot=False)
-    assert found == [
+
+    def said(*tables: CapturedTable, actions: tuple[str, ...] = ACTIONS) -> list[str]:
+        return find_problems(connection, capture(*tables, actions=actions), has_slot=False)
+
+    unread = (
+        "table public.t: role capturer may not read it: grant select on public.t to capturer, and usage on its schema"
+    )
+    assert said() == [
         "role capturer may not use replication slots: alter role capturer replication",
         f"role capturer may not create publications: grant create on database {source.slot} to capturer",
         "table public.t: role capturer does not own it, so it may not publish it: grant postgres to capturer",
-        "table public.t: role capturer may not read it: grant select on public.t to capturer, and usage on its schema",
+        unread,
     ]
-
-
-def test_a_role_with_just_these_rights_is_enough(source: Source, role: Role) -> None:
-    connection = role("login replication")
-    source.run("create table t (id int primary key, n int)", "alter table t owner to capturer")
+    source.run("alter role capturer replication", "alter table t owner to capturer", "alter table u owner to capturer")
     source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
-    assert find_problems(connection, capture(CapturedTable("t", where="id > 5")), has_slot=False) == []
-    assert ensure_publication(connection, source.slot, capture(CapturedTable("t", where="id > 5")))
-
-
-def test_a_right_to_each_captured_column_is_enough_to_read(source: Source, role: Role) -> None:
-    connection = role("login replication")
+    assert said(filtered) == []
+    assert ensure_publication(connection, source.slot, capture(filtered))
+    drop_publication(connection, source.slot)
+    # policies that hide rows from the owner
+    source.run("alter table t force row level security")
+    assert said() == ["table public.t: row level security hides rows from role capturer: alter role capturer bypassrls"]
+    # a right to each captured column is enough to read
     source.run(
-        "create table t (id int primary key, n int)",
-        "alter table t owner to capturer",
-        "revoke all on t from capturer",
-        "grant select (id) on t to capturer",
-        "create table u (id int primary key)",
-        "alter table u owner to capturer",
+        "alter table t no force row level security; revoke all on t from capturer; grant select (id) on t to capturer"
     )
-    source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
-
-    def said(*tables: CapturedTable) -> list[str]:
-        return find_problems(connection, capture(*tables, actions=("insert",)), has_slot=False)
-
-    assert said(CapturedTable("u"), CapturedTable("t")) == [
-        "table public.t: role capturer may not read it: grant select on public.t to capturer, and usage on its schema"
-    ]
+    assert said(CapturedTable("u"), CapturedTable("t"), actions=("insert",)) == [unread]
     # it may not lock it either, which a publication does without such a right
-    assert said(CapturedTable("u"), CapturedTable("t", columns=("id",))) == []
-
-
-def test_policies_that_hide_rows_from_the_owner_are_a_problem(source: Source, role: Role) -> None:
-    connection = role("login replication")
-    source.run(
-        "create table t (id int primary key, n int)",
-        "alter table t owner to capturer",
-        "alter table t force row level security",
-    )
-    source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
-    (said,) = find_problems(connection, capture(), has_slot=False)
-    assert said == "table public.t: row level security hides rows from role capturer: alter role capturer bypassrls"
+    assert said(CapturedTable("u"), columns, actions=("insert",)) == []
 
 
 def test_a_slot_has_to_be_free_unless_there_is_one(source: Source) -> None:
@@ -327,21 +303,3 @@ def test_an_older_server_is_refused_before_anything_else(source: Source, monkeyp
     monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", property(lambda _: 140011))
     (said,) = find_problems(source.connection, capture(), has_slot=False)
     assert said.startswith("the server is PostgreSQL 14; 15 or newer is needed")
-
-
-def test_a_server_without_logical_decoding_is_told_what_to_set(postgres: EmbeddedPostgres) -> None:
-    # not pytest's tmp_path: its long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory), postgres.programs) as server,
-    ):
-        with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-            admin.execute("alter system set wal_level = 'replica'")
-            admin.execute("create table t (id int primary key, n int)")
-        server.stop()
-        server.start()
-        with connect_source(server.dsn("postgres")) as connection:
-            (said,) = find_problems(connection, capture(CapturedTable("t", where="id > 5")), has_slot=False)
-    assert said == (
-        "wal_level is replica; it has to be logical: alter system set wal_level = 'logical', and restart the server"
-    )

@@ -15,11 +15,9 @@ from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, declared, new_source
+from tests.support.capturing.captured import Captured, declared
 from tests.support.factories import rows
 from tests.support.patience import patience
-
-__all__ = ["captured", "new_source"]
 
 KEY = "a key of sixteen characters or more"
 PEOPLE = CapturedTable("people", mask=("iban", "born"), hash=("email",), hash_key=lambda: KEY)
@@ -120,40 +118,33 @@ def test_a_masked_column_that_gets_another_name_is_told_under_neither(people: Ca
     assert told(people) == []
 
 
-@pytest.mark.parametrize(
-    "other",
-    [replace(PEOPLE, mask=("iban",)), replace(PEOPLE, hash_key=lambda: KEY[::-1]), replace(PEOPLE, mask=("iban", "born", "email"), hash=(), hash_key=None)],
-    ids=["another mask", "another key", "no hash"],
-)  # fmt: skip
-def test_another_mask_or_key_has_the_table_read_anew(people: Captured, other: CapturedTable) -> None:
+def test_another_mask_or_key_has_the_table_read_anew(people: Captured) -> None:
     people.drain()
-    changed = declared(people, other)
-    changed.drain()
-    compared = compare(people.dsn, changed.capture, other)
-    assert (compared.unchanged, compared.differing) == (2, 0)
-    assert changed.drain().backfilled == 0
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (replace(PEOPLE, mask=("ibn",)), r"it has no column ibn; there are id, name, email, iban, born, score"),
-        (replace(PEOPLE, mask=("id",)), r"column id belongs to its key, which is neither masked nor hashed"),
-    ],
-)
-def test_a_column_that_cannot_be_hidden_is_refused(people: Captured, table: CapturedTable, said: str) -> None:
-    with pytest.raises(NotReady, match=said):
-        declared(people, table).drain()
+    no_hash = replace(PEOPLE, mask=("iban", "born", "email"), hash=(), hash_key=None)
+    for other in (replace(PEOPLE, mask=("iban",)), replace(PEOPLE, hash_key=lambda: KEY[::-1]), no_hash):
+        changed = declared(people, other)
+        changed.drain()
+        compared = compare(people.dsn, changed.capture, other)
+        assert (compared.unchanged, compared.differing) == (2, 0)
+        assert changed.drain().backfilled == 0
 
 
 def no_key() -> str:
     raise KeyError("HASH_KEY")
 
 
-@pytest.mark.parametrize("key", [no_key, lambda: "short", lambda: None])
-def test_without_a_key_nothing_is_captured(people: Captured, key: Any) -> None:  # noqa: ANN401 - a function, or none
-    with pytest.raises(
-        InvalidCapture, match=r"hash_key returns (no key: (KeyError\('HASH_KEY'\)|AttributeError)|5 bytes)"
+def test_a_column_that_cannot_be_hidden_is_refused_and_without_a_key_nothing_is_captured(people: Captured) -> None:
+    hashed_by: tuple[Any, ...] = (no_key, lambda: "short", lambda: None)
+    no_keys = r"hash_key returns (no key: (KeyError\('HASH_KEY'\)|AttributeError)|5 bytes)"
+    for table, error, said in (
+        (
+            replace(PEOPLE, mask=("ibn",)),
+            NotReady,
+            r"it has no column ibn; there are id, name, email, iban, born, score",
+        ),
+        (replace(PEOPLE, mask=("id",)), NotReady, r"column id belongs to its key, which is neither masked nor hashed"),
+        *[(replace(PEOPLE, hash_key=key), InvalidCapture, no_keys) for key in hashed_by],
     ):
-        declared(people, replace(PEOPLE, hash_key=key)).drain()
+        with pytest.raises(error, match=said):
+            declared(people, table).drain()
     assert told(people) == []

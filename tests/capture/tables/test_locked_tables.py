@@ -6,7 +6,7 @@ Belongs here: locks on tables that are to be published or read. Not here: tables
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,56 +16,73 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import has_work
 from millrace.resources.capture.source import chunks
 from millrace.resources.capture.source import connection as source_connection
-from tests.support.capturing.captured import Captured, captured, declared, killed_at, left, new_source
+from tests.support.capturing.captured import Captured, declared, killed_at, left
 from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
 from tests.support.factories import rows, start
 from tests.support.patience import patience, wait_until
 
-__all__ = ["captured", "new_source"]
-
 
 @contextmanager
-def locking(captured: Captured, mode: LiteralString = "access exclusive") -> Iterator[None]:
-    """Hold the table items in a session of its own."""
+def locking(captured: Captured, mode: str = "access exclusive", table: str = "items") -> Iterator[None]:
+    """Hold a table in a session of its own."""
     with psycopg.connect(captured.source.dsn) as other:
-        other.execute(b"lock table items in " + mode.encode() + b" mode")
+        other.execute(f"lock table {table} in {mode} mode".encode())
         yield
 
 
-@pytest.mark.parametrize("mode", ["access exclusive", "share update exclusive"])
-def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_waiting(
-    captured: Captured, mode: LiteralString
-) -> None:
+def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_waiting(captured: Captured) -> None:
     captured = both(captured)
-    declared(captured, GOOD).drain()
-    with locking(captured, mode):
-        captured.drain()
-        assert left(captured, "good") == captured.table("good")
-        (said,) = problems(captured)
-        assert "another session has locked it, or vacuums it" in said
-    assert has_work(captured.dsn, captured.capture)
-    captured.drain()
-    assert left(captured, "items") == captured.table()
-    assert problems(captured) == []
-
-
-def test_a_table_of_which_a_partition_is_locked_keeps_no_other_one_waiting(captured: Captured) -> None:
-    captured = both(captured)
-    declared(captured, GOOD).drain()
     captured.source.run(
         "create table parts (id int primary key, name text) partition by range (id)",
         "create table part partition of parts for values from (0) to (10)",
         "insert into parts values (1, 'x')",
-        "update good set name = 'changed'",
     )
-    captured = declared(captured, GOOD, CapturedTable("parts"))
-    with psycopg.connect(captured.source.dsn) as other:
-        other.execute("lock table part in access exclusive mode")
+    for table, locked, mode in (
+        ("items", "items", "access exclusive"), ("items", "items", "share update exclusive"),
+        ("parts", "part", "access exclusive"),
+    ):  # fmt: skip
+        declared(captured, GOOD).drain()
+        captured.source.connection.execute(f"update good set name = '{table} {mode}'".encode())
+        captured = declared(captured, GOOD, CapturedTable(table))
+        with locking(captured, mode, locked):
+            captured.drain()
+            assert left(captured, "good") == captured.table("good")
+            (said,) = problems(captured)
+            assert "another session has locked it, or vacuums it" in said
+        assert has_work(captured.dsn, captured.capture)
         captured.drain()
+        assert left(captured, table) == captured.table(table)
+        assert problems(captured) == []
+
+
+def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting_and_is_tried_again_after_a_while(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    read_chunk = chunks.read_chunk
+
+    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
+        tried.append(table.table)
+        return read_chunk(source, table, *other)
+
+    monkeypatch.setattr(backfill, "read_chunk", reading)
+    monkeypatch.setattr(backfill, "LOCKED_S", 1000.0)
+    captured = both(captured)
+    with captured.process() as process, locking(captured):
+        process.drain(budget_s=patience(), idle_s=0)
+        captured.source.run("update good set name = 'changed'")
+        process.drain(budget_s=patience(), idle_s=0)
         assert left(captured, "good") == captured.table("good")
-        assert "another session has locked it, or vacuums it" in problems(captured)[0]
-    captured.drain()
-    assert left(captured, "parts") == captured.table("parts")
+        assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
+        # not at each step
+        assert tried.count("items") == 1
+    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
+    with captured.process() as process:
+        with locking(captured):
+            process.drain(budget_s=patience(), idle_s=0)
+            assert left(captured, "items") == []
+        process.drain(budget_s=patience(), idle_s=0)
+    assert left(captured, "items") == captured.table()
 
 
 def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
@@ -79,41 +96,6 @@ def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) 
         held.close()
     done.result(patience())
     assert captured.replayed() == captured.table()
-
-
-def test_a_locked_table_is_tried_again_after_a_while_and_not_at_each_step(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    read_chunk = chunks.read_chunk
-
-    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
-        tried.append(table.table)
-        return read_chunk(source, table, *other)
-
-    monkeypatch.setattr(backfill, "read_chunk", reading)
-    captured = both(captured)
-    with captured.process() as process, locking(captured):
-        process.drain(budget_s=patience(), idle_s=0)
-        captured.source.run("update good set name = 'changed'")
-        process.drain(budget_s=patience(), idle_s=0)
-    assert (tried.count("items"), left(captured, "good")) == (1, captured.table("good"))
-
-
-def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
-    captured = both(captured)
-    with captured.process() as process:
-        with locking(captured):
-            process.drain(budget_s=patience(), idle_s=0)
-            captured.source.run("update good set name = 'changed'")
-            process.drain(budget_s=patience(), idle_s=0)
-            assert left(captured, "good") == captured.table("good")
-            assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
-        process.drain(budget_s=patience(), idle_s=0)
-    assert left(captured, "items") == captured.table()
 
 
 def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_published(

@@ -12,10 +12,8 @@ from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.patterns import with_registered, with_tables
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, left, new_source
+from tests.support.capturing.captured import Captured, left
 from tests.support.factories import rows
-
-__all__ = ["captured", "new_source"]
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ import pytest
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import TableRenamed
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, captured, declared, did, left, new_source
+from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.following import arrived, followed
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
-
-__all__ = ["captured", "new_source"]
 
 
 def test_what_a_table_did_under_another_name_is_captured_once_it_has_its_own_again(captured: Captured) -> None:
@@ -120,18 +118,3 @@ def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.Lo
         wait_until(lambda: len(did(captured)) == 3, "it went on")
     assert did(captured)[1:] == [("inserted", "[2]"), ("inserted", "[3]")]
     assert [record.levelno for record in caplog.records if "public.items" in record.getMessage()] == [logging.WARNING]
-
-
-def test_a_follower_stops_a_table_that_keeps_another_name_and_captures_the_others(captured: Captured) -> None:
-    captured.source.run("create table good (id int primary key)")
-    both = declared(captured, CapturedTable("items"), CapturedTable("good"))
-    with followed(both):
-        captured.source.run("insert into items values (1, 'a')")
-        arrived(both, "[1]")
-        captured.source.run(
-            "alter table items rename to things",
-            "insert into things values (2, 'under another name')",
-            "insert into good values (7)",
-        )
-        wait_until(lambda: left(both, "good") == [{"id": 7}], "the other table is captured")
-        assert CaptureStore(both.store).capture_info("shop")[0].tables_stopped == 1

@@ -16,11 +16,9 @@ from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesWaiting
-from tests.support.capturing.captured import Captured, captured, declared, left, new_source
+from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.two_tables import GOOD, both, info, problems
 from tests.support.factories import rows
-
-__all__ = ["captured", "new_source"]
 
 # what is done to a table, and what mends it
 MADE = "create table {t} (id int primary key, name text)"
@@ -92,6 +90,41 @@ def test_the_others_go_on_and_once_they_are_mended_their_state_is_that_of_the_ta
     assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
 
 
+def test_a_table_that_is_bad_at_the_beginning_or_at_a_new_start_is_left_out_and_compared_with_nothing(
+    captured: Captured,
+) -> None:
+    captured.source.run(
+        "create table parts (id int primary key) partition by range (id)",
+        "create table part partition of parts for values from (0) to (100)",
+    )
+    captured = both(captured, *map(CapturedTable, ("comes_later", "parts", "part")))
+    captured.drain()
+    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (2, 0)
+    assert "it is a partition of public.parts, which is captured as a whole" in str(problems(captured))
+    assert not has_work(captured.dsn, captured.capture)
+    captured.source.run(
+        "create table comes_later (id int primary key, name text)", "insert into comes_later values (1, 'x')",
+        "alter table items replica identity nothing",
+    )  # fmt: skip
+    captured.drain()
+    assert left(captured, "comes_later") == captured.table("comes_later")
+    with pytest.raises(ChangesWaiting, match="it is stopped: its replica identity is nothing"):
+        compare(captured.dsn, captured.capture, CapturedTable("items"))
+    assert compare(captured.dsn, captured.capture, GOOD).differing == 0
+    assert info(captured).gaps == 0
+    setup.restart(captured.dsn, captured.capture, "a test")
+    captured.drain()
+    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (2, 0)
+    captured.source.run("alter table items replica identity default", "delete from items where id = 1")
+    captured.drain()
+    assert left(captured, "items") == captured.table()
+    # where no table is left nothing is captured
+    captured = declared(captured, CapturedTable("items"), GOOD)
+    captured.source.run("drop table items", "alter table good replica identity nothing")
+    with pytest.raises(NotReady, match=r"(?s)table public\.items: it does not exist.*table public\.good: its replica"):
+        captured.drain()
+
+
 def test_it_is_said_since_when_and_why_and_a_reason_that_stays_is_written_once(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()
@@ -112,60 +145,6 @@ def test_it_is_said_since_when_and_why_and_a_reason_that_stays_is_written_once(c
     (again,) = [table for table in CaptureStore(captured.store).captured_tables("shop") if table.stopped_reason]
     assert (again.stopped_at, again.stopped_reason) != (stopped.stopped_at, stopped.stopped_reason)
     assert again.stopped_at == stopped.stopped_at
-
-
-def test_a_stopped_table_is_not_compared(captured: Captured) -> None:
-    captured = both(captured)
-    captured.drain()
-    captured.source.run("alter table items replica identity nothing")
-    captured.drain()
-    with pytest.raises(ChangesWaiting, match="it is stopped: its replica identity is nothing"):
-        compare(captured.dsn, captured.capture, CapturedTable("items"))
-    assert compare(captured.dsn, captured.capture, GOOD).differing == 0
-
-
-def test_where_no_table_is_left_nothing_is_captured(captured: Captured) -> None:
-    captured = both(captured)
-    captured.drain()
-    captured.source.run("drop table items", "alter table good replica identity nothing")
-    with pytest.raises(NotReady, match=r"(?s)table public\.items: it does not exist.*table public\.good: its replica"):
-        captured.drain()
-
-
-def test_a_table_that_is_bad_from_the_beginning_is_left_out(captured: Captured) -> None:
-    captured = both(captured, CapturedTable("comes_later"))
-    captured.drain()
-    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (1, 0)
-    captured.source.run(
-        "create table comes_later (id int primary key, name text)", "insert into comes_later values (1, 'x')"
-    )
-    captured.drain()
-    assert left(captured, "comes_later") == captured.table("comes_later")
-    assert info(captured).gaps == 0
-
-
-def test_a_new_start_leaves_it_out(captured: Captured) -> None:
-    captured = both(captured)
-    captured.drain()
-    captured.source.run("alter table items replica identity nothing")
-    setup.restart(captured.dsn, captured.capture, "a test")
-    captured.drain()
-    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (1, 0)
-    captured.source.run("alter table items replica identity default", "delete from items where id = 1")
-    captured.drain()
-    assert left(captured, "items") == captured.table()
-
-
-def test_a_partition_of_a_table_that_is_captured_stays_stopped(captured: Captured) -> None:
-    captured.source.run(
-        "create table parts (id int primary key) partition by range (id)",
-        "create table parts_1 partition of parts for values from (0) to (100)",
-    )
-    captured = declared(captured, CapturedTable("items"), CapturedTable("parts"), CapturedTable("parts_1"))
-    captured.drain()
-    (said,) = problems(captured)
-    assert "it is a partition of public.parts, which is captured as a whole" in said
-    assert not has_work(captured.dsn, captured.capture)
 
 
 def test_a_right_that_is_taken_stops_its_table_only(captured: Captured) -> None:

@@ -10,17 +10,13 @@ from dataclasses import replace
 import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.setup import restart
-from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import DeciderCaptured, MillraceError
-from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captured import Captured
 from tests.support.factories import rows
-
-__all__ = ["captured", "new_source"]
 
 CLICKS = CapturedTable("clicks", key=())
 INSERTS = ("insert", "truncate")
@@ -60,6 +56,8 @@ def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(
         assert (generation, lsn, idx) == (change["source_generation"], change["commit_lsn"], change["commit_idx"])
     assert set(streams(clicks).values()) == {1}
     assert clicks.drain().emitted == 0
+    with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
+        compare(clicks.dsn, clicks.capture, CLICKS)
     (info,) = CaptureStore(clicks.store).capture_info("shop")
     assert (info.tables_to_backfill, info.tables_stopped) == (0, 0)
 
@@ -68,10 +66,16 @@ def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
     clicks.drain()
     clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
     clicks.drain()
-    clicks.source.run("truncate clicks", "insert into clicks values ('after', 1)")
+    # a primary key does not name rows that are declared without
+    clicks.source.run(
+        "truncate clicks",
+        "alter table clicks add column id serial primary key",
+        "insert into clicks values ('after', 1)",
+    )
     clicks.drain()
     assert clicked(clicks) == [("after", 1)]
     assert streams(clicks)["[]"] == 1
+    assert {len(json.loads(stream)) for stream in streams(clicks) if stream not in ("[]", "schema")} == {3}
 
 
 def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: Captured) -> None:
@@ -80,7 +84,13 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     clicks.drain()
     clicks.source.run("alter table clicks add column more text default 'x'", "insert into clicks values ('b', 2, 'y')")
     clicks.drain()
+    # it cannot be captured for a while
+    clicks.source.run("alter table clicks rename to clicks_away")
     clicks.drain()
+    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_stopped == 1
+    clicks.source.run("alter table clicks_away rename to clicks")
+    clicks.drain()
+    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
     restart(clicks.dsn, clicks.capture, "a test")
     clicks.source.run("insert into clicks values ('c', 3, 'z')")
     report = clicks.drain()
@@ -113,45 +123,6 @@ def test_a_row_that_cannot_be_decoded_waits_alone_and_is_repaired(
     assert json.loads(waiting.decider_id or "")[2] == 1
     assert requeue(store, clicks.capture, "a test").requeued == 1
     assert clicked(clicks) == [("a", 1), ("c", 3), ("x" * 3000, 2)]
-
-
-def test_a_table_that_loses_its_way_and_comes_back_is_captured_from_then_on(clicks: Captured) -> None:
-    clicks.drain()
-    clicks.source.run("alter table clicks rename to clicks_away")
-    clicks.drain()
-    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_stopped == 1
-    clicks.source.run("alter table clicks_away rename to clicks")
-    clicks.drain()
-    clicks.source.run("insert into clicks values ('a', 1)")
-    clicks.drain()
-    assert clicked(clicks) == [("a", 1)]
-    assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
-
-
-def test_its_rows_are_compared_with_nothing(clicks: Captured) -> None:
-    clicks.drain()
-    with pytest.raises(MillraceError) as refused:
-        compare(clicks.dsn, clicks.capture, CLICKS)
-    assert "nothing names the rows of public.clicks" in str(refused.value)
-
-
-def test_without_the_declaration_it_is_no_table_to_capture(clicks: Captured) -> None:
-    capture = replace(clicks.capture, tables=(CapturedTable("clicks"),))
-    with (
-        pytest.raises(NotReady, match=r"nothing names its rows: .* key=\(\)"),
-        CaptureDrain(clicks.dsn, capture, "test"),
-    ):
-        pass
-
-
-def test_a_primary_key_does_not_name_rows_that_are_declared_without(clicks: Captured) -> None:
-    clicks.source.run("alter table clicks add column id serial primary key")
-    clicks.drain()
-    clicks.source.run("insert into clicks values ('a', 1)")
-    clicks.drain()
-    (stream,) = streams(clicks)
-    assert json.loads(stream)[2] == 0
-    assert len(json.loads(stream)) == 3
 
 
 def test_a_table_that_a_key_named_before_needs_another_decider(clicks: Captured) -> None:

@@ -50,7 +50,7 @@ def soon(work: Callable[[], object]) -> object:
     return done.result(patience())
 
 
-def test_views_are_consumed_placed_and_removed_and_history_is_shortened(
+def test_views_are_consumed_placed_and_removed_history_is_shortened_reports_are_made_databases_migrated(
     orders: EventStore, stranger: psycopg.Connection
 ) -> None:
     assert not stranger.closed
@@ -78,6 +78,12 @@ def test_views_are_consumed_placed_and_removed_and_history_is_shortened(
     assert archive.lock_archive(partition, "me")
     archive.mark_archived(partition, 1)
     assert archive.raise_low_water_mark(partition, 1) == 1
+    # a report is written, a database is migrated
+    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
+    day = date(2026, 1, 5)
+    assert soon(lambda: replace_day(orders.connection, "reports.daily", columns, day, [{"n": 1}])) == 1
+    orders.connection.execute("update event_store.migrations set name = 'another version' where version = 0")
+    soon(lambda: migrate(orders.connection.info.dsn))
 
 
 def test_words_of_others_that_fill_the_servers_queue_fail_no_append(
@@ -106,20 +112,6 @@ def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
         where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace) and prosrc ~ 'pg_\\w*advisory'
     """
     assert rows(orders.connection, taking) == []
-
-
-def test_a_database_is_migrated(stranger: psycopg.Connection, dsn: str) -> None:
-    assert stranger
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update event_store.migrations set name = 'another version' where version = 0")
-    soon(lambda: migrate(dsn))
-
-
-def test_a_report_is_written(orders: EventStore, stranger: psycopg.Connection) -> None:
-    assert stranger
-    day = date(2026, 1, 5)
-    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
-    assert soon(lambda: replace_day(orders.connection, "reports.daily", columns, day, [{"n": 1}])) == 1
 
 
 def test_two_that_make_a_report_make_it_once(connect: Connect) -> None:

@@ -38,16 +38,12 @@ def owner(store: EventStore, view: str) -> str:
     return str(value(store.connection, "select owner from event_store.views where view = %s", view))
 
 
-def test_a_view_belongs_to_the_login_that_registers_it(orders: EventStore, login: Login) -> None:
-    consumer = login("event_store_consumer")
-    view = consumer.register_view("mine")
-    assert view.owner == value(consumer.connection, "select session_user::text") == owner(orders, "mine")
-
-
-def test_a_view_that_an_operator_registers_is_for_every_consumer_unless_a_role_is_named(
+def test_a_view_is_its_logins_or_every_consumers_if_an_operator_registers_it_unless_a_role_is_named(
     orders: EventStore, login: Login, team: str
 ) -> None:
-    operator = login("event_store_owner")
+    consumer, operator = login("event_store_consumer"), login("event_store_owner")
+    view = consumer.register_view("mine")
+    assert view.owner == value(consumer.connection, "select session_user::text") == owner(orders, "mine")
     assert operator.register_view("everybodys", "-infinity").owner == "event_store_consumer"
     assert operator.register_view("theirs", owner=team).owner == team
     append(orders)
@@ -56,6 +52,11 @@ def test_a_view_that_an_operator_registers_is_for_every_consumer_unless_a_role_i
     login("event_store_consumer").ack_event("everybodys", event.decider_id, event.offset)
     refusal(NotViewOwner, lambda: login("event_store_consumer").stream_events("theirs"))
     assert login(team).register_view("theirs").owner == team
+    # one whose role is gone is the operators', who may give it away
+    orders.connection.execute(f"drop role {team}".encode())
+    refusal(NotViewOwner, lambda: consumer.stream_events("theirs"))
+    operator.register_view("theirs", owner="event_store_consumer")
+    assert len(consumer.stream_events("theirs")) == 1
 
 
 def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: EventStore, login: Login) -> None:
@@ -105,17 +106,6 @@ def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: EventStore, l
     refusal(NotViewOwner, lambda: consumer.register_view("v", owner=team))
 
 
-def test_a_view_whose_role_is_gone_is_the_operators_who_may_give_it_away(
-    orders: EventStore, login: Login, team: str
-) -> None:
-    login(team).register_view("v", owner=team)
-    orders.connection.execute(f"drop role {team}".encode())
-    consumer, operator = login("event_store_consumer"), login("event_store_owner")
-    refusal(NotViewOwner, lambda: consumer.stream_events("v"))
-    operator.register_view("v", owner="event_store_consumer")
-    assert consumer.stream_events("v") == []
-
-
 def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: EventStore, login: Login) -> None:
     """Which functions refuse it: docs/who_may_do_what.md."""
     append_to(orders, "a")
@@ -135,7 +125,16 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     assert other.owned_leases("run 1") == {}
     assert other.locked_streams("run 1") == []
     assert holder.owned_leases("run 1") == orders.owned_leases("run 1") == {"b": leases}
-    holder.commit_batch("b", leases)
+    # giving them back is written down; a refused call keeps no lock, also in a transaction that goes on
+    assert [orders.release_owner("run 1") for _ in range(2)] == [1, 0]
+    (ended,) = [entry for entry in orders.audit_log("b") if entry.operation == "release_owner"]
+    assert ended.detail == {"owner": "run 1", "partitions": [lease.partition for lease in leases]}
+    other.connection.autocommit = False
+    with suppress(NotViewOwner), other.connection.transaction():
+        other.register_view("v", max_attempts=1)
+    orders.connection.execute("set lock_timeout = '30s'")
+    orders.unregister_view("v")
+    other.connection.rollback()
 
 
 def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> None:
@@ -153,18 +152,6 @@ def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> 
     assert rows(reader, "select view, mode, owner from event_store.views") == [("v", "rows", "event_store_consumer")]
     assert "secret" not in str(EventStore(reader).poll_views())
     assert value(owner, "select edge_function_url from event_store.views") == url
-
-
-def test_without_a_role_that_owns_nothing_of_another_is_waited_for(orders: EventStore, login: Login) -> None:
-    """A refused call keeps no lock, also in a transaction that goes on."""
-    holder, other = login("event_store_consumer"), login("event_store_consumer")
-    holder.register_view("v", "-infinity")
-    other.connection.autocommit = False
-    with suppress(NotViewOwner), other.connection.transaction():
-        other.register_view("v", max_attempts=1)
-    orders.connection.execute("set lock_timeout = '30s'")
-    orders.unregister_view("v")
-    other.connection.rollback()
 
 
 def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login) -> None:
@@ -199,17 +186,6 @@ def test_every_change_of_settings_is_written_down_with_what_was_and_what_is(orde
     assert moved["changed"]["edge_function_url"]["from"] != moved["changed"]["edge_function_url"]["to"]
     assert "secret" not in str(entries)
     assert "pw" not in str(entries)
-
-
-def test_giving_back_another_runs_leases_is_written_down(orders: EventStore) -> None:
-    append_to(orders, "a", "b", "c")
-    orders.register_view("b", "-infinity", mode="bulk")
-    leases = orders.claim_batch("b", "run 1")
-    assert orders.release_owner("run 1") == len(leases)
-    assert orders.release_owner("run 1") == 0
-    ended = [e for e in orders.audit_log("b") if e.operation == "release_owner"]
-    partitions = sorted(lease.partition for lease in leases)
-    assert [e.detail for e in ended] == [{"owner": "run 1", "partitions": partitions}]
 
 
 def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(orders: EventStore, login: Login) -> None:

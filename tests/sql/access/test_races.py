@@ -1,6 +1,6 @@
 """Owners, operators and the log's guards while sessions race or are killed: all of a change happens, or nothing of it.
 
-Belongs here: races and kills around end_locks, owners of views, the archive's lock, the low-water mark and the audit
+Belongs here: races and kills around end_locks, owners of views, the archive's lock and the audit
 log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_who_may_do_what).
 """
 
@@ -11,9 +11,8 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded, NotInFlight, NotViewOwner
+from millrace.resources.errors import NotInFlight, NotViewOwner
 from millrace.resources.event_store import EventStore
-from tests.sql.archive.test_raise_low_water_mark import ids
 from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
@@ -33,7 +32,7 @@ from tests.support.factories import (
 from tests.support.logins import Login, logins
 from tests.support.patience import patience
 
-__all__ = ["ids", "view"]
+__all__ = ["view"]
 
 ENDS = ["commit", "kill"]
 
@@ -139,41 +138,29 @@ def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_o
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_of_two_logins_who_register_one_name_the_second_is_refused_or_owns_it_whole(
-    orders: EventStore, login: Login, how: str
+@pytest.mark.parametrize("first", ["another consumer registers it", "an operator gives it away"])
+def test_who_waits_for_a_change_of_owner_is_refused_if_that_commits_and_has_the_view_whole_if_not(
+    orders: EventStore, connect: Connect, login: Login, first: str, how: str
 ) -> None:
-    first, second = login("event_store_consumer"), login("event_store_consumer")
-    first.autocommit = False
-    EventStore(first).register_view("v", edge_function_url="https://example.com/first")
-    racing = start(lambda: EventStore(second).register_view("v", max_attempts=7))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    end(orders.connection, first, how)
-    if how == "commit":
-        refusal(NotViewOwner, partial(racing.result, patience()))
+    racer = login("event_store_consumer")
+    if first == "an operator gives it away":
+        EventStore(racer).register_view("v", mode="bulk")
+        changing, owner = connect(autocommit=False), "event_store_owner"
+        EventStore(changing).register_view("v", owner=owner)
     else:
-        racing.result(patience())
-    expected = (first, 5) if how == "commit" else (second, 7)
-    owns = rows(orders.connection, "select owner, max_attempts from event_store.views")
-    assert owns == [(expected[0].info.user, expected[1])]
-    assert [entry.done_by for entry in orders.audit_log("v")] == [expected[0].info.user]
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_former_owner_who_waits_for_the_change_of_owner_changes_nothing_after_it(
-    orders: EventStore, connect: Connect, login: Login, how: str
-) -> None:
-    former, operator = login("event_store_consumer"), connect(autocommit=False)
-    EventStore(former).register_view("v", mode="bulk")
-    EventStore(operator).register_view("v", owner="event_store_owner")
-    racing = start(lambda: EventStore(former).register_view("v", max_attempts=7))
-    wait_blocked(orders.connection, former.info.backend_pid)
-    end(orders.connection, operator, how)
+        changing = login("event_store_consumer")
+        changing.autocommit, owner = False, changing.info.user
+        EventStore(changing).register_view("v", edge_function_url="https://example.com/first")
+    racing = start(lambda: EventStore(racer).register_view("v", max_attempts=7))
+    wait_blocked(orders.connection, racer.info.backend_pid)
+    end(orders.connection, changing, how)
     if how == "commit":
         refusal(NotViewOwner, partial(racing.result, patience()))
     else:
         assert racing.result(patience()).max_attempts == 7
-    changed = ("event_store_owner", 5) if how == "commit" else (former.info.user, 7)
-    assert rows(orders.connection, "select owner, max_attempts from event_store.views") == [changed]
+    expected = (owner, 5) if how == "commit" else (racer.info.user, 7)
+    assert rows(orders.connection, "select owner, max_attempts from event_store.views") == [expected]
+    assert len(orders.audit_log("v")) == (1 if first.startswith("another") else 2)
 
 
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
@@ -202,7 +189,7 @@ def test_who_loses_a_view_while_holding_its_events_commits_and_acknowledges_noth
         assert [each.offset for each in orders.lease_events("v")] == [offset]
 
 
-# the archive's lock, the low-water mark
+# the archive's lock
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -236,27 +223,6 @@ def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes
     assert not at("00:24:59", second)
     assert at("00:25:00", second)
     assert not at("00:25:00", first)
-
-
-def test_a_raised_mark_that_is_killed_before_its_commit_gives_nothing_up_and_holds_nobody(
-    bulk: EventStore, ids: list[str], connect: Connect
-) -> None:
-    operator = connect(autocommit=False)
-    raised = ArchiveStore(operator)
-    assert raised.raise_low_water_mark(0, 4, "old") == 4
-    assert raised.purge_events(0) == 4
-    append(bulk, "meanwhile")
-    assert bulk.sequence_events() == 1
-    with pytest.raises(HistoryNeeded, match="shortens it"):
-        ArchiveStore(bulk.connection).raise_low_water_mark(0, 5)
-    terminate(bulk.connection, operator.info.backend_pid)
-    assert bulk.partition_info()[0].earliest_position == 0
-    assert value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
-    done = {entry.operation for entry in bulk.audit_log()}
-    assert not done & {"raise_low_water_mark", "purge_events"}
-    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
-    assert ArchiveStore(bulk.connection).purge_events(0) == 5
-    assert ids
 
 
 # the audit log

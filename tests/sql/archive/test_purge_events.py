@@ -35,14 +35,17 @@ BY_HAND: list[LiteralString] = [
 
 
 @pytest.fixture
-def given_up(bulk: EventStore) -> list[str]:
-    """Append two streams of five events each to log partition 0; give up the first six events, but delete none."""
-    ids = ids_of_one_partition(bulk.connection, 2)
-    append_to(bulk, *ids * 5)
+def given_up(bulk: EventStore) -> EventStore:
+    """Two streams of five events each in log partition 0, of which the first six events are given up, none deleted."""
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 2) * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 6)
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 6, "archived") == 6
-    return ids
+    return bulk
+
+
+def purge(connection: psycopg.Connection, limit: int = 100) -> int:
+    return ArchiveStore(connection).purge_events(0, limit)
 
 
 def kept(store: EventStore) -> list[Any]:
@@ -52,148 +55,124 @@ def kept(store: EventStore) -> list[Any]:
     )
 
 
-def assert_by_hand_is_refused(store: EventStore) -> None:
-    before = kept(store)
-    for change in BY_HAND:
-        with pytest.raises(ForbiddenChange), refusals(), store.connection.transaction():
-            store.connection.execute(change)
-    assert kept(store) == before
+def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralString) -> None:
+    before = kept(EventStore(connection))
+    for change in changes or BY_HAND:
+        with pytest.raises(ForbiddenChange), refusals(), connection.transaction():
+            connection.execute(change)
+    assert kept(EventStore(connection)) == before
 
 
 # B8
 
 
-def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(
-    bulk: EventStore, given_up: list[str]
-) -> None:
-    assert given_up
-    before, ranges = kept(bulk), bulk.available_offset_range(0)
-    assert [ArchiveStore(bulk.connection).purge_events(0, 4) for _ in range(3)] == [4, 2, 0]
-    assert kept(bulk) == before[6:]
-    assert bulk.available_offset_range(0) == ranges
-    (info, *_) = bulk.partition_info()
+def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(given_up: EventStore) -> None:
+    before, ranges = kept(given_up), given_up.available_offset_range(0)
+    assert [purge(given_up.connection, 4) for _ in range(3)] == [4, 2, 0]
+    assert kept(given_up) == before[6:]
+    assert given_up.available_offset_range(0) == ranges
+    (info, *_) = given_up.partition_info()
     assert (info.earliest_position, info.archived_position, info.high_water_mark, info.events) == (6, 6, 10, 4)
-    assert [event.position for event in bulk.read_log(0, 6)] == [6, 7, 8, 9]
+    assert [event.position for event in given_up.read_log(0, 6)] == [6, 7, 8, 9]
     with pytest.raises(PositionOutOfRange, match="5 lies below the earliest position"):
-        bulk.read_log(0, 5)
+        given_up.read_log(0, 5)
+    # of other log partitions nothing is given up
+    archive = ArchiveStore(given_up.connection)
+    append_to(given_up, *(f"o-{n}" for n in range(50)))
+    given_up.sequence_events()
+    assert sum(archive.purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
 
 
-def test_all_of_a_log_partition_can_go_and_its_streams_go_on(bulk: EventStore, given_up: list[str]) -> None:
-    one, two = given_up
-    last = {each: bulk.get_events(each, "order")[-1].event_id for each in given_up}
-    ArchiveStore(bulk.connection).mark_archived(0, 10)
-    ArchiveStore(bulk.connection).raise_low_water_mark(0, 10)
-    assert ArchiveStore(bulk.connection).purge_events(0) == 10
-    assert kept(bulk) == []
-    assert bulk.available_offset_range(0)[0].events == 0
-    assert bulk.get_events(one, "order") == []
-    appended = append(bulk, one, last[one], event="paid")
+def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStore) -> None:
+    one, two = ids_of_one_partition(given_up.connection, 2)
+    last = {each: given_up.get_events(each, "order")[-1].event_id for each in (one, two)}
+    ArchiveStore(given_up.connection).mark_archived(0, 10)
+    ArchiveStore(given_up.connection).raise_low_water_mark(0, 10)
+    assert purge(given_up.connection) == 10
+    assert kept(given_up) == []
+    assert given_up.available_offset_range(0)[0].events == 0
+    assert given_up.get_events(one, "order") == []
+    appended = append(given_up, one, last[one], event="paid")
     assert appended.previous_id == last[one]
-    (batched,) = bulk.append_events([ChainedEvent(**vars(new_event(two)), previous_id=last[two])])
+    (batched,) = given_up.append_events([ChainedEvent(**vars(new_event(two)), previous_id=last[two])])
     assert batched.previous_id == last[two]
-    (lease,) = bulk.claim_batch("v", "me")
+    (lease,) = given_up.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (10, 12)
-    assert [event.event_id for event in bulk.read_batch("v", lease)] == [appended.event_id, batched.event_id]
-    versions = rows(bulk.connection, "select distinct version from event_store.streams")
-    assert versions == [(6,)]
+    assert [event.event_id for event in given_up.read_batch("v", lease)] == [appended.event_id, batched.event_id]
+    assert rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
 
 
-def test_events_are_not_changed_by_hand_before_during_nor_after(
-    bulk: EventStore, given_up: list[str], connect: Connect
+def test_events_are_not_changed_by_hand_before_during_nor_after_nor_where_a_purge_failed(
+    given_up: EventStore, connect: Connect
 ) -> None:
-    assert given_up
-    assert_by_hand_is_refused(bulk)
-    purger = EventStore(connect(autocommit=False))
-    assert ArchiveStore(purger.connection).purge_events(0, 3) == 3
-    with pytest.raises(ForbiddenChange), refusals(), purger.connection.transaction():
-        purger.connection.execute("delete from event_store.events")
-    with pytest.raises(ForbiddenChange), refusals(), bulk.connection.transaction():
-        bulk.connection.execute("delete from event_store.events")
-    purger.connection.commit()
-    for store in (bulk, purger):
-        assert_by_hand_is_refused(store)
-
-
-def test_after_an_error_nothing_is_open(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
-    assert given_up
-    bulk.connection.execute("create table refers (o bigint references event_store.events)")
-    bulk.connection.execute('insert into refers select min("offset") from event_store.events')
-    purger = EventStore(connect(autocommit=False))
-    before = kept(bulk)
-    purger.connection.execute("savepoint before")
+    assert_by_hand_is_refused(given_up.connection)
+    given_up.connection.execute("create table refers (o bigint references event_store.events)")
+    given_up.connection.execute('insert into refers select min("offset") from event_store.events')
+    purger = connect(autocommit=False)
+    before = kept(given_up)
+    purger.execute("savepoint before")
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
-        ArchiveStore(purger.connection).purge_events(0)
-    purger.connection.execute("rollback to before")
-    for change in BY_HAND[:2]:
-        with pytest.raises(ForbiddenChange), refusals(), purger.connection.transaction():
-            purger.connection.execute(change)
-    purger.connection.rollback()
-    assert kept(bulk) == before
+        purge(purger)
+    purger.execute("rollback to before")
+    assert_by_hand_is_refused(purger, *BY_HAND[:2])
+    purger.rollback()
+    assert kept(given_up) == before
+    given_up.connection.execute("drop table refers")
+    assert purge(purger, 3) == 3
+    for connection in (purger, given_up.connection):
+        assert_by_hand_is_refused(connection, BY_HAND[0])
+    purger.commit()
+    for connection in (purger, given_up.connection):
+        assert_by_hand_is_refused(connection)
 
 
-def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept(bulk: EventStore, given_up: list[str]) -> None:
-    assert given_up
-    bulk.connection.execute("set event_store.purging = 'on'")
-    assert_by_hand_is_refused(bulk)
-    with pytest.raises(ForbiddenChange), refusals():
-        bulk.connection.execute("delete from event_store.deciders")
-
-
-def test_a_purge_works_where_changes_are_ignored(bulk: EventStore, given_up: list[str]) -> None:
-    assert given_up
-    bulk.connection.execute("set event_store.on_forbidden_change = 'ignore'")
-    assert ArchiveStore(bulk.connection).purge_events(0) == 6
-    assert bulk.connection.execute("delete from event_store.events").rowcount == 0
-    assert len(kept(bulk)) == 4
-
-
-def test_after_a_kill_nothing_is_half_done(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
-    assert given_up
-    before = kept(bulk)
-    connection = connect(autocommit=False)
-    assert ArchiveStore(connection).purge_events(0, 3) == 3
-    terminate(bulk.connection, connection.info.backend_pid)
-    assert kept(bulk) == before
-    assert ArchiveStore(bulk.connection).purge_events(0) == 6
-
-
-def test_a_second_purge_waits_for_nobody_and_finds_the_rest_later(
-    bulk: EventStore, given_up: list[str], connect: Connect
+def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept_and_a_purge_works_where_changes_are_ignored(
+    given_up: EventStore,
 ) -> None:
-    assert given_up
-    first = EventStore(connect(autocommit=False))
-    assert ArchiveStore(first.connection).purge_events(0, 2) == 2
-    assert ArchiveStore(bulk.connection).purge_events(0, 100) == 0
-    first.connection.commit()
-    assert ArchiveStore(bulk.connection).purge_events(0) == 4
-    assert ArchiveStore(bulk.connection).purge_events(0) == 0
-    assert len(kept(bulk)) == 4
+    given_up.connection.execute("set event_store.purging = 'on'")
+    assert_by_hand_is_refused(given_up.connection, *BY_HAND, "delete from event_store.deciders")
+    given_up.connection.execute("reset event_store.purging; set event_store.on_forbidden_change = 'ignore'")
+    assert purge(given_up.connection) == 6
+    assert given_up.connection.execute("delete from event_store.events").rowcount == 0
+    assert len(kept(given_up)) == 4
 
 
-def test_purges_and_appends_at_once(bulk: EventStore, given_up: list[str], connect: Connect) -> None:
-    def purge() -> int:
+def test_a_second_purge_waits_for_nobody_and_after_a_kill_of_the_first_nothing_is_half_done(
+    given_up: EventStore, connect: Connect
+) -> None:
+    before = kept(given_up)
+    for ends, rest in (("killed", 6), ("committed", 4)):
+        with given_up.connection.transaction(force_rollback=ends == "killed"):
+            first = connect(autocommit=False)
+            assert purge(first, 2) == 2
+            assert purge(given_up.connection) == 0
+            if ends == "killed":
+                terminate(given_up.connection, first.info.backend_pid)
+                assert kept(given_up) == before
+            else:
+                first.commit()
+            assert [purge(given_up.connection) for _ in range(2)] == [rest, 0]
+            assert len(kept(given_up)) == 4
+
+
+def test_purges_and_appends_at_once(given_up: EventStore, connect: Connect) -> None:
+    def remove() -> int:
         store = EventStore(connect())
         purged = 0
         while kept(store)[0][0] < 6:
-            purged += ArchiveStore(store.connection).purge_events(0, 1)
+            purged += purge(store.connection, 1)
         return purged
 
     def produce() -> int:
         store = EventStore(connect())
         for _ in range(10):
-            append_to(store, *given_up)
+            append_to(store, *ids_of_one_partition(store.connection, 2))
             store.sequence_events()
         return 0
 
-    assert sum(result.result() for result in at_once([purge, purge, produce])) == 6
-    bulk.sequence_events()
-    assert [position for position, _ in kept(bulk)] == list(range(6, 30))
-
-
-def test_a_purge_of_nothing_given_up_deletes_nothing(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    bulk.sequence_events()
-    assert sum(ArchiveStore(bulk.connection).purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
+    assert sum(result.result() for result in at_once([remove, remove, produce])) == 6
+    given_up.sequence_events()
+    assert [position for position, _ in kept(given_up)] == list(range(6, 30))
 
 
 def test_what_is_out_of_range_is_refused(bulk: EventStore) -> None:
@@ -214,57 +193,42 @@ def test_what_is_out_of_range_is_refused(bulk: EventStore) -> None:
 
 
 def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
-    bulk: EventStore, given_up: list[str], connect: Connect
+    given_up: EventStore, connect: Connect
 ) -> None:
-    assert given_up
     holder, purger = connect(autocommit=False), connect()
     holder.execute("lock table event_store.event_log in exclusive mode")
-    waiting = start(lambda: ArchiveStore(purger).purge_events(0))
-    wait_blocked(bulk.connection, purger.info.backend_pid)
+    waiting = start(lambda: purge(purger))
+    wait_blocked(given_up.connection, purger.info.backend_pid)
     holder.rollback()
     assert waiting.result(patience()) == 6
-    assert value(bulk.connection, "select count(*) from event_store.events") == 4
+    assert value(given_up.connection, "select count(*) from event_store.events") == 4
 
 
 def listed(store: EventStore) -> list[tuple[int | None, int | None]]:
     return [(row.from_position, row.to_position) for row in ArchiveStore(store.connection).archive_state(0)]
 
 
-@pytest.fixture
-def at_ten(orders: EventStore) -> EventStore:
-    """Log partition 0 holds ten events, of which eight are listed in two files."""
+def test_a_listed_file_is_archived_and_one_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(
+    orders: EventStore,
+) -> None:
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 5)
     orders.sequence_events()
-    ArchiveStore(orders.connection).list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
-    ArchiveStore(orders.connection).list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
-    return orders
-
-
-def test_a_listed_file_is_archived_and_replaces_files_within_its_range(at_ten: EventStore) -> None:
-    assert ArchiveStore(at_ten.connection).list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
-    assert listed(at_ten) == [(0, 4), (4, 10)]
-    assert at_ten.partition_info()[0].archived_position == 10
-
-
-def test_a_file_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(at_ten: EventStore) -> None:
-    for begin, end in ((9, 10), (6, 10), (2, 9), (8, 11), (8, 8), (-1, 4)):
-        refused = refusal(
-            PositionOutOfRange,
-            partial(ArchiveStore(at_ten.connection).list_archive_file, 0, begin, end, "c", 1, CHECKSUM),
-        )
+    archive = ArchiveStore(orders.connection)
+    archive.list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
+    archive.list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
+    for begin, end in ((9, 10), (6, 10), (2, 9), (4, 6), (0, 6), (8, 11), (8, 8), (-1, 4)):
+        refused = refusal(PositionOutOfRange, partial(archive.list_archive_file, 0, begin, end, "c", 1, CHECKSUM))
         assert str(begin) in str(refused.detail)
-    assert listed(at_ten) == [(0, 4), (4, 8)]
     for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
         with pytest.raises(Malformed):
-            ArchiveStore(at_ten.connection).list_archive_file(0, 8, 10, path, size, checksum)
-
-
-def test_listing_and_marking_happen_together_or_not_at_all(at_ten: EventStore, connect: Connect) -> None:
-    doomed = EventStore(connect(autocommit=False))
-    ArchiveStore(doomed.connection).list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
-    doomed.connection.rollback()
-    assert listed(at_ten) == [(0, 4), (4, 8)]
-    assert rows(at_ten.connection, "select archived_position from event_store.partitions where partition = 0") == [(8,)]
+            archive.list_archive_file(0, 8, 10, path, size, checksum)
+    # listed and marked together or not at all
+    with orders.connection.transaction(force_rollback=True):
+        archive.list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
+    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 8)], 8)
+    # it replaces files within its range
+    assert archive.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
+    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 10)], 10)
 
 
 # B8

@@ -10,6 +10,7 @@ from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRan
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import (
     Connect,
+    append,
     append_to,
     ids_of_one_partition,
     new_event,
@@ -17,13 +18,14 @@ from tests.support.factories import (
     rows,
     set_clock,
     start,
+    terminate,
     value,
     wait_blocked,
 )
 from tests.support.patience import patience
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def ids(bulk: EventStore) -> list[str]:
     """Two streams; log partition 0 holds ten events of theirs, archived and consumed."""
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
@@ -51,15 +53,9 @@ def assert_needed(store: EventStore, offset: int, why: str) -> None:
 # B8
 
 
-def test_it_rises_is_written_down_and_never_falls(bulk: EventStore, ids: list[str]) -> None:
-    assert ids
-    assert [ArchiveStore(bulk.connection).raise_low_water_mark(0, offset, "old") for offset in (4, 4, 2, 0, 10)] == [
-        4,
-        4,
-        4,
-        4,
-        10,
-    ]
+def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
+    archive = ArchiveStore(bulk.connection)
+    assert [archive.raise_low_water_mark(0, to, "old") for to in (4, 4, 2, 0, 10)] == [4, 4, 4, 4, 10]
     entries = rows(
         bulk.connection,
         "select view, reason, done_by = session_user, detail->'from_position', detail->'to_position' from event_store.audit_log"
@@ -75,8 +71,7 @@ def test_what_is_not_archived_is_kept(bulk: EventStore, ids: list[str]) -> None:
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 10) == 10
 
 
-def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore, ids: list[str]) -> None:
-    assert ids
+def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore) -> None:
     for mode, at in (("bulk", 4), ("rows", 6)):
         bulk.register_view("late", "-infinity", mode=mode)
         bulk.seek_view("late", "RESET_TO_OFFSET", at, partition=0)
@@ -119,8 +114,7 @@ def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: li
     assert_needed(bulk, 3, "has a lock")
 
 
-def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore, ids: list[str]) -> None:
-    assert ids
+def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore) -> None:
     lease = bulk.claim_partition("v", 0, "rebuilder", 60)
     assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
     later(bulk, 10)  # past its time it can still be committed
@@ -132,8 +126,7 @@ def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore,
     assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
 
 
-def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, ids: list[str], connect: Connect) -> None:
-    assert ids
+def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, connect: Connect) -> None:
     places: list[Callable[[EventStore], object]] = [
         lambda store: store.register_view("new", "-infinity", mode="bulk"),
         lambda store: store.seek_view("v", "RESET_TO_EARLIEST"),
@@ -147,10 +140,7 @@ def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, ids:
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 1) == 1
 
 
-def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
-    bulk: EventStore, ids: list[str], connect: Connect
-) -> None:
-    assert ids
+def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(bulk: EventStore, connect: Connect) -> None:
     holder, late = connect(autocommit=False), connect()
     ArchiveStore(holder).raise_low_water_mark(0, 4)
     registered = start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
@@ -158,14 +148,11 @@ def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
     assert_needed(bulk, 5, "an open transaction .* shortens it")
     holder.commit()
     registered.result(patience())
-    assert (
-        value(bulk.connection, "select position from event_store.checkpoints where view = 'late' and partition = 0")
-        == 4
-    )
+    query = "select position from event_store.checkpoints where view = 'late' and partition = 0"
+    assert value(bulk.connection, query) == 4
 
 
-def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bulk: EventStore, ids: list[str]) -> None:
-    assert ids
+def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bulk: EventStore) -> None:
     ArchiveStore(bulk.connection).raise_low_water_mark(0, 4)
     for view, start_at in (("a", "-infinity"), ("b", "2029-01-01 00:00:00+00")):
         bulk.register_view(view, start_at, mode="bulk")
@@ -178,8 +165,28 @@ def test_a_new_view_begins_at_the_first_kept_event_before_and_after_the_purge(bu
     assert len(bulk.read_batch("c", lease)) == 6
 
 
-def test_what_the_log_does_not_hold_is_refused(bulk: EventStore, ids: list[str]) -> None:
-    assert ids
+def test_what_the_log_does_not_hold_is_refused(bulk: EventStore) -> None:
     for offset in (11, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
             ArchiveStore(bulk.connection).raise_low_water_mark(0, offset)
+
+
+def test_a_raised_mark_that_is_killed_before_its_commit_gives_nothing_up_and_holds_nobody(
+    bulk: EventStore, connect: Connect
+) -> None:
+    operator = connect(autocommit=False)
+    raised = ArchiveStore(operator)
+    assert raised.raise_low_water_mark(0, 4, "old") == 4
+    assert raised.purge_events(0) == 4
+    append(bulk, "meanwhile")
+    assert bulk.sequence_events() == 1
+    with pytest.raises(HistoryNeeded, match="shortens it"):
+        ArchiveStore(bulk.connection).raise_low_water_mark(0, 5)
+    terminate(bulk.connection, operator.info.backend_pid)
+    assert bulk.partition_info()[0].earliest_position == 0
+    assert value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
+    done = {entry.operation for entry in bulk.audit_log()}
+    assert not done & {"raise_low_water_mark", "purge_events"}
+    assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 5) == 5
+    assert ArchiveStore(bulk.connection).purge_events(0) == 5
+    assert ids

@@ -8,6 +8,7 @@ import pytest
 from psycopg.errors import UniqueViolation
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
 from millrace.resources.event_store import EventStore
@@ -44,7 +45,18 @@ def test_a_lease_says_where_the_capture_stands(connect: Connect) -> None:
     assert (again.stored_lsn, again.emitted_lsn, again.emitted_idx) == (Lsn(4096), Lsn(4096), -1)
 
 
-def test_after_its_time_it_is_taken_over_and_the_former_owner_is_fenced(source: Source, connect: Connect) -> None:
+def test_past_its_time_it_holds_until_it_is_taken_over_and_then_the_former_owner_is_fenced(
+    source: Source, connect: Connect
+) -> None:
+    # the same owner gets a new token, and its former self is fenced
+    again = source.claimed_by(connect(), "me")
+    assert again.token > source.token
+    refusal(LeaseLost, source.emit)
+    source.lease = again.lease
+    source.forget_lease()
+    source.commit(inserted(1))
+    assert source.emit().emitted == 1
+    assert source.store.extend_capture("c", source.token) > BEGAN
     source.forget_lease()
     other = source.claimed_by(connect(), "you")
     assert other.token > source.token
@@ -57,19 +69,9 @@ def test_after_its_time_it_is_taken_over_and_the_former_owner_is_fenced(source: 
     refusal(LeaseLost, source.finish)
     assert not source.store.release_capture("c", source.token)
     assert value(source.store.connection, "select lease_owner from event_store.captures") == "you"
-
-
-def test_a_lease_past_its_time_holds_as_long_as_nobody_took_it(source: Source) -> None:
-    source.forget_lease()
-    source.commit(inserted(1))
-    assert source.emit().emitted == 1
-    assert source.store.extend_capture("c", source.token) > BEGAN
-
-
-def test_the_same_owner_gets_a_new_token_and_its_former_self_is_fenced(source: Source, connect: Connect) -> None:
-    again = source.claimed_by(connect(), "me")
-    assert again.token > source.token
-    refusal(LeaseLost, source.emit)
+    # what is given back is free at once
+    assert [other.store.release_capture("c", other.token) for _ in range(2)] == [True, False]
+    assert source.claimed_by(connect(), "she").token > other.token
 
 
 def test_a_lease_lasts_as_long_as_is_said_by_the_clock_of_the_store(source: Source, connect: Connect) -> None:
@@ -85,12 +87,6 @@ def test_a_lease_lasts_as_long_as_is_said_by_the_clock_of_the_store(source: Sour
     refusal(CaptureInUse, lambda: other.claim_capture("c", "you"))
     set_clock(other.connection, "2030-01-01 00:01:00+00")
     assert other.claim_capture("c", "you").lease_token > lease.lease_token
-
-
-def test_what_was_given_back_is_free_at_once(source: Source, connect: Connect) -> None:
-    assert source.store.release_capture("c", source.token)
-    assert not source.store.release_capture("c", source.token)
-    assert CaptureStore(connect()).claim_capture("c", "you").lease_token > source.token
 
 
 def test_of_many_that_claim_at_once_one_gets_it(connect: Connect) -> None:
@@ -160,23 +156,39 @@ def test_unknown_captures_and_bad_arguments_are_refused(source: Source) -> None:
         refusal(Malformed, partial(store.claim_capture, "c", "me", seconds))
         refusal(Malformed, partial(store.extend_capture, "c", source.token, seconds))
     refusal(UnknownCapture, lambda: store.release_capture("none", 1))
+    for stated in (("", "d", "1", "1"), ("1", "", "1", "1"), ("1", "d", "1", "1 0/10")):
+        statement = "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)"
+        refusal(Malformed, partial(store._value, int, statement, (source.token, *stated)))
+    refusal(LeaseLost, lambda: followed(source, "2", START, token=source.token + 1))
+    refusal(Malformed, lambda: followed(source, "2", None))
+    for timelines in ("", "x", "0", "1 0/1", "1 0/1,2", "1 0/1, 2\n", "1 0/1, 2, "):
+        refusal(Malformed, partial(followed, source, timelines, START))
+    (info,) = store.capture_info("c")
+    assert (info.source_generation, info.timelines) == (1, "1")
 
 
-def test_a_generation_begins_at_the_start_of_its_slot_with_every_table_to_be_read(source: Source) -> None:
+def test_a_capture_without_a_slot_stores_emits_and_follows_nothing(connect: Connect) -> None:
+    slotless = Source(CaptureStore(connect()))
+    refusal(Malformed, lambda: slotless.save([]))
+    assert slotless.emit() == Emitted(0, 0, 0, behind=False)
+    refusal(Malformed, lambda: SchemaStore(slotless.store.connection).keep_schemas("c", slotless.token, START, []))
+    refusal(Malformed, lambda: followed(slotless, "2", START))
+    assert slotless.store.capture_info("c")[0].timelines is None
+
+
+def test_a_generation_begins_at_its_slot_has_every_table_read_and_a_number_of_its_own_for_ever(
+    source: Source, connect: Connect
+) -> None:
     (info,) = source.store.capture_info("c")
     assert (info.source_generation, info.stored_lsn, info.emitted_lsn) == (1, source.lsn, source.lsn)
     assert (info.tables, info.tables_to_backfill, info.gaps) == (1, 1, 0)
     (registered,) = source.store.captured_tables("c")
     assert registered.published_xid == 700
-
-
-def test_a_number_is_never_given_out_twice_also_where_a_capture_went(source: Source, connect: Connect) -> None:
     numbers = [source.generation, source.begin()]
     source.store.release_capture("c", source.token)
     source.store.unregister_capture("c")
     again = Source(CaptureStore(connect()))
-    numbers.append(again.begin())
-    assert numbers == [1, 2, 3]
+    assert [*numbers, again.begin()] == [1, 2, 3]
     assert value(again.store.connection, "select count(*) from event_store.source_generations") == 3
 
 
@@ -209,15 +221,14 @@ def test_an_open_gap_ends_with_it(source: Source) -> None:
     assert source.store.claim_capture("c", "me").gap
     source.lease = source.store.claim_capture("c", "me")
     source.begin()
-    assert not source.store.claim_capture("c", "me").gap
+    source.lease = source.store.claim_capture("c", "me")
+    assert not source.lease.gap
     (closed,) = source.store.capture_gaps("c")
     assert (closed.gap_id, closed.resolved_by_generation, closed.source_generation) == (gap, 2, 1)
-
-
-def test_a_new_slot_without_a_recorded_gap_is_one(source: Source) -> None:
+    # a new slot without a recorded gap is one
     source.begin()
-    (gap,) = source.store.capture_gaps("c")
-    assert (gap.from_lsn, gap.source_generation, gap.resolved_by_generation) == (source.lsn, 1, 2)
+    new, _ = source.store.capture_gaps("c")
+    assert (new.from_lsn, new.source_generation, new.resolved_by_generation) == (source.lsn, 2, 3)
 
 
 def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: Source) -> None:
@@ -239,34 +250,33 @@ def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: 
     assert [name for key, name in events(source.store) if key in ("[3]", "[4]")].count("deleted") == 2
 
 
-def test_what_the_source_says_must_be_stated(source: Source) -> None:
-    for stated in (("", "d", "1", "1"), ("1", "", "1", "1"), ("1", "d", "1", "1 0/10")):
-        statement = "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)"
-        refusal(Malformed, partial(source.store._value, int, statement, (source.token, *stated)))
-    assert rows(source.store.connection, "select max(source_generation) from event_store.source_generations") == [(1,)]
-
-
 def stands(source: Source) -> tuple[str | None, Lsn | None]:
     (info,) = source.store.capture_info("c")
     return info.timelines, info.stored_lsn
 
 
-def followed(source: Source, timelines: str, common: Lsn | None) -> Lsn | None:
-    return source.store.follow_timelines("c", source.token, timelines, common)
+def followed(source: Source, timelines: str, common: Lsn | None, token: int | None = None) -> Lsn | None:
+    return source.store.follow_timelines("c", token or source.token, timelines, common)
 
 
-def test_where_all_that_is_stored_is_in_the_new_one_only_the_timelines_change(source: Source) -> None:
-    source.commit(inserted(1))
-    assert followed(source, f"1 {source.lsn}, 2", source.lsn) == source.lsn
-    assert stands(source) == (f"1 {source.lsn}, 2", source.lsn)
-    assert source.store.claim_capture("c", "me").timelines == f"1 {source.lsn}, 2"
-
-
-def test_what_nothing_is_stored_of_is_taken_back(source: Source) -> None:
+def test_what_nothing_is_stored_of_is_taken_back_and_where_all_is_in_the_new_one_only_the_timelines_change(
+    source: Source,
+) -> None:
+    source.save([], Lsn(source.lsn + 500))
+    # a slot that is younger than the switch gave changes of the former source only
+    assert followed(source, "1 0/100, 2", Lsn(START - 1)) is None
+    assert followed(source, f"1 {START}, 2", START) == START
+    source.store.connection.execute("update event_store.captures set timelines = null")
+    assert followed(source, "1 0/100, 2", None) == START  # the present history, as none is known
     (change,) = source.commit(inserted(1))
     common = source.lsn
+    later_on = f"1 0/100, 2 {common}, 3"
+    assert followed(source, later_on, common) == common
+    assert stands(source) == (later_on, common)
+    assert source.store.claim_capture("c", "me").timelines == later_on
+    source.lease = source.store.claim_capture("c", "me")
     source.save([], Lsn(common + 500))
-    assert followed(source, f"1 {common}, 2", common) == common
+    assert followed(source, f"{later_on} {common}, 4", common) == common
     assert stands(source)[1] == common
     # what comes there is new
     source.lsn = common
@@ -285,31 +295,3 @@ def test_where_something_is_stored_that_the_new_one_lacks_nothing_changes_also_w
         assert source.store.purge_wal_events("c", datetime(2200, 1, 1, tzinfo=UTC)) == 1 if purged else True
         assert followed(source, f"1 {change.commit_lsn}, 2", change.commit_lsn) is None
         assert stands(source) == before == ("1", source.lsn)
-
-
-def test_a_slot_that_is_younger_than_the_switch_gave_changes_of_the_former_source_only(source: Source) -> None:
-    source.save([], Lsn(source.lsn + 500))
-    assert followed(source, "1 0/100, 2", Lsn(START - 1)) is None
-    assert followed(source, f"1 {START}, 2", START) == START
-
-
-def test_without_a_known_history_the_present_one_is_taken(source: Source) -> None:
-    refusal(Malformed, lambda: followed(source, "2", None))
-    source.store.connection.execute("update event_store.captures set timelines = null")
-    assert followed(source, "1 0/100, 2", None) == source.lsn
-    assert stands(source) == ("1 0/100, 2", source.lsn)
-
-
-def test_what_is_no_history_is_refused(source: Source) -> None:
-    for timelines in ("", "x", "0", "1 0/1", "1 0/1,2", "1 0/1, 2\n", "1 0/1, 2, "):
-        refusal(Malformed, partial(followed, source, timelines, START))
-
-
-def test_only_the_lease_s_owner_follows_and_only_with_a_slot(source: Source, connect: Connect) -> None:
-    refusal(LeaseLost, lambda: source.store.follow_timelines("c", source.token + 1, "2", START))
-    slotless = Source(CaptureStore(connect()), "d", table("w"))
-    refusal(Malformed, lambda: slotless.store.follow_timelines("d", slotless.token, "2", START))
-    assert rows(source.store.connection, "select timelines from event_store.captures order by capture") == [
-        ("1",),
-        (None,),
-    ]

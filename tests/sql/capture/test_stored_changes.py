@@ -1,11 +1,13 @@
-"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events."""
+"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events.
+
+Not here: kills (test_kills).
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg import errors
 
@@ -30,20 +32,30 @@ from tests.support.capturing.captures import (
     updated,
     with_data,
 )
-from tests.support.factories import Connect, refusal, rows, start, terminate, value, wait_blocked
-from tests.support.patience import patience
+from tests.support.factories import Connect, refusal, rows, value
+
+EVER = later(10**9)
+# what a session says, and what holds while a capture stores
+PINNED = {"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply"}
 
 
-def number_stored(source: Source) -> int:
+def left(source: Source) -> int:
     return int(value(source.store.connection, "select count(*) from event_store.wal_events"))
 
 
-def test_it_says_how_many_changes_are_new(source: Source) -> None:
+# storing
+
+
+def test_it_says_how_many_changes_are_new_and_an_idle_source_moves_on_but_never_back(source: Source) -> None:
     assert source.save(source.changes(inserted(1), faulty(2), faulty(None), truncated())) == 4
     assert source.save(source.changes(inserted(1))) == 1
     assert source.save([]) == 0
     (info,) = source.store.capture_info("c")
     assert (info.stored_lsn, info.stored_at, info.unemitted) == (source.lsn, BEGAN, 5)
+    for lsn, seconds in ((0x9000, 9), (0x8000, 5)):
+        assert source.store.store_changes("c", source.token, Lsn(lsn), later(seconds)) == 0
+    (info,) = source.store.capture_info("c")
+    assert (info.stored_lsn, info.stored_at) == (Lsn(0x9000), BEGAN + timedelta(seconds=9))
 
 
 def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> None:
@@ -62,61 +74,20 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     assert (kept.fault, kept.raw, kept.relation) == (f"column {strange}", bytes(range(256)), b"")
 
 
-def test_an_idle_source_moves_on_without_changes_and_never_back(source: Source) -> None:
-    store = source.store
-    assert store.store_changes("c", source.token, Lsn(0x9000), later(9)) == 0
-    assert store.store_changes("c", source.token, Lsn(0x8000), later(5)) == 0
-    (info,) = store.capture_info("c")
-    assert (info.stored_lsn, info.stored_at) == (Lsn(0x9000), BEGAN + timedelta(seconds=9))
-
-
-def test_a_change_beyond_the_stated_position_undoes_the_transaction(source: Source) -> None:
+def test_a_change_beyond_the_stated_position_or_stored_already_undoes_the_transaction(source: Source) -> None:
+    early = source.changes(inserted(0))
     (change,) = source.changes(inserted(1))
     for to_lsn in (change.commit_lsn, START):
-        refused = refusal(Malformed, lambda to_lsn=to_lsn: source.save([change], to_lsn))  # type: ignore[misc]
-        assert str(change.commit_lsn) in str(refused)
-    assert number_stored(source) == 0
+        assert str(change.commit_lsn) in str(refusal(Malformed, partial(source.save, [change], to_lsn)))
+    assert left(source) == 0
     assert source.save([change]) == 1
-
-
-def test_what_is_stored_is_never_stored_again(source: Source) -> None:
-    changes = source.commit(inserted(1))
     with pytest.raises(errors.UniqueViolation):
-        source.save(changes)
-    assert number_stored(source) == 1
-
-
-def test_a_change_slipped_in_below_what_is_stored_is_not_counted(source: Source) -> None:
-    early = source.changes(inserted(1))
-    source.commit(inserted(2))
+        source.save([change])
+    assert left(source) == 1
+    # one that is slipped in below what is stored is not counted
     with source.store.connection.transaction():
         assert source.store.copy_changes(source.generation, early) == 1
         assert source.store.store_changes("c", source.token, source.lsn, BEGAN) == 0
-
-
-def test_a_kill_before_the_commit_stores_nothing_and_the_next_one_stores_it_once(
-    source: Source, connect: Connect
-) -> None:
-    changes = source.changes(inserted(1), inserted(2))
-    doomed, holder, observer = CaptureStore(connect()), connect(autocommit=False), connect()
-    holder.execute("select from event_store.captures for update")
-
-    def save() -> int:
-        with doomed.connection.transaction():
-            doomed.copy_changes(source.generation, changes)
-            return doomed.store_changes("c", source.token, source.lsn, BEGAN)
-
-    call = start(save)
-    wait_blocked(observer, doomed.connection.info.backend_pid)
-    terminate(observer, doomed.connection.info.backend_pid)
-    assert isinstance(call.exception(patience()), psycopg.OperationalError)
-    holder.rollback()
-    assert number_stored(source) == 0
-    assert source.save(changes) == 2
-
-
-def test_a_capture_without_a_slot_stores_nothing(connect: Connect) -> None:
-    refusal(Malformed, lambda: Source(CaptureStore(connect())).save([]))
 
 
 def test_a_row_that_is_no_change_is_refused(source: Source) -> None:
@@ -138,23 +109,44 @@ def test_the_new_rows_are_found_by_the_index_of_their_key(source: Source) -> Non
         assert rows(connection, "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)") == before
 
 
-def stored(source: Source) -> object:
-    return rows(
-        source.store.connection, "select w::text, c::text from event_store.wal_events w, event_store.captures c"
-    )
+def test_what_the_source_gives_up_is_stored_durably_whatever_the_session_says(source: Source) -> None:
+    connection = source.store.connection
+    for setting, pinned in PINNED.items():
+        connection.execute(f"set synchronous_commit = {setting}".encode())
+        for work in (
+            partial(source.save, []), partial(source.store.record_gap, "c", None, None, "lost"), source.begin,
+        ):  # fmt: skip
+            with connection.transaction():
+                work()
+                assert value(connection, "show synchronous_commit") == pinned
+            assert value(connection, "show synchronous_commit") == setting
+
+
+# comparing with a replay
 
 
 def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
+    def stored() -> object:
+        query = "select w::text, c::text from event_store.wal_events w, event_store.captures c"
+        return rows(source.store.connection, query)
+
     changes = [*source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)), *source.commit(truncated(), updated(2))]
-    before = stored(source)
+    before = stored()
     assert source.store.verify_changes("c", changes) == 5
     assert source.store.verify_changes("c", []) == 0
-    assert stored(source) == before
+    assert stored() == before
     source.emit()
     assert source.store.verify_changes("c", changes[1:3]) == 2
+    assert changes[0].data is not None
+    # numbers are compared as numbers; the id is the one that it was stored with, whatever a newer version would give
+    again = replace(changes[0], data=changes[0].data.replace('"commit_idx": 0', '"commit_idx":   0'))
+    assert source.store.verify_changes("c", [replace(again, event_id=str(uuid4()))]) == 1
+    # that could not be read, and now can
+    known, unknown = (replace(each, data="{}", fault=None) for each in changes[1:3])
+    assert source.store.verify_changes("c", [known, replace(unknown, decider_id="[7]")]) == 2
 
 
-def test_the_same_position_with_other_content_raises_an_alarm(source: Source) -> None:
+def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(source: Source) -> None:
     source.commit(inserted(0))
     (original,) = source.commit(inserted(1))
     for what, altered in (
@@ -168,94 +160,60 @@ def test_the_same_position_with_other_content_raises_an_alarm(source: Source) ->
         refused = refusal(ChangesDiffer, partial(source.store.verify_changes, "c", [altered]))
         assert str(original.commit_lsn) in str(refused)
         assert str(refused.detail).endswith(f"stored with another {what}")
-
-
-def test_a_change_keeps_the_id_that_it_was_stored_with_whichever_a_newer_version_would_give_it(source: Source) -> None:
-    (change,) = source.commit(inserted(1))
-    assert source.store.verify_changes("c", [replace(change, event_id=str(uuid4()))]) == 1
-    source.emit()
-    assert [str(each) for (each,) in rows(source.store.connection, "select event_id from event_store.events")] == [
-        change.event_id
-    ]
-
-
-def test_a_change_that_is_not_stored_raises_an_alarm(source: Source) -> None:
-    changes = source.commit(inserted(1))
-    more = [*changes, replace(changes[0], commit_idx=1)]
-    refused = refusal(ChangesDiffer, lambda: source.store.verify_changes("c", more))
-    assert "change 1 of commit" in str(refused)
-
-
-def test_numbers_are_compared_as_numbers_and_keys_in_any_order(source: Source) -> None:
-    (change,) = source.commit(inserted(1))
-    assert change.data is not None
-    assert source.store.verify_changes("c", [replace(change, data=change.data.replace('"v": 1', '"v":   1'))]) == 1
-
-
-def test_a_change_that_could_not_be_read_and_now_can_is_the_same(source: Source) -> None:
-    (known, unknown) = source.commit(faulty(1), faulty(None))
-    readable = [replace(known, data="{}", fault=None), replace(unknown, data="{}", fault=None, decider_id="[7]")]
-    assert source.store.verify_changes("c", readable) == 2
-
-
-def test_what_was_purged_is_passed_over_and_what_was_not_is_compared(source: Source) -> None:
-    changes = source.commit(inserted(1), inserted(2), inserted(3))
-    source.emit()
-    assert source.store.purge_wal_events("c", later(10**9), 2) == 2
-    assert source.store.verify_changes("c", changes) == 1
-    refusal(ChangesDiffer, lambda: source.store.verify_changes("c", [replace(changes[2], xid=1)]))
+    more = [original, replace(original, commit_idx=1)]
+    assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.verify_changes("c", more)))
 
 
 def test_what_is_no_array_of_changes_is_refused(source: Source) -> None:
     source.commit(inserted(1))
+    statement = "select event_store.verify_changes('c', %s::jsonb)"
     for changes in (
-        "{}",
-        '[{"commit_lsn": "x", "commit_idx": 1}]',
-        '[{"commit_lsn": "0/1", "commit_idx": "x"}]',
-    ):
-        refusal(
-            Malformed,
-            lambda c=changes: source.store._value(int, "select event_store.verify_changes('c', %s::jsonb)", (c,)),  # type: ignore[misc]
-        )
+        "{}", '[{"commit_lsn": "x", "commit_idx": 1}]', '[{"commit_lsn": "0/1", "commit_idx": "x"}]',
+    ):  # fmt: skip
+        refusal(Malformed, partial(source.store._value, int, statement, (changes,)))
     refusal(UnknownCapture, lambda: source.store.verify_changes("none", []))
 
 
-EVER = later(10**9)
+# purging
 
 
-def left(source: Source) -> int:
-    return int(value(source.store.connection, "select count(*) from event_store.wal_events"))
-
-
-def test_only_what_is_emitted_goes_and_the_events_stay(source: Source) -> None:
-    source.commit(inserted(1), inserted(2))
+def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(source: Source) -> None:
+    changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), updated(10))
     source.emit()
-    source.commit(inserted(3))
-    assert source.store.purge_wal_events("c", EVER) == 2
-    assert source.store.purge_wal_events("c", EVER) == 0
+    late = source.commit(inserted(11))
+    assert source.store.purge_wal_events("c", EVER, 4) == 4
+    # what was purged is passed over, what was not is compared
+    assert source.store.verify_changes("c", changes) == 7
+    refusal(ChangesDiffer, lambda: source.store.verify_changes("c", [replace(changes[4], xid=1)]))
+    assert [source.store.purge_wal_events("c", EVER, 4) for _ in range(3)] == [4, 3, 0]
     assert left(source) == 1
+    assert source.store.verify_changes("c", changes) == 0
     assert source.emit().emitted == 1
-    assert len(events(source.store)) == 3
+    assert [event_id for (event_id,) in rows(
+        source.store.connection, 'select event_id from event_store.events order by "offset"'
+    )] == event_ids([*changes[:9], *late])  # fmt: skip
+    assert len(held(source.store)) == 2
 
 
-def test_only_what_is_older_goes(source: Source) -> None:
+def test_only_what_is_older_goes_and_where_nothing_is_removed_nothing_is_written(source: Source) -> None:
+    long_ago = later(-(10**6))
+
+    def purge_in_vain(before: datetime) -> None:
+        with source.store.connection.transaction():
+            assert source.store.purge_wal_events("c", before) == 0
+            assert value(source.store.connection, "select pg_current_xact_id_if_assigned()::text") is None
+
+    purge_in_vain(EVER)
     source.commit(inserted(1))
+    purge_in_vain(EVER)  # it is no event yet
     source.emit()
-    assert source.store.purge_wal_events("c", later(-(10**6))) == 0
+    purge_in_vain(long_ago)
     source.store.connection.execute("update event_store.wal_events set stored_at = '2020-01-01'")
     source.commit(inserted(2))
     source.emit()
-    assert source.store.purge_wal_events("c", later(-(10**6))) == 1
-
-
-def test_so_many_at_a_time_the_oldest_first(source: Source) -> None:
-    changes = source.commit(*[inserted(n) for n in range(10)])
-    source.emit()
-    assert [source.store.purge_wal_events("c", EVER, 4) for _ in range(4)] == [4, 4, 2, 0]
-    assert left(source) == 0
-    assert source.store.verify_changes("c", changes) == 0
-    source.commit(inserted(11))
-    assert source.emit().emitted == 1
+    assert source.store.purge_wal_events("c", long_ago) == 1
+    assert source.store.purge_wal_events("c", EVER) == 1
+    purge_in_vain(EVER)
 
 
 def test_a_truncation_under_way_stays_until_it_is_done(source: Source) -> None:
@@ -285,29 +243,7 @@ def test_slots_of_before_are_purged_first_and_other_captures_not_at_all(source: 
     assert left(source) == 1
 
 
-def test_what_is_quarantined_stays_there(source: Source) -> None:
-    source.commit(faulty(1), updated(1))
-    source.emit()
-    assert source.store.purge_wal_events("c", EVER) == 2
-    assert len(held(source.store)) == 2
-
-
-def test_where_nothing_is_to_be_removed_nothing_is_written(source: Source) -> None:
-    def purge_in_vain(before: datetime) -> None:
-        with source.store.connection.transaction():
-            assert source.store.purge_wal_events("c", before) == 0
-            assert value(source.store.connection, "select pg_current_xact_id_if_assigned()::text") is None
-
-    purge_in_vain(EVER)
-    source.commit(inserted(1))
-    purge_in_vain(EVER)  # it is no event yet
-    source.emit()
-    purge_in_vain(later(-(10**6)))
-    assert source.store.purge_wal_events("c", EVER) == 1
-    purge_in_vain(EVER)
-
-
-def test_bad_arguments_are_refused(source: Source) -> None:
+def test_bad_arguments_of_a_purge_are_refused(source: Source) -> None:
     refusal(UnknownCapture, lambda: source.store.purge_wal_events("none", EVER))
     for limit in (0, -1, 10**7):
-        refusal(Malformed, lambda limit=limit: source.store.purge_wal_events("c", EVER, limit))  # type: ignore[misc]
+        refusal(Malformed, partial(source.store.purge_wal_events, "c", EVER, limit))

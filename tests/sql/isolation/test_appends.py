@@ -112,10 +112,7 @@ def as_single(store: EventStore, event: NewEvent) -> object:
 
 @pytest.mark.parametrize("reuse", [as_batch, as_single])
 def test_an_event_id_that_another_stream_took_since_the_snapshot_is_refused_as_reused_when_repeated(
-    orders: EventStore,
-    connect: Connect,
-    level: IsolationLevel,
-    reuse: Callable[[EventStore, NewEvent], object],
+    orders: EventStore, connect: Connect, level: IsolationLevel, reuse: Callable[[EventStore, NewEvent], object]
 ) -> None:
     append(orders, "before")
     late = snapshot(connect, level)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import psycopg
 import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
@@ -10,7 +9,7 @@ from psycopg.errors import SerializationFailure
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
 from tests.support.capturing.captures import BEGAN, Source, events, faulty, held, inserted, stream, updated
-from tests.support.factories import Connect
+from tests.support.factories import Connect, rows
 from tests.support.views.isolation import repeat, snapshot
 
 
@@ -26,34 +25,21 @@ def late(source: Source, connect: Connect, level: IsolationLevel) -> Source:
     return of(source, CaptureStore(snapshot(connect, level).connection))
 
 
-def requeue(source: Source) -> object:
-    return source.store.requeue_changes("c")
+CALLS: dict[str, Callable[[Source], object]] = {
+    "requeue": lambda source: source.store.requeue_changes("c"),
+    "emit": Source.emit,
+    "read": lambda source: source.backfill(1, 7),
+    "extend": lambda source: source.store.extend_capture("c", source.token),
+    "save nothing": lambda source: source.store.store_changes("c", source.token, source.lsn, BEGAN),
+}
 
 
-def emit(source: Source) -> object:
-    return source.emit()
-
-
-def read(source: Source) -> object:
-    return source.backfill(1, 7)
-
-
-def extend(source: Source) -> object:
-    return source.store.extend_capture("c", source.token)
-
-
-def save_nothing(source: Source) -> object:
-    return source.store.store_changes("c", source.token, source.lsn, BEGAN)
-
-
-@pytest.mark.parametrize("own", [requeue, emit, read, extend, save_nothing])
-@pytest.mark.parametrize("others", [requeue, emit, read])
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [("requeue", "emit"), ("emit", "requeue"), ("read", "emit"), ("emit", "read"), ("extend", "read"), ("save nothing", "emit")],
+)  # fmt: skip
 def test_who_began_before_another_writers_commit_is_told_and_repeats(
-    source: Source,
-    connect: Connect,
-    level: IsolationLevel,
-    own: Callable[[Source], object],
-    others: Callable[[Source], object],
+    source: Source, connect: Connect, level: IsolationLevel, own: str, others: str
 ) -> None:
     source.store.connection.execute("set event_store.max_data_bytes = 1000")
     source.commit(inserted(1, "x" * 2000), updated(1, "a"))
@@ -61,20 +47,17 @@ def test_who_began_before_another_writers_commit_is_told_and_repeats(
     source.store.connection.execute("reset event_store.max_data_bytes")
     source.commit(updated(1, "b"), inserted(2))
     one = late(source, connect, level)
-    others(source)
+    CALLS[others](source)
     with pytest.raises(SerializationFailure):
-        own(one)
+        CALLS[own](one)
     one.store.connection.rollback()
-    repeat(one.store, lambda: own(one))
+    repeat(one.store, lambda: CALLS[own](one))
     source.emit_all()
     source.store.requeue_changes("c")
     assert held(source.store) == []
     assert [v for _, v in stream(source.store, 1) if v != "read"] == ["x" * 2000, "a", "b"]
-    assert len(events(source.store)) == len(set(ids(source.store.connection)))
-
-
-def ids(connection: psycopg.Connection) -> list[object]:
-    return [row[0] for row in connection.execute("select event_id from event_store.events")]
+    ids = rows(source.store.connection, "select event_id from event_store.events")
+    assert len(ids) == len(set(ids))
 
 
 def test_of_two_claims_one_wins(source: Source, connect: Connect, level: IsolationLevel) -> None:

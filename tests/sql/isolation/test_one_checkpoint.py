@@ -15,14 +15,7 @@ import pytest
 from psycopg import IsolationLevel
 
 from millrace.resources.backup.store import BackupStore
-from millrace.resources.errors import (
-    BackupDamaged,
-    LeaseLost,
-    PartitionLeased,
-    UnknownView,
-    ViewInUse,
-    WrongMode,
-)
+from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append_to, at_once, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience

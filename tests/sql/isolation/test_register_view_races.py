@@ -89,9 +89,13 @@ def test_what_is_sequenced_while_history_is_searched_comes_only_if_it_is_not_bef
         assert delivered(orders, view) == [after, later]
 
 
-@pytest.mark.parametrize("begun", ["before", "while searching"])
-def test_an_append_in_flight_at_registration_is_delivered(orders: EventStore, connect: Connect, begun: str) -> None:
-    """It commits when the view is there, after later events of its log partition got their offsets."""
+@pytest.mark.parametrize(
+    ("begun", "commits"), [("before", "after"), ("while searching", "after"), ("before", "while searching")]
+)
+def test_an_append_in_flight_at_registration_is_delivered(
+    orders: EventStore, connect: Connect, begun: str, commits: str
+) -> None:
+    """It commits when the view is there, after later events got their offsets, or is sequenced meanwhile."""
     known, in_flight, later = ids_of_one_partition(orders.connection, 3)
     append_to(orders, known)
     orders.sequence_events()
@@ -101,6 +105,9 @@ def test_an_append_in_flight_at_registration_is_delivered(orders: EventStore, co
     with searched(orders, connect):
         if begun == "while searching":
             append(EventStore(writer), in_flight)
+        if commits == "while searching":
+            writer.commit()
+            assert orders.sequence_events() == 1
         append_to(orders, later)
         assert orders.sequence_events() == 1
     writer.commit()
@@ -210,18 +217,3 @@ def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and
         assert len(got) == len(set(got))
         assert not set(got) & before
         assert {row[0] for row in after} <= set(got)
-
-
-def test_an_append_that_is_in_flight_when_the_registration_begins_is_delivered_also_if_it_is_sequenced_meanwhile(
-    orders: EventStore, connect: Connect
-) -> None:
-    known, in_flight = ids_of_one_partition(orders.connection, 2)
-    append_to(orders, known)
-    orders.sequence_events()
-    writer = connect(autocommit=False)
-    append(EventStore(writer), in_flight)
-    with searched(orders, connect):
-        writer.commit()
-        assert orders.sequence_events() == 1
-    for view in MODES:
-        assert delivered(orders, view) == [in_flight]

@@ -1,8 +1,9 @@
 """Which message of a producer is the next one, a duplicate, a gap, or somebody else's; begun, or whole in one call."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -10,11 +11,10 @@ from psycopg.types.json import Jsonb
 from millrace.resources.errors import Conflict, Malformed, UnknownProducer
 from millrace.resources.event_store import ChainedEvent, EventStore
 from millrace.resources.event_store.refusals import refusals
-from millrace.resources.producers import ProducerStore, ReceivedMessage
-from tests.support.factories import Connect, at_once, new_event, refusal, rows, set_clock, start, value, wait_blocked
+from millrace.resources.producers import ProducerStore, ReceivedMessage, SettledMessage
+from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
 from tests.support.producing.messages import (
-    START,
     another,
     begin,
     do,
@@ -99,59 +99,12 @@ def test_after_many_later_messages_and_in_a_new_session_it_still_is_a_duplicate_
     assert statistics(fresh).next_sequence == 100_002
 
 
-def test_several_transactions_of_one_message_may_be_open_so_that_nobody_waits_for_a_deadline(
-    producer: ProducerStore, connect: Connect
-) -> None:
-    killed, again = opened(producer, 0, timeout_s=3600), opened(another(connect), 0)
-    assert killed != again
-    assert producer.commit_transaction(again).next_sequence == 1
-
-
-def test_of_two_transactions_of_one_stamp_one_wins_and_the_other_gets_its_answer(
-    producer: ProducerStore, connect: Connect
-) -> None:
-    first, second = ProducerStore(connect(autocommit=False)), another(connect)
-    mine, theirs = staged(producer, 0, total=1), staged(producer, 0, total=2)
-    won = first.commit_transaction(mine, "mine")
-    lost = start(lambda: second.commit_transaction(theirs, "theirs"))
-    wait_blocked(producer.connection, second.connection.info.backend_pid)
-    first.connection.commit()
-    answer = lost.result(patience())
-    assert (answer.duplicate, answer.result, answer.offsets) == (True, "mine", won.offsets)
-    assert state_of(producer) == {"total": 1}
-    assert value(producer.connection, "select count(*) from event_store.events") == 2
-    found = statistics(producer)
-    assert (found.opened, found.committed, found.superseded, found.open) == (2, 1, 1, 0)
-    # and again, from anybody
-    assert producer.commit_transaction(theirs) == answer
-
-
-def test_a_message_that_waits_for_the_commit_of_the_same_one_is_a_duplicate(
-    producer: ProducerStore, connect: Connect
-) -> None:
-    first, second = ProducerStore(connect(autocommit=False)), another(connect)
-    first.commit_transaction(staged(producer, 0), "mine")
-    late = start(lambda: begin(second, 0))
-    wait_blocked(producer.connection, second.connection.info.backend_pid)
-    first.connection.commit()
-    assert (late.result(patience()).status, late.result(patience()).result) == ("duplicate", "mine")
-
-
-def test_the_deadline_is_so_many_seconds_from_now_by_the_stores_clock(producer: ProducerStore) -> None:
-    set_clock(producer.connection, START)
-    received = begin(producer, 0, timeout_s=90)
-    assert received.expires_at is not None
-    assert received.expires_at.isoformat() == "2030-01-01T00:01:30+00:00"
-
-
-def test_an_unknown_producer_is_refused_and_another_partition_is_one(producer: ProducerStore) -> None:
-    refused = refusal(UnknownProducer, lambda: producer.begin_transaction("nobody", 0, 1, 0))
-    assert "'nobody', partition 0" in str(refused)
+def test_arguments_out_of_range_and_unknown_producers_are_refused_and_count_nothing(producer: ProducerStore) -> None:
+    unknown = refusal(UnknownProducer, lambda: producer.begin_transaction("nobody", 0, 1, 0))
+    assert "'nobody', partition 0" in str(unknown)
+    # another partition is another producer
     refusal(UnknownProducer, lambda: producer.begin_transaction("p", 1, 1, 0))
     assert rows(producer.connection, "select count(*) from event_store.producers") == [(1,)]
-
-
-def test_arguments_out_of_range_are_refused_and_count_nothing(producer: ProducerStore) -> None:
     for arguments in (
         ("", 0, 1, 0, 60), ("p", -1, 1, 0, 60), ("p", 0, 0, 0, 60), ("p", 0, 1, -1, 60), ("p", 0, 1, 0, 0),
         ("p", 0, 1, 0, 2**31),
@@ -184,42 +137,58 @@ def test_events_state_and_result_are_there_at_once_and_counted(producer: Produce
     found = statistics(producer)
     assert (found.received, found.opened, found.committed, found.open) == (1, 1, 1, 0)
     assert rows(producer.connection, "select from event_store.transactions") == []
-
-
-def test_each_of_its_events_says_which_message_it_is_of(producer: ProducerStore) -> None:
+    # a JSON null removes the key; each event says of which message it is
     events = [new_event("a"), replace(new_event("b"), metadata={"user": "ada", "message_id": "mine"})]
-    producer.ingest_events("p", 0, 1, 0, events)
-    assert rows(producer.connection, 'select metadata from event_store.events order by "offset"') == [
-        ({"message_id": "p/0/0"},),
-        ({"user": "ada", "message_id": "p/0/0"},),
-    ]
-
-
-def test_metadata_that_are_no_object_are_refused_as_elsewhere(producer: ProducerStore) -> None:
+    producer.ingest_events("p", 0, 1, 1, events, {"x": None, "never": None})
+    assert state_of(producer) == {"y": [None, "ü"]}
+    stored = 'select metadata from event_store.events where "offset" > %s order by "offset"'
+    assert rows(producer.connection, stored, max(offsets)) == [
+        ({"message_id": "p/0/1"},), ({"user": "ada", "message_id": "p/0/1"},),
+    ]  # fmt: skip
     odd = replace(new_event("a"), metadata=["no", "object"])
-    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 0, [odd])).detail)
+    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 2, [odd])).detail)
 
 
-def test_a_json_null_in_the_state_removes_the_key(producer: ProducerStore) -> None:
-    producer.ingest_events("p", 0, 1, 0, state={"x": 1, "y": 1})
-    producer.ingest_events("p", 0, 1, 1, state={"x": None, "never": None})
-    producer.ingest_events("p", 0, 1, 2, state={})
-    assert state_of(producer) == {"y": 1}
+Late = Callable[[ProducerStore, UUID, UUID], ReceivedMessage | SettledMessage]
+# what somebody does at the same message while its commit is under way
+LATE: dict[str, Late] = {
+    "begins it": lambda late, *_: begin(late, 0),
+    "commits the same transaction": lambda late, same, _: late.commit_transaction(same, "theirs"),
+    "commits another transaction of it": lambda late, _, other: late.commit_transaction(other, "theirs"),
+    "does it in one call": lambda late, *_: late.ingest_events("p", 0, 1, 0, two_events(), {"total": 2}, "theirs"),
+}
 
 
-def test_it_and_transactions_take_turns(producer: ProducerStore, connect: Connect) -> None:
+@pytest.mark.parametrize("what", LATE)
+def test_of_two_that_do_one_message_at_once_one_wins_and_the_other_gets_its_answer(
+    producer: ProducerStore, connect: Connect, what: str
+) -> None:
+    first, second = ProducerStore(connect(autocommit=False)), another(connect)
+    mine, theirs = staged(producer, 0, total=1), staged(producer, 0, total=2)
+    won = first.commit_transaction(mine, "mine")
+    late = start(lambda: LATE[what](second, mine, theirs))
+    wait_blocked(producer.connection, second.connection.info.backend_pid)
+    first.connection.commit()
+    answer = late.result(patience())
+    assert (answer.outcome, answer.result, answer.offsets) == ("committed", "mine", won.offsets)
+    if isinstance(answer, ReceivedMessage):
+        assert answer.status == "duplicate"
+    else:
+        assert answer.duplicate is (what == "commits another transaction of it")
+    assert state_of(producer) == {"total": 1}
+    assert value(producer.connection, "select count(*) from event_store.events") == 2
+    # and again, from anybody
+    assert producer.commit_transaction(theirs).result == "mine"
+    found = statistics(producer)
+    assert (found.opened, found.committed, found.superseded, found.open) == (2, 1, 1, 0)
+
+
+def test_a_transaction_of_a_message_that_was_done_in_one_call_gets_its_answer(producer: ProducerStore) -> None:
     transaction = staged(producer, 0, total=1)
     assert producer.ingest_events("p", 0, 1, 0, state={"total": 2}, result="mine").status == "committed"
     settled = producer.commit_transaction(transaction)
     assert (settled.duplicate, settled.result, state_of(producer)) == (True, "mine", {"total": 2})
-    first = ProducerStore(connect(autocommit=False))
-    first.commit_transaction(opened(producer, 1), "theirs")
-    second = another(connect)
-    late = start(lambda: second.ingest_events("p", 0, 1, 1, two_events()))
-    wait_blocked(producer.connection, second.connection.info.backend_pid)
-    first.connection.commit()
-    assert (late.result(patience()).status, late.result(patience()).result) == ("duplicate", "theirs")
-    assert do(producer, 2)
+    assert do(producer, 1)
 
 
 def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(

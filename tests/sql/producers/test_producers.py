@@ -18,19 +18,20 @@ from tests.support.patience import patience
 from tests.support.producing.messages import another, begin, do, effects, opened, staged, statistics
 
 
-def test_the_first_epoch_is_1_and_each_registration_raises_it(producer: ProducerStore) -> None:
-    assert producer.register_producer("new") == RegisteredProducer("new", 0, 1, 0)
-    assert producer.register_producer("new") == RegisteredProducer("new", 0, 2, 0)
-
-
 def test_a_new_instance_goes_on_where_the_one_before_was(producer: ProducerStore) -> None:
     do(producer, 0)
     do(producer, 1)
     assert producer.register_producer("p") == RegisteredProducer("p", 0, 2, 2)
-    # each partition of a producer is by itself
-    assert producer.register_producer("p", 1) == RegisteredProducer("p", 1, 1, 0)
-    assert producer.begin_transaction("p", 1, 1, 0).status == "opened"
+    # each partition of a producer is by itself, its first epoch is 1, and each registration raises it
+    assert [producer.register_producer("p", 1) for _ in range(2)] == [RegisteredProducer("p", 1, n, 0) for n in (1, 2)]
+    assert producer.begin_transaction("p", 1, 2, 0).status == "opened"
     assert begin(producer, 2, epoch=2).status == "opened"
+    for name, partition in (("q", 1), ("q", 0), ("a", 0)):
+        producer.register_producer(name, partition)
+    found = [(each.producer_id, each.partition) for each in producer.producer_statistics()]
+    assert found == [("a", 0), ("p", 0), ("p", 1), ("q", 0), ("q", 1)]
+    assert [each.partition for each in producer.producer_statistics("q")] == [0, 1]
+    assert producer.producer_statistics("nobody") == []
 
 
 def test_what_the_instance_before_has_open_is_aborted_and_cannot_be_committed(producer: ProducerStore) -> None:
@@ -98,15 +99,6 @@ def test_each_message_is_counted_as_what_it_became(producer: ProducerStore) -> N
     assert (found.received, found.duplicates, found.refused, found.opened) == (9, 1, 2, 6)
     assert (found.committed, found.abandoned, found.aborted, found.superseded, found.open) == (2, 1, 1, 1, 1)
     assert (found.producer_id, found.partition, found.epoch, found.next_sequence) == ("p", 0, 1, 3)
-
-
-def test_one_producer_or_all_in_order(producer: ProducerStore) -> None:
-    for name, partition in (("q", 1), ("q", 0), ("a", 0)):
-        producer.register_producer(name, partition)
-    found = [(each.producer_id, each.partition) for each in producer.producer_statistics()]
-    assert found == [("a", 0), ("p", 0), ("q", 0), ("q", 1)]
-    assert [each.partition for each in producer.producer_statistics("q")] == [0, 1]
-    assert producer.producer_statistics("nobody") == []
 
 
 def test_counters_add_up_after_any_course(producer: ProducerStore) -> None:
@@ -203,11 +195,9 @@ def test_members_of_the_owning_role_share_it(orders: EventStore, login: Login) -
         "select done_by, detail ->> 'owner', detail ->> 'owner_before' from event_store.audit_log where operation = 'register_producer'",
     )
     assert changes == [(name(one.connection), team, None), (name(one.connection), name(one.connection), team)]
-
-
-def test_a_producer_that_an_owner_of_the_store_registers_serves_every_writer(orders: EventStore, login: Login) -> None:
-    ProducerStore(orders.connection).register_producer("p")
-    assert ProducerStore(login(WRITER)).register_producer("p").epoch == 2
+    # one that an owner of the store registers serves every writer
+    ProducerStore(orders.connection).register_producer("everybodys")
+    assert one.register_producer("everybodys").epoch == 2
 
 
 def test_an_owner_is_a_role_that_there_is_and_that_the_login_is_a_member_of(login: Login) -> None:

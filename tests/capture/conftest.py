@@ -1,0 +1,12 @@
+"""Sources and their captures, for all tests here."""
+
+from hypothesis import settings
+
+from tests.support.capturing.captured import captured
+from tests.support.capturing.sources import new_source, source
+
+__all__ = ["captured", "new_source", "source"]
+
+# no example of a property fails because the machine is busy
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
