@@ -12,6 +12,7 @@ import pytest
 from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns
+from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.importer import ImportProgress
 from tests.support.import_logs import (
     TIME,
@@ -75,6 +76,15 @@ def test_bad_csv_rows_are_rejected_with_their_lines_and_all_others_go_in(
         (19, "it is not UTF-8"),
         (20, "it has a quote that is not closed before the end of the file, so it may be half-written"),
     ]
+
+
+def test_the_other_half_of_a_row_that_is_written_while_the_file_is_read_is_no_row(tmp_path: Path) -> None:
+    file = write_text(tmp_path / "log.csv", "case,n", '"c-1')
+    with open_event_file(file) as opened:
+        assert next(opened.rows).fault
+        with file.open("a") as more:
+            more.write('",1\nc-2,2\n')
+        assert list(opened.rows) == []
 
 
 def test_bad_json_lines_are_rejected_with_their_lines_and_all_others_go_in(

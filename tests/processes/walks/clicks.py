@@ -36,14 +36,14 @@ def reload_declarations(page: Page, platform: Deployment) -> None:
     until(lambda: platform.ask(LOADED), lambda now: now != loaded)
 
 
-def open_sensor(page: Page, sensor: str) -> None:
-    """Go to the page of a sensor."""
+def open_automation(page: Page, name: str) -> None:
+    """Go to the page of a sensor or a schedule."""
     page.get_by_role("link", name="Automation").click()
-    page.get_by_role("link", name=sensor).click()
+    page.get_by_role("link", name=name).click()
 
 
-def switch_sensor(page: Page, *, on: bool) -> None:
-    """Turn a sensor on or off, on its page."""
+def switch_automation(page: Page, *, on: bool) -> None:
+    """Turn a sensor or a schedule on or off, on its page."""
     running = page.get_by_role("row", name="Running")
     expect(running.get_by_role("checkbox")).to_be_checked(checked=not on)
     running.get_by_role("img").click()

@@ -21,6 +21,16 @@ from tests.support.running.shop import PACKAGE, own_shop
 
 MODELS = ("orders", "shipments", "customers", "crm_customers", "crm_customer_history")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
+# as docs/your_own_repository.md has it
+SUNDAYS = """
+import dagster as dg
+
+
+@dg.schedule(job_name="rebuild", cron_schedule="0 5 * * 0", description="All read models, on Sundays.")
+def rebuild_on_sundays():
+    all_of_them = {"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}
+    return dg.RunRequest(tags=all_of_them)
+"""
 TIMES = pytest.StashKey[dict[str, float]]()
 
 
@@ -62,9 +72,12 @@ def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def project() -> Iterator[Path]:
-    """Make a folder with the shop as a package of a user's own."""
+    """Make a folder with the shop as a package of a user's own, which has a schedule."""
     with TemporaryDirectory(prefix="millrace-walks-") as folder:
-        own_shop(Path(folder))
+        schedules = own_shop(Path(folder)) / "schedules"
+        schedules.mkdir()
+        (schedules / "__init__.py").touch()
+        (schedules / "sundays.py").write_text(SUNDAYS)
         yield Path(folder)
 
 

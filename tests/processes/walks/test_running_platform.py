@@ -18,13 +18,13 @@ from playwright.sync_api import Page, TimeoutError, expect  # noqa: A004 - its o
 
 from tests.processes.walks.clicks import (
     done_ms,
+    open_automation,
     open_failed_run,
     open_read_model,
-    open_sensor,
     reload_declarations,
-    switch_sensor,
+    switch_automation,
 )
-from tests.processes.walks.conftest import MODELS, new_customer, shop
+from tests.processes.walks.conftest import MODELS, SUNDAYS, new_customer, shop
 from tests.support.accounts.other_account import ROWS, look
 from tests.support.patience import patience, wait_until
 from tests.support.running.deployment import FINISHED, MILLRACE, Deployment, until
@@ -267,8 +267,8 @@ def test_broken_read_models_turn_red_and_what_failed_is_run_again(
     expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
     until(lambda: partitions(platform)["numFailed"], bool)
     # a drain that begins after the correction would make green what is to be rebuilt by hand
-    open_sensor(page, "poll_customers")
-    switch_sensor(page, on=False)
+    open_automation(page, "poll_customers")
+    switch_automation(page, on=False)
     until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
 
     edit(declared / "shipments.py", *reversed(SHIPMENTS))
@@ -279,8 +279,8 @@ def test_broken_read_models_turn_red_and_what_failed_is_run_again(
     expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
 
     rebuild_what_failed(page, platform, seen=lambda: picture("failed-partitions"))
-    open_sensor(page, "poll_customers")
-    switch_sensor(page, on=True)
+    open_automation(page, "poll_customers")
+    switch_automation(page, on=True)
     assert platform.rows(BUILT) == [(True, True)]
 
 
@@ -317,23 +317,35 @@ def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
     return platform.ask(PARTITIONS)["partitionStats"]
 
 
-def test_a_schedule_is_run_now_and_its_run_is_seen_to_succeed(page: Page, picture: Callable[[str], None]) -> None:
-    page.get_by_role("link", name="Automation").click()
-    page.get_by_role("link", name="report_event_store").click()
-    expect(page.get_by_text("Every hour: the schema is current")).to_be_visible()
+@pytest.mark.parametrize(
+    ("schedule", "said", "job"),
+    [
+        ("report_event_store", "Every hour: the schema is current", "apply_schema"),
+        ("rebuild_on_sundays", "All read models, on Sundays.", "rebuild"),
+    ],
+)
+def test_a_schedule_is_run_now_and_its_run_is_seen_to_succeed(
+    schedule: str, said: str, job: str, page: Page, picture: Callable[[str], None]
+) -> None:
+    open_automation(page, schedule)
+    expect(page.get_by_text(said)).to_be_visible()
+    own = "own-" if schedule in SUNDAYS else ""
+    if own:
+        switch_automation(page, on=True)
+        picture("own-schedule")
 
     page.get_by_role("button", name="Preview tick result").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Continue").click()
     launch = dialog.get_by_role("button", name="Launch all & commit tick result")
     expect(launch).to_be_enabled()
-    expect(dialog).to_contain_text("apply_schema")
-    picture("schedule-now")
+    expect(dialog).to_contain_text(job)
+    picture(f"{own}schedule-now")
     launch.click()
 
     # the UI goes to the list of runs, with the one that was launched
     expect(page.get_by_text("Run id is")).to_be_visible()
-    expect(page.get_by_role("link", name="report_event_store")).to_be_visible()
+    expect(page.get_by_role("link", name=schedule)).to_be_visible()
     expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
 
 
@@ -380,15 +392,15 @@ def test_a_sensor_is_turned_off_and_on_and_its_ticks_are_read(
     def status() -> str:
         return str(platform.ask(STATE)["sensorState"]["status"])
 
-    open_sensor(page, "poll_orders")
+    open_automation(page, "poll_orders")
     expect(page.get_by_text("Says how orders stands")).to_be_visible()
-    switch_sensor(page, on=False)
+    switch_automation(page, on=False)
     wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
 
     ticks = page.get_by_role("row").filter(has_text="View logs")
     newest = ticks.first.get_by_role("cell").first
     before = newest.inner_text()
-    switch_sensor(page, on=True)
+    switch_automation(page, on=True)
     wait_until(lambda: status() == "RUNNING", "the sensor is on")
     expect(newest).not_to_have_text(before)
 
