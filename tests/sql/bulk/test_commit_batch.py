@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
+from millrace.resources.errors import LeaseLost, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append_to, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.patience import patience
 
@@ -110,28 +109,3 @@ def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, l
 def test_a_commit_of_nothing_new_is_allowed(bulk: EventStore, leases: list[Lease]) -> None:
     bulk.commit_batch("v", [replace(lease, to_position=lease.from_position) for lease in leases])
     assert sum(position for _, position, _, _ in progress(bulk)) == 0
-
-
-def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
-    before, lease = progress(bulk), leases[0]
-    for arguments in (
-        ([], [], []),
-        ([0, 1], [1, 1], [1]),
-        ([0], [1], []),
-        ([0, 0], [1, 0], [1, 1]),
-        *[([lease.partition], to, [lease.lease_token]) for to in ([], [1, 2], [None])],
-    ):
-        with pytest.raises((PositionOutOfRange, Malformed)), refusals():
-            bulk.connection.execute(
-                "select event_store.commit_batch('v', %s::int[], %s::bigint[], %s::bigint[])", arguments
-            )
-    assert progress(bulk) == before
-
-
-def test_a_wrong_view_or_partition_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.register_view("rows")
-    for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
-        with pytest.raises(error):
-            bulk.commit_batch(view, leases)
-    with pytest.raises(LeaseLost, match="partition 99"):
-        bulk.commit_batch("v", [replace(leases[0], partition=99)])

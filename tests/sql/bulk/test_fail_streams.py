@@ -2,21 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from millrace.resources.errors import (
-    LeaseLost,
-    Malformed,
-    MillraceError,
     NotInFlight,
     PositionOutOfRange,
-    UnknownView,
-    WrongMode,
 )
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, rows, value
 from tests.support.views.failing_streams import Delivered, at, failure, finish, locks, read, state
 
@@ -167,52 +160,6 @@ def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams
         bulk.fail_streams("v", leases[0], [failure(delivered)])
 
 
-def test_malformed_failures_are_refused(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    before = state(bulk)
-    for failures in (
-        "{}",
-        "[]",
-        "null",
-        '"text"',
-        "[1]",
-        "[null]",
-        '[{"decider": "order", "decider_id": "o-1"}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": ""}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": null}]',
-        '[{"decider": "order", "decider_id": 1, "error": "e"}]',
-        '[{"decider": null, "decider_id": "o-1", "error": "e"}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": "e"}, {"decider": "order", "decider_id": "o-1", "error": "f"}]',
-    ):
-        with pytest.raises(Malformed) as refused, refusals():
-            bulk.connection.execute(
-                "select event_store.fail_streams('v', %s, %s, %s::jsonb)",
-                (lease.partition, lease.lease_token, failures),
-            )
-        assert refused.value.detail
-        assert refused.value.hint
-    assert state(bulk) == before
-
-
-def test_a_wrong_view_or_lease_is_refused(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    append_to(bulk, "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    wrong: list[tuple[str, Lease, type[MillraceError]]] = [
-        ("unknown", lease, UnknownView),
-        ("rows", lease, WrongMode),
-        ("v", replace(lease, lease_token=lease.lease_token + 1), LeaseLost),
-        ("v", replace(lease, lease_token=0), LeaseLost),
-        ("v", replace(lease, partition=99), LeaseLost),
-    ]
-    for view, stated, error in wrong:
-        with pytest.raises(error):
-            bulk.fail_streams(view, stated, [failure("o-1")])
-        with pytest.raises(error):
-            bulk.read_batch(view, stated)
-
-
 def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams: list[str], connect: Connect) -> None:
     append_to(bulk, streams[0])
     (lease,) = bulk.claim_batch("v", "me")
@@ -357,10 +304,6 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
     for offset in (first - 1, other, second + 1, second + 100):
         with pytest.raises(NotInFlight, match=f"at offset {offset}"):
             bulk.fail_streams("v", leases[0], [replace(failure(bad), offset=offset)])
-    wrong: Any
-    for wrong in (-1, 1.5, "x", True, 10**19):
-        with pytest.raises(Malformed, match="whole offset"):
-            bulk.fail_streams("v", leases[0], [replace(failure(bad), offset=wrong)])
     assert locks(bulk) == []
 
 

@@ -8,15 +8,9 @@ import pytest
 
 from millrace.resources.errors import (
     LeaseLost,
-    Malformed,
-    MillraceError,
     PartitionLeased,
-    UnknownPartition,
-    UnknownView,
-    WrongMode,
 )
 from millrace.resources.event_store import EventStore, ExpiredLease, Lease, StreamFailure
-from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, rows, set_clock, value
 
 
@@ -33,16 +27,6 @@ def test_an_extended_lease_is_not_taken_over(bulk: EventStore, connect: Connect)
     assert len(other.claim_batch("v", "them")) == 1
 
 
-def test_it_lasts_the_views_lock_timeout_unless_told(bulk: EventStore) -> None:
-    bulk.register_view("v", lock_timeout_s=90)
-    append_to(bulk, "o-1")
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    leases = bulk.claim_batch("v", "me")
-    assert value(bulk.connection, "select max(leased_until) from event_store.checkpoints").minute == 1
-    set_clock(bulk.connection, "2030-01-01 00:01:00+00")
-    assert bulk.extend_lease("v", leases) == datetime(2030, 1, 1, 0, 2, 30, tzinfo=UTC)
-
-
 def test_a_lost_lease_is_not_extended_nor_are_the_others_of_the_batch(bulk: EventStore, connect: Connect) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
@@ -56,14 +40,6 @@ def test_a_lost_lease_is_not_extended_nor_are_the_others_of_the_batch(bulk: Even
     assert latest == value(
         bulk.connection, "select max(leased_until) from event_store.checkpoints where lease_owner = 'me'"
     )
-
-
-def test_a_lease_lasts_at_least_a_second(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    leases = bulk.claim_batch("v", "me")
-    for of, lease_s in ((leases, 0), (leases, -1), ([], None)):
-        with pytest.raises(Malformed):
-            bulk.extend_lease("v", of, lease_s)
 
 
 def test_a_lease_past_its_time_reads_extends_and_commits_as_long_as_nobody_took_it(
@@ -123,10 +99,6 @@ def test_a_lease_that_was_given_back_or_never_was_delivers_nothing(bulk: EventSt
     bulk.release_batch("v", [lease])
     with pytest.raises(LeaseLost, match="no lease"):
         bulk.read_batch("v", lease)
-    for partition, token in ((99, 1), (-1, -1)):
-        with pytest.raises(LeaseLost, match="lease is lost") as refused, refusals():
-            bulk.connection.execute("select event_store.read_batch('v', %s, %s)", (partition, token))
-        assert refused.value.detail
     assert rows(bulk.connection, "select distinct lease_owner from event_store.checkpoints") == [(None,)]
 
 
@@ -164,13 +136,6 @@ def test_all_leases_of_a_dead_owner_are_given_back(bulk: EventStore) -> None:
     assert bulk.release_owner("dead") == 0
     bulk.commit_batch("v", alive)
     assert len(bulk.claim_batch("v", "next")) == 1
-
-
-def test_nothing_of_a_wrong_view_is_released(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
-        with pytest.raises(error):
-            bulk.release_batch(view, [])
 
 
 def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
@@ -262,20 +227,6 @@ def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: EventStore, connec
         "PartitionLeased",
         "PartitionLeased",
     ]
-
-
-def test_a_wrong_claim_of_a_log_partition_is_refused(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    wrong: list[tuple[str, int, str, type[MillraceError]]] = [
-        ("v", 16, "me", UnknownPartition),
-        ("v", -1, "me", UnknownPartition),
-        ("v", 0, "", Malformed),
-        ("unknown", 0, "me", UnknownView),
-        ("rows", 0, "me", WrongMode),
-    ]
-    for view, partition, owner, error in wrong:
-        with pytest.raises(error):
-            bulk.claim_partition(view, partition, owner)
 
 
 def test_while_somebody_commits_a_rebuild_is_refused_and_new_events_still_get_their_offsets(

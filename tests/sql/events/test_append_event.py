@@ -14,7 +14,6 @@ from millrace.resources.errors import (
     EventIdReused,
     EventNotRegistered,
     ForbiddenChange,
-    Malformed,
     MillraceError,
     StreamClosed,
 )
@@ -183,17 +182,6 @@ def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: E
     for event, decider in (("lost", "order"), ("placed", "parcel")):
         known = "lost version 2, paid version 1" if decider == "order" else "it has: none"
         assert known in str(refused(orders, EventNotRegistered, event=event, decider=decider).detail)
-
-
-def test_a_null_argument_is_refused_and_nothing_is_stored(orders: EventStore) -> None:
-    for argument in (0, 1, 2, 3, 4, 5, 7, 8):
-        arguments: list[object] = ["placed", uuid4(), "order", "o-1", "{}", uuid4(), None, 1, False]
-        arguments[argument] = None
-        with pytest.raises(Malformed, match="is null"), refusals():
-            orders.connection.execute(
-                "select event_store.append_event(%s, %s, %s, %s::text, %s, %s, %s, %s, %s)", arguments
-            )
-    assert heads(orders) == []
 
 
 # A5

@@ -195,7 +195,7 @@ def test_an_event_id_in_two_streams_at_once_is_stored_in_one(
 # A4; what no event may hold on any way is in test_every_way_in
 
 
-def test_what_is_no_batch_and_an_event_with_a_missing_wrong_or_unknown_field_are_refused(orders: EventStore) -> None:
+def test_an_event_with_a_missing_wrong_or_unknown_field_is_refused(orders: EventStore) -> None:
     good = json.loads(json.dumps(vars(new_event("o-2")), default=str))
     # of an event that is not appended at the end of its stream, no lock is lost by a slip of the pen
     changes: list[dict[str, Any]] = [{key: str(uuid4())} for key in ("previousId", "previous", "meta", "")]
@@ -207,21 +207,21 @@ def test_what_is_no_batch_and_an_event_with_a_missing_wrong_or_unknown_field_are
         {"previous_id": 5},
         {"metadata": "text"},
     ]
-    batches = [None, "[]", "{}", "[1]", "[null]", "[[]]", '"text"', "null"]
+    batches: list[str] = []
     for name in ("event", "event_id", "decider", "decider_id", "data", "command_id"):
         batches.append(json.dumps([{key: content for key, content in good.items() if key != name}]))
     first = json.loads(json.dumps(vars(new_event("o-1")), default=str))
     batches += [json.dumps([first, {**good, **change}]) for change in changes]
 
-    def append_json(batch: str | None) -> None:
+    def append_json(batch: str) -> None:
         with refusals():
             orders.connection.execute("select event_store.append_events(%s)", (batch,))
 
     for batch in batches:
         said = refusal(Malformed, partial(append_json, batch))
-        if batch and first["event_id"] in batch:
+        if first["event_id"] in batch:
             assert "event 2 of the batch" in str(said.detail)
-        if batch and "previousId" in batch:
+        if "previousId" in batch:
             assert said.detail == "event 2 of the batch has unknown keys: previousId"
     assert stored(orders) == heads(orders) == []
 

@@ -4,7 +4,6 @@ from typing import LiteralString
 from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, LogPosition
 from tests.support.factories import (
     Connect,
@@ -13,7 +12,6 @@ from tests.support.factories import (
     append_to,
     buffers,
     ids_of_one_partition,
-    refusal,
     rows,
     set_clock,
     value,
@@ -77,7 +75,6 @@ def test_a_missing_position_is_told_while_it_is_among_the_newest(orders: EventSt
     assert orders.log_gaps() == [partition]
     assert orders.log_gaps(5) == [partition]
     assert orders.log_gaps(4) == []
-    assert refusal(Malformed, lambda: orders.log_gaps(0)).detail == "v_recent is 0"
 
 
 # Log partitions: marks, size, activity, active views (B11)

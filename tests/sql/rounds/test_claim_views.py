@@ -1,12 +1,9 @@
 """Leasing ranges of many bulk views in one call: what each view gets, what it says of those that get nothing."""
 
-from functools import partial
-
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import Connect, append, append_to, refusal, set_clock
+from tests.support.factories import Connect, append, append_to, set_clock
 
 
 @pytest.fixture
@@ -87,18 +84,6 @@ def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStor
     bulk.enable_view("off", False, reason="a test")
     assert set(bulk.claim_views(["off", "nobody", "all", "all"], "me")) == {"all"}
     assert bulk.claim_views([], "me") == {}
-
-
-def test_a_malformed_call_is_refused(bulk: EventStore) -> None:
-    for call in (
-        partial(bulk.claim_views, ["all"], ""),
-        partial(bulk.claim_views, ["all"], "me", 0),
-        partial(bulk.claim_views, ["all"], "me", 1, 0),
-        partial(bulk.claim_views, ["all"], "me", 1, 3601),
-        partial(bulk.extend_owner, "", 60),
-        partial(bulk.extend_owner, "me", 0),
-    ):
-        refusal(Malformed, call)
 
 
 def test_a_detached_consumer_counts_no_more(bulk: EventStore) -> None:

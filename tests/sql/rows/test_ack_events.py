@@ -2,9 +2,7 @@
 
 from functools import partial
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import LOCKS_READ
 from tests.support.factories import (
@@ -13,7 +11,6 @@ from tests.support.factories import (
     append_to,
     at_once,
     pump,
-    refusal,
     rows,
     start,
     take_over,
@@ -137,26 +134,12 @@ def test_a_session_that_is_killed_in_the_middle_acknowledges_nothing(view: Event
     assert view.ack_events("v", offsets) == set(offsets)
 
 
-def test_an_empty_call_acknowledges_nothing_and_arrays_that_do_not_match_are_refused(view: EventStore) -> None:
+def test_an_empty_call_acknowledges_nothing(view: EventStore) -> None:
     append(view, "a")
     pump(view, "v")
     view.stream_events("v")
     before = locks(view)
     assert view.ack_events("v", []) == view.ack_events("v", [], []) == set()
-
-    def call(offsets: str, tokens: str) -> None:
-        with refusals():
-            view.connection.execute(f"select event_store.ack_events('v', {offsets}, {tokens})".encode())
-
-    for offsets, tokens in (
-        ("null", "null"),
-        ("'{1,2}'", "'{1}'"),
-        ("'{1}'", "'{1,2}'"),
-        ("'{1}'", "'{}'"),
-        ("'{}'", "'{1}'"),
-        ("null", "'{1}'"),
-    ):
-        assert "lease tokens" in str(refusal(Malformed, partial(call, offsets, tokens)).detail)
     assert locks(view) == before
 
 

@@ -1,11 +1,9 @@
 """New events become locks; empty locks go; nothing falls between."""
 
-from functools import partial
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.factories import (
     Connect,
@@ -14,7 +12,6 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     pump,
-    refusal,
     rows,
     set_clock,
     start,
@@ -63,12 +60,6 @@ def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
     append_to(view, *[decider_id] * 25)
     view.sequence_events()
     assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
-    for number in (0, -1, None):
-        text = "null" if number is None else number
-        refused = refusal(Malformed, partial(view.dispatch_events, "v", number))  # type: ignore[arg-type]
-        assert f"v_window {text}, v_max_waiting 2000" in str(refused.detail)
-        refused = refusal(Malformed, partial(view.dispatch_events, "v", 10, number))  # type: ignore[arg-type]
-        assert f"v_window 10, v_max_waiting {text}" in str(refused.detail)
 
 
 def test_a_lock_goes_when_nothing_is_left_and_comes_back_with_the_next_event(view: EventStore) -> None:

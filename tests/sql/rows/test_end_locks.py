@@ -1,6 +1,6 @@
 """Operators end locks: what a consumer that hangs has in flight is delivered to another one, and nothing is lost."""
 
-from millrace.resources.errors import Malformed, NotInFlight
+from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append, append_to, pump, refusal, rows, terminate, value
 
@@ -47,10 +47,6 @@ def test_it_waits_for_nobody(view: EventStore, connect: Connect) -> None:
     assert view.end_locks("v") == 1
     terminate(view.connection, consumer.info.backend_pid)
     assert view.end_locks("v") == 1
-
-
-def test_an_id_without_its_decider_is_refused(view: EventStore) -> None:
-    refusal(Malformed, lambda: view.end_locks("v", None, "a"))
 
 
 # delete from locks, as fstore-sql's users do

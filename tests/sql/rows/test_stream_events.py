@@ -73,30 +73,6 @@ def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: Eve
 # A16
 
 
-def test_a_lease_lasts_as_the_caller_or_the_view_says(view: EventStore) -> None:
-    view.register_view("v", lock_timeout_s=60)
-    append(view, "a")
-    pump(view, "v")
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    set_clock(view.connection, now.isoformat())
-    (event,) = view.stream_events("v")
-    for lasts, seconds in ((60, 7), (7, 1)):
-        set_clock(view.connection, (now + timedelta(seconds=lasts, milliseconds=-1)).isoformat())
-        assert view.stream_events("v") == []
-        now += timedelta(seconds=lasts)
-        set_clock(view.connection, now.isoformat())
-        assert view.stream_events("v", 1, seconds) == [event]
-
-
-def test_a_lease_uses_the_wall_clock_inside_a_long_transaction(view: EventStore, connect: Connect) -> None:
-    consumer = connect(autocommit=False)
-    consumer.execute("select")
-    append(view, "a")
-    pump(view, "v")
-    assert len(EventStore(consumer).stream_events("v", 1, 60)) == 1
-    assert value(consumer, "select locked_until > now() + interval '60 seconds' from event_store.stream_locks")
-
-
 # A17
 
 

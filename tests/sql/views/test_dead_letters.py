@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from millrace.resources.errors import Malformed, NotParked
+from millrace.resources.errors import NotParked
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.sql.rows.test_answers import locks
 from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock
@@ -219,8 +219,4 @@ def test_what_is_not_parked_is_not_discarded(view: EventStore) -> None:
         assert "dead_letters" in str(refused.hint)
     assert locks(view) == before
     assert rows(view.connection, "select from event_store.audit_log where operation <> 'register_view'") == []
-    for reason in ("", None):
-        refused = refusal(Malformed, partial(view.discard_dead_letter, "v", "order", "a", reason))  # type: ignore[arg-type]
-        assert "v_reason" in str(refused.detail)
-    refusal(Malformed, lambda: view.retry_dead_letters("v", None, "a"))
     assert len(view.dead_letters("v")) == 1

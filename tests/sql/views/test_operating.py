@@ -1,10 +1,8 @@
 """What every view is doing, in numbers; a view that is given events, or no more; the log of what operators did."""
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.refusals import refusals
 from tests.sql.views.test_dead_letters import park
-from tests.support.factories import append, append_to, pump, refusal, rows, set_clock
+from tests.support.factories import append, append_to, pump, rows, set_clock
 
 NUMBERS = "behind", "in_flight", "waiting", "dead_letters", "leased_partitions", "consumers"
 
@@ -119,11 +117,3 @@ def test_the_newest_entries_of_the_audit_log_come_first_and_a_view_may_be_named(
     assert [(e.operation, e.reason) for e in orders.audit_log(limit=2)] == [v_goes_on, w_rests]
     assert [(e.operation, e.reason) for e in orders.audit_log("v")] == [v_goes_on, v_rests, registered]
     assert orders.audit_log("unknown") == []
-
-
-def test_neither_enabled_nor_disabled_is_refused(view: EventStore) -> None:
-    def neither() -> None:
-        with refusals():
-            view.connection.execute("select event_store.enable_view(v_view => 'v', v_enabled => null)")
-
-    refusal(Malformed, neither)

@@ -1,12 +1,10 @@
 """What a poller knows of all views in one call."""
 
-from functools import partial
 from random import Random
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
 from tests.support.factories import (
     Connect,
@@ -16,7 +14,6 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     pump,
-    refusal,
     rows,
     set_clock,
     value,
@@ -69,12 +66,6 @@ def test_on_a_pooled_session_that_lives_on_a_consumer_counts_until_its_time_is_o
     assert orders.poll_views()[0].consumers == 0
     orders.attach_consumer("v", "run 2")
     assert rows(orders.connection, "select consumer from event_store.consumers") == [("run 2",)]
-
-
-def test_a_malformed_attachment_is_refused(orders: EventStore) -> None:
-    orders.register_view("v")
-    for consumer, seconds in (("", 60), ("x" * 201, 60), ("run", 0), ("run", 3601)):
-        refusal(Malformed, partial(orders.attach_consumer, "v", consumer, seconds))
 
 
 def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore) -> None:

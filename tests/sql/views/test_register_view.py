@@ -1,9 +1,7 @@
 """Registering views: settings may change, progress never does."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tests.support.factories import (
     rows,
     set_clock,
     start,
-    terminate,
     value,
     wait_blocked,
 )
@@ -125,44 +122,6 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
     assert [drained(orders, view) for view in ("now", "all", "later")] == [1, 21, 1]
 
 
-def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:
-    append(orders)
-    first, second = connect(autocommit=False), connect()
-    EventStore(first).register_view("v", "-infinity", mode="bulk")
-    late = start(lambda: EventStore(second).register_view("v", "infinity", mode="bulk"))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    first.commit()
-    assert late.result(patience()).start_at.year == 1
-    assert drained(orders, "v") == 1
-
-
-def test_a_malformed_registration_is_refused(orders: EventStore) -> None:
-    bad: list[dict[str, Any]] = [
-        {"view": ""},
-        {"view": None},
-        {"lock_timeout_s": 0},
-        {"lock_timeout_s": 3601},
-        {"lock_timeout_s": -(2**63)},
-        {"pooling_delay_s": -1},
-        {"pooling_delay_s": 2**31},
-        {"view": "x" * 201},
-        {"max_attempts": 0},
-        {"deciders": [None]},
-        {"events": ["paid", None]},
-        {"mode": "bulk", "edge_function_url": "http://localhost"},
-        {"mode": "both"},
-        {"owner": "nobody_of_this_name"},
-        {"edge_function_url": "http://" + "x" * 2000},
-        {"version": -1},
-    ]
-    for arguments in bad:
-        refusal(Malformed, partial(orders.register_view, **{"view": "v", **arguments}))
-    for arguments in ({"view": "x\0"}, {"view": "v", "start_at": "yesterday evening"}):  # by Postgres
-        with pytest.raises(Malformed):
-            orders.register_view(**arguments)  # type: ignore[arg-type]
-    assert progress(orders) == []
-
-
 def test_any_name_is_a_name(orders: EventStore) -> None:
     append(orders)
     for view in ("é" * 200, "a'b\"c\\d%e", "{x}", "NULL", " "):
@@ -171,38 +130,6 @@ def test_any_name_is_a_name(orders: EventStore) -> None:
         orders.ack_event(view, "o-1", event.offset, event.lease_token)
         orders.enable_view(view, False)
         orders.unregister_view(view)
-
-
-def test_what_is_killed_before_its_commit_changed_nothing(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity", max_attempts=1)
-    append_to(orders, "a", "b")
-    pump(orders, "v")
-    (event,) = orders.lease_events("v")
-    orders.fail_event("v", event.decider_id, event.offset, "no", event.lease_token)
-
-    def state() -> list[object]:
-        tables = ("views", "checkpoints", "stream_locks", "dispatches", "audit_log")
-        return [
-            orders.connection.execute(f"select t::text from event_store.{table} t".encode()).fetchall()
-            for table in tables
-        ]
-
-    before = state()
-    calls: list[Callable[[EventStore], object]] = [
-        lambda operator: operator.register_view("v", None, 5, 5, "http://localhost", deciders=["order"]),
-        lambda operator: operator.register_view("v", mode="bulk"),
-        lambda operator: operator.enable_view("v", False),
-        lambda operator: operator.retry_dead_letters("v"),
-        lambda operator: operator.discard_dead_letter("v", "order", event.decider_id, "no"),
-        lambda operator: operator.unregister_view("v"),
-        lambda operator: operator.register_view("w", "-infinity"),
-    ]
-    for call in calls:
-        operator = EventStore(connect(autocommit=False))
-        call(operator)
-        terminate(orders.connection, operator.connection.info.backend_pid)
-        assert state() == before
-    assert len(orders.lease_events("v", 10)) == 1
 
 
 def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:

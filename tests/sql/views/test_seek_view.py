@@ -5,18 +5,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from psycopg import sql
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import (
     BelongsToReadModel,
     LeaseLost,
-    Malformed,
     MillraceError,
     NotInFlight,
     PartitionLeased,
     PositionOutOfRange,
-    UnknownPartition,
     ViewInUse,
 )
 from millrace.resources.event_store import EventStore, Seek, StreamFailure
@@ -24,6 +21,7 @@ from tests.support.factories import (
     Connect,
     append_to,
     at_once,
+    everything,
     give_to_read_model,
     ids_of_one_partition,
     pump,
@@ -68,20 +66,6 @@ def position(store: EventStore, view: str = "v", partition: int = 0) -> int:
     )
     assert isinstance(found, int)
     return found
-
-
-def everything(store: EventStore) -> dict[str, list[Any]]:
-    """All rows of all tables."""
-    return {
-        name: store.connection.execute(
-            sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(schema, name))
-        ).fetchall()
-        for schema, name in rows(
-            store.connection,
-            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
-        )
-        if name != "sequencer"  # it says when somebody last looked for new events
-    }
 
 
 # B4
@@ -302,32 +286,6 @@ def test_a_read_models_view_is_refused_also_while_it_is_in_use(log: EventStore) 
             assert "millrace reset m" in str(refused.hint)
         assert in_use or everything(log) == before
         assert in_use or log.claim_batch("v", "somebody")
-
-
-MALFORMED: list[tuple[type[MillraceError], tuple[Any, ...]]] = [
-    (Malformed, (None,)),
-    (Malformed, ("earliest",)),
-    (Malformed, ("EXACT_OFFSET",)),
-    (Malformed, ("EXACT_OFFSET", None, None, 0)),
-    (Malformed, ("EXACT_OFFSET", 5)),
-    (Malformed, ("EXACT_OFFSET", 5, "2030-01-01", 0)),
-    (Malformed, ("EXACT_TIMESTAMP", 5, "2030-01-01", 0)),
-    (Malformed, ("EXACT_TIMESTAMP",)),
-    (Malformed, ("EXACT_TIMESTAMP", None, "yesteryear")),
-    (Malformed, ("RESET_TO_LATEST", 5, None, 0)),
-    (Malformed, ("RESUME_OR_LATEST", None, "2030-01-01")),
-    (UnknownPartition, ("RESET_TO_LATEST", None, None, 16)),
-    (UnknownPartition, ("RESET_TO_LATEST", None, None, -1)),
-]
-
-
-def test_a_malformed_seek_is_refused(log: EventStore) -> None:
-    before = everything(log)
-    for error, arguments in MALFORMED:
-        for dry_run in (False, True):
-            with pytest.raises(error):
-                log.seek_view("v", *arguments, dry_run=dry_run)
-    assert everything(log) == before
 
 
 def test_what_a_zombie_left_is_delivered_from_the_new_position_on(log: EventStore, connect: Connect) -> None:

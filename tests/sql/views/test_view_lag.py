@@ -4,7 +4,6 @@ from random import Random
 from typing import LiteralString
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
 from tests.support.factories import (
     append,
@@ -14,7 +13,6 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     pump,
-    refusal,
     rows,
     set_clock,
     value,
@@ -346,7 +344,3 @@ def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore
     for n in range(201):
         orders.dispatch_events(f"v-{n}")
     assert {(info.lag, info.exact) for info in orders.view_info(most=200)} == {(1, False)}
-
-
-def test_a_count_of_nothing_is_refused(orders: EventStore) -> None:
-    refusal(Malformed, lambda: orders.view_info(most=0))
