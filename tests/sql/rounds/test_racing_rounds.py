@@ -206,30 +206,6 @@ def test_a_view_is_dropped_registered_disabled_or_switched_between_two_calls(bul
         bulk.claim_views(VIEWS, "me")
 
 
-@pytest.mark.parametrize("change", ["unregister", "switch", "seek"])
-def test_while_an_operator_changes_a_view_it_is_left_out_and_the_others_go_on(
-    bulk: EventStore, connect: Connect, change: str
-) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(30)])
-    bulk.sequence_events()
-    bulk.register_view("second", "-infinity", mode="bulk")
-    operator = EventStore(connect(autocommit=False))
-    if change == "unregister":
-        operator.unregister_view("all")
-    elif change == "switch":
-        operator.register_view("all", mode="rows")
-    else:
-        operator.seek_view("all", "RESET_TO_LATEST")
-    bulk.connection.execute("set lock_timeout = '30s'")
-    assert set(bulk.claim_views(["all", "second"], "me")) == {"second"}
-    operator.connection.commit()
-    if change == "switch":
-        with pytest.raises(WrongMode):
-            bulk.claim_views(["all", "second"], "me")
-    else:
-        assert bulk.claim_views(["all", "second"], "me") == {}
-
-
 @pytest.mark.parametrize("change", ["unregister", "switch", "disable", "register anew"])
 def test_a_view_that_changes_in_the_middle_of_a_claim_is_left_out(
     bulk: EventStore, connect: Connect, change: str

@@ -10,7 +10,7 @@ from typing import LiteralString
 
 from millrace.resources.errors import Malformed, NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append, append_to, pump, refusal, rows, set_clock, take_over, value
+from tests.support.factories import append, append_to, pump, refusal, rows, set_clock, value
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -68,30 +68,6 @@ def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: EventStore)
     view.ack_event("v", "a", appended[1].offset)
 
 
-# A12
-
-
-def test_an_ack_after_another_consumer_took_over_and_went_on_changes_nothing(
-    view: EventStore, connect: Connect
-) -> None:
-    append_to(view, "a", "a")
-    pump(view, "v")
-    other = EventStore(connect())
-    late, held = take_over(view, other)
-    other.ack_event("v", "a", held.offset)
-    assert len(other.stream_events("v", 1, 60)) == 1
-    before = locks(view)
-    refusal(NotInFlight, lambda: view.ack_event("v", "a", late.offset))
-    # what is in flight now was never delivered to the late one
-    token = late.lease_token
-    for answer in (
-        lambda: view.nack_event("v", "a", None, token),
-        lambda: view.schedule_nack_event("v", "a", 0, None, token),
-    ):
-        assert "for somebody else" in str(refusal(NotInFlight, answer).detail)
-    assert locks(view) == before
-
-
 # Given back
 
 
@@ -137,22 +113,6 @@ def test_a_nack_without_an_event_in_flight_is_refused_and_so_is_an_ack_after_a_n
     are_refused("")
 
 
-def test_a_nack_counts_from_any_session_while_the_lock_lasts_with_its_offset_and_without(
-    view: EventStore, connect: Connect
-) -> None:
-    append(view, "a")
-    pump(view, "v")
-    other = EventStore(connect())
-    (event,) = view.stream_events("v")
-    for again in (
-        partial(other.nack_event, "v", "a"),
-        partial(other.schedule_nack_event, "v", "a", 0),
-        partial(other.nack_event, "v", "a", event.offset),
-    ):
-        again()
-        assert view.stream_events("v") == [event]
-
-
 def test_of_two_deciders_that_share_an_id_the_offset_tells_which_is_answered(view: EventStore) -> None:
     append(view, "x")
     append(view, "x", decider="invoice")
@@ -187,9 +147,6 @@ def test_why_it_was_given_back_is_the_locks_error_until_the_event_is_acknowledge
     (event,) = view.lease_events("v")
     view.ack_event("v", "a", event.offset, event.lease_token)
     assert rows(view.connection, "select from event_store.stream_locks where last_error is not null") == []
-
-
-# Still at work (A16)
 
 
 # Failed (A21)
@@ -231,38 +188,6 @@ def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventS
         "select array_agg(event_store_private.retry_delay(n)::text) from unnest('{0,1,10,11,2147483647}'::int[]) n",
     )
     assert delays == ["00:00:02.5", "00:00:05", "00:42:40", "01:00:00", "01:00:00"]
-
-
-def test_others_flow_while_a_stream_waits_or_is_parked_and_its_later_events_do_not_overtake(view: EventStore) -> None:
-    view.register_view("v", max_attempts=2)
-    appended = append_to(view, "poison", "poison", *["good"] * 3, "poison")
-    pump(view, "v")
-    taken = []
-    for n in range(6):
-        at(view, seconds=20 * n)
-        for event in view.lease_events("v", 10, 60):
-            if event.decider_id == "poison":
-                view.fail_event("v", "poison", event.offset, "no", event.lease_token)
-            else:
-                view.ack_event("v", "good", event.offset, event.lease_token)
-            taken.append(event.offset)
-    first, *_ = (event.offset for event in appended)
-    assert taken == [first, appended[2].offset, first, appended[3].offset, appended[4].offset]
-    assert len(view.dead_letters("v")) == 1
-
-
-def test_an_ack_begins_the_count_of_attempts_anew(view: EventStore) -> None:
-    view.register_view("v", max_attempts=2)
-    append_to(view, "a", "a")
-    pump(view, "v")
-    for n in range(2):
-        at(view, hours=2 * n)
-        fail(view, "a")
-        at(view, hours=2 * n + 1)
-        (event,) = view.lease_events("v", 1, 60)
-        assert event.attempt == 2
-        view.ack_event("v", "a", event.offset, event.lease_token)
-    assert view.dead_letters("v") == []
 
 
 # Refusals

@@ -15,7 +15,6 @@ from tests.support.factories import (
     rows,
     set_clock,
     start,
-    terminate,
     value,
     wait_blocked,
 )
@@ -74,36 +73,6 @@ def test_a_lock_goes_when_nothing_is_left_and_comes_back_with_the_next_event(vie
     (second,) = append_to(view, "a")
     pump(view, "v")
     assert [event.offset for event in view.stream_events("v")] == [second.offset]
-
-
-def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:
-    (first,) = append_to(view, "a")
-    pump(view, "v")
-    view.stream_events("v")
-    view.ack_event("v", "a", first.offset)
-    append_to(view, "a")
-    view.dispatch_events("v")
-    assert waiting(view) == ["a"]
-    pump(view, "v")
-    assert len(view.stream_events("v")) == 1
-
-
-def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
-    """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
-    hot, other = ids_of_one_partition(view.connection, 2)
-    append_to(view, hot)
-    pump(view, "v")
-    append_to(view, *[other] * 5, hot)
-    view.sequence_events()
-    for _ in range(2):
-        (event,) = view.stream_events("v", 1)
-        assert event.decider_id == hot
-        view.ack_event("v", hot, event.offset)
-    view.dispatch_events("v", 2)  # not up to the second event of the hot stream
-    assert hot in waiting(view)
-    while view.dispatch_events("v", 2):
-        pass
-    assert waiting(view) == [other]
 
 
 def test_it_never_waits_for_a_consumer(view: EventStore, connect: Connect) -> None:
@@ -261,15 +230,6 @@ def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view:
     assert view.dispatch_events("v", max_waiting=1) == 1
 
 
-def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
-    (event,) = view.lease_events("v")
-    view.ack_event("v", event.decider_id, event.offset)
-    view.dispatch_events("v", max_waiting=1)
-    assert waiting(view) == [{"a": "b", "b": "a"}[event.decider_id]]
-
-
 def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> None:
     """Also where the planner knows nothing of the tables yet."""
     append_to(view, *[f"waiting-{n}" for n in range(300)])
@@ -281,15 +241,3 @@ def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> Non
         before = value(view.connection, probes)
         assert view.dispatch_events("v") == 50
         assert value(view.connection, probes) >= before + 50
-
-
-def test_a_dispatcher_that_is_killed_moves_nothing_and_locks_nothing(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b")
-    view.sequence_events()
-    dispatcher = EventStore(connect(autocommit=False))
-    assert dispatcher.dispatch_events("v") == 2
-    terminate(view.connection, dispatcher.connection.info.backend_pid)
-    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 0
-    assert waiting(view) == []
-    assert view.dispatch_events("v") == 2
-    assert_nothing_falls_between(view)

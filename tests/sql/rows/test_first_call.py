@@ -104,7 +104,7 @@ def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_lo
     psycopg.ClientCursor(forgotten).execute("begin; select event_store.stream_events('v', 10)")
     append(view, "b")
     wait_until(lambda: view.sequence_events() == 2, "the sequencer goes on")
-    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+    with pytest.raises(psycopg.OperationalError):  # the timeout, or its session that has ended
         forgotten.execute("select")
     # nothing is lost: what it leased is free
     pump(view, "v")

@@ -8,11 +8,6 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import (
-    BelongsToReadModel,
-    LeaseLost,
-    MillraceError,
-    NotInFlight,
-    PartitionLeased,
     PositionOutOfRange,
     ViewInUse,
 )
@@ -22,17 +17,13 @@ from tests.support.factories import (
     append_to,
     at_once,
     everything,
-    give_to_read_model,
     ids_of_one_partition,
     pump,
     refusal,
     rows,
     set_clock,
-    start,
     value,
-    wait_blocked,
 )
-from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -148,15 +139,6 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-def test_all_log_partitions_move_or_none(log: EventStore) -> None:
-    seeks = log.seek_view("v", "RESET_TO_LATEST")
-    assert [seek.partition for seek in seeks] == list(range(16))
-    assert position(log) == 10
-    assert [s.to_position for s in log.seek_view("v", "EXACT_TIMESTAMP", timestamp="2030-01-01 00:04:00+00")] == [4] + [
-        0
-    ] * 15
-
-
 # B5
 
 
@@ -232,62 +214,6 @@ def consumed(store: EventStore, view: str = "r") -> list[Any]:
     return done
 
 
-def test_a_rows_view_delivers_again_in_order_after_a_seek_back(log: EventStore) -> None:
-    ids = placed(log)
-    assert sorted(consumed(log)) == sorted(ids[5:])
-    log.seek_view("r", "RESET_TO_EARLIEST")
-    again = consumed(log)
-    assert sorted(again) == sorted(ids[3:])
-    for stream in (0, 1):
-        assert [each for each in again if each in ids[stream::2]] == [
-            each for each in ids[3:] if each in ids[stream::2]
-        ]
-
-
-# Refusals
-
-
-def seek(store: EventStore, view: str, partition: int | None, dry_run: bool) -> list[Seek]:
-    return store.seek_view(view, "RESET_TO_EARLIEST", partition=partition, dry_run=dry_run)
-
-
-def test_it_is_refused_while_a_lease_is_live(log: EventStore) -> None:
-    (lease,) = log.claim_batch("v", "somebody", 1, 60)
-    before = everything(log)
-    for dry_run in (False, True):
-        for partition in (None, 0, 7):  # a view is moved while nobody consumes it
-            refused = refusal(ViewInUse, partial(seek, log, "v", partition, dry_run))
-            assert "leased by somebody" in str(refused.detail)
-    assert everything(log) == before
-    log.release_batch("v", [lease])
-    for dry_run in (True, False):
-        assert seek(log, "v", None, dry_run)[0].to_position == 3
-
-
-def test_it_is_refused_while_an_event_is_in_flight(log: EventStore) -> None:
-    (event,) = log.stream_events("r", 1, 60)
-    before = everything(log)
-    for dry_run in (False, True):
-        refused = refusal(ViewInUse, partial(seek, log, "r", None, dry_run))
-        assert "1 events are in flight, the last until 2030-01-01 01:01:00" in str(refused.detail)
-    assert everything(log) == before
-    log.ack_event("r", event.decider_id, event.offset)
-    for dry_run in (True, False):
-        assert seek(log, "r", None, dry_run)[0].to_position == 3
-
-
-def test_a_read_models_view_is_refused_also_while_it_is_in_use(log: EventStore) -> None:
-    give_to_read_model(log.connection, "v")
-    before = everything(log)
-    for in_use in (False, True):
-        for dry_run in (False, True):
-            refused = refusal(BelongsToReadModel, partial(seek, log, "v", None, dry_run))
-            assert "read model m" in str(refused.detail)
-            assert "millrace reset m" in str(refused.hint)
-        assert in_use or everything(log) == before
-        assert in_use or log.claim_batch("v", "somebody")
-
-
 def test_what_a_zombie_left_is_delivered_from_the_new_position_on(log: EventStore, connect: Connect) -> None:
     ids = placed(log)
     assert len(log.stream_events("r", 10, 60)) == 2
@@ -301,61 +227,6 @@ def test_what_a_zombie_left_is_delivered_from_the_new_position_on(log: EventStor
 
 
 # Races
-
-
-def test_a_seek_never_waits_for_a_consumer_that_keeps_its_transaction_open(log: EventStore, connect: Connect) -> None:
-    holder = connect(autocommit=False)
-    for view in ("v", "r"):
-        set_clock(holder, "2030-01-01 01:00:00+00")
-        store = EventStore(holder)
-        assert store.claim_batch(view, "me", lease_s=60) if view == "v" else store.stream_events(view, 1, 60)
-        assert "is still open" in str(refusal(ViewInUse, partial(seek, log, view, None, False)).detail)
-        holder.rollback()
-        seek(log, view, None, False)
-
-
-def test_a_seek_never_waits_for_an_open_commit_nor_acknowledgement(log: EventStore, connect: Connect) -> None:
-    leases, (event,) = log.claim_batch("v", "me", lease_s=60), log.stream_events("r", 1, 60)
-    later = connect()
-    set_clock(later, "2030-01-01 01:01:00+00")
-    for view in ("v", "r"):
-        holder = connect(autocommit=False)
-        if view == "v":
-            EventStore(holder).commit_batch("v", leases)
-        else:
-            EventStore(holder).ack_event("r", event.decider_id, event.offset)
-        with pytest.raises(ViewInUse, match="commits or acknowledges"):
-            EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
-        holder.rollback()
-        EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
-
-
-def test_during_an_open_seek_nothing_is_given_out_and_zombies_wait_and_lose(log: EventStore, connect: Connect) -> None:
-    leases, (event,) = log.claim_batch("v", "me", lease_s=60), log.stream_events("r", 1, 60)
-    seeker, zombies = connect(autocommit=False), [connect(), connect()]
-    set_clock(seeker, "2030-01-01 01:01:00+00")
-    set_clock(log.connection, "2030-01-01 01:01:00+00")
-    for view in ("v", "r"):
-        EventStore(seeker).seek_view(view, "RESET_TO_EARLIEST")
-    assert log.claim_batch("v", "them") == []
-    assert log.stream_events("r") == []
-    assert log.dispatch_events("r") == 0
-    with pytest.raises(PartitionLeased, match="its view moves"):
-        log.claim_partition("v", 0, "them")
-    with pytest.raises(ViewInUse):
-        log.seek_view("v", "RESET_TO_LATEST")
-    late: list[tuple[Any, type[MillraceError]]] = [
-        (start(lambda: EventStore(zombies[0]).commit_batch("v", leases)), LeaseLost),
-        (start(lambda: EventStore(zombies[1]).ack_event("r", event.decider_id, event.offset)), NotInFlight),
-    ]
-    for zombie in zombies:
-        wait_blocked(log.connection, zombie.info.backend_pid)
-    seeker.commit()
-    for result, error in late:
-        with pytest.raises(error):
-            result.result(patience())
-    assert [position(log, view) for view in ("v", "r")] == [3, 3]
-    assert log.claim_batch("v", "them")[0].from_position == 3
 
 
 def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: Connect) -> None:
