@@ -1,8 +1,5 @@
 """Leasing ranges of the log: who gets what, and never two the same."""
 
-from functools import partial
-from random import Random
-
 import pytest
 
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
@@ -10,14 +7,11 @@ from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     ids_of_one_partition,
     rows,
     set_clock,
-    start,
     value,
 )
-from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -104,36 +98,6 @@ def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
     assert EventStore(second).claim_batch("v", "them") == []
     second.commit()
     assert value(bulk.connection, "select count(*) from event_store.checkpoints where lease_owner is not null") == 0
-
-
-def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connect: Connect) -> None:
-    taken: list[tuple[int, int, int]] = []
-    total = 400
-
-    def consume(seed: int) -> None:
-        random = Random(seed)
-        store = EventStore(connect())
-        while sum(to - from_ for _, from_, to in taken) < total:
-            leases = store.claim_batch("v", f"owner {seed}", random.randrange(1, 60))
-            if leases and random.random() < 0.2:
-                assert store.release_batch("v", leases) == len(leases)
-            elif leases:
-                store.commit_batch("v", leases)
-                taken.extend((lease.partition, lease.from_position, lease.to_position) for lease in leases)
-
-    def produce() -> None:
-        store = EventStore(connect())
-        for n in range(total // 10):
-            append_to(store, *[f"o-{(n * 10 + k) % 37}" for k in range(10)])
-
-    producer = start(produce)
-    for result in at_once([partial(consume, seed) for seed in range(3)]):
-        result.result()
-    producer.result(patience())
-    positions = sorted((partition, offset) for partition, from_, to in taken for offset in range(from_, to))
-    log = rows(bulk.connection, "select partition, position from event_store.event_log order by 1, 2")
-    assert positions == log
-    assert len(log) == total
 
 
 def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(

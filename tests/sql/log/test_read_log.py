@@ -103,15 +103,6 @@ def test_a_log_partition_holds_what_is_from_the_first_kept_offset_up_to_the_mark
             log.available_offset_range(partition)
 
 
-def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    for events, mark in ((5, 5), (3, 8)):
-        append_to(orders, *[decider_id] * events)
-        orders.sequence_events()
-        assert orders.available_offset_range(0) == [AvailableRange(0, 0, mark, mark)]
-    assert [event.position for event in orders.read_log(0, 0)] == list(range(8))
-
-
 def test_a_range_that_the_log_holds_is_valid_also_when_it_is_empty(log: EventStore) -> None:
     for from_position, to_position in ((2, 8), (2, 2), (5, 6), (8, 8)):
         log.validate_offset_range(0, from_position, to_position)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from millrace.resources.errors import WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import Connect, append, append_to, set_clock
+from tests.support.factories import Connect, append, append_to, refusal, set_clock
 
 
 @pytest.fixture
@@ -84,6 +85,8 @@ def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStor
     bulk.enable_view("off", False, reason="a test")
     assert set(bulk.claim_views(["off", "nobody", "all", "all"], "me")) == {"all"}
     assert bulk.claim_views([], "me") == {}
+    bulk.register_view("rows", mode="rows")
+    refusal(WrongMode, lambda: bulk.claim_views(["all", "rows"], "me"))
 
 
 def test_a_detached_consumer_counts_no_more(bulk: EventStore) -> None:
