@@ -8,9 +8,7 @@ from millrace.resources.event_store import EventStore, LogPosition
 from tests.support.factories import (
     Connect,
     append,
-    append_many,
     append_to,
-    buffers,
     ids_of_one_partition,
     rows,
     set_clock,
@@ -51,16 +49,6 @@ def test_a_purged_event_has_no_place_and_leaves_no_gap(orders: EventStore) -> No
     assert archive.purge_events(0) == 1
     assert orders.log_position(first.event_id) is None
     assert orders.log_gaps() == []
-
-
-def test_it_reads_a_few_pages_however_long_the_log_is(orders: EventStore) -> None:
-    append_many(orders.connection, 5000)
-    orders.sequence_events()
-    event = append(orders, "o-1")
-    orders.sequence_events()
-    query = "select event_store.log_position(%s)"
-    buffers(orders.connection, query, event.event_id)
-    assert buffers(orders.connection, query, event.event_id) <= 20
 
 
 # Positions that are missing: there are none, unless something is broken

@@ -5,7 +5,7 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import AvailableRange, EventStore
-from tests.support.factories import append, append_many, append_to, buffers, ids_of_one_partition, rows
+from tests.support.factories import append, append_to, ids_of_one_partition
 
 
 @pytest.fixture
@@ -77,16 +77,6 @@ def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> Non
     assert [event.position for event in kinds.read_log(0, 0, 1, ["invoice"], ["paid"])] == [3]
     assert [event.position for event in kinds.read_log(0, 4, 1, ["invoice"], ["paid"])] == [7]
     assert kinds.read_log(0, 8, 1, ["invoice"]) == []
-
-
-def test_it_reads_no_further_than_the_limit_needs(orders: EventStore) -> None:
-    append_many(orders.connection, 8000)
-    orders.sequence_events()
-    whole = "select event_store.read_log(0, 0, 1000000, '{order}')"
-    page = "select event_store.read_log(0, 100, 10, '{order}')"
-    assert len(rows(orders.connection, page)) == 10
-    assert buffers(orders.connection, page) < 100
-    assert buffers(orders.connection, whole) > 500
 
 
 # What each log partition holds, and whether it holds a range (B1, B6)

@@ -87,14 +87,3 @@ def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStor
     assert bulk.claim_views([], "me") == {}
     bulk.register_view("rows", mode="rows")
     refusal(WrongMode, lambda: bulk.claim_views(["all", "rows"], "me"))
-
-
-def test_a_detached_consumer_counts_no_more(bulk: EventStore) -> None:
-    bulk.attach_consumer("all", "run")
-    bulk.attach_consumer("all")
-    bulk.detach_consumer("all", "run")
-    assert bulk.view_info("all")[0].consumers == 1
-    bulk.detach_consumer("all")
-    assert bulk.view_info("all")[0].consumers == 0
-    bulk.detach_consumer("all")
-    bulk.detach_consumer("nobody", "run")

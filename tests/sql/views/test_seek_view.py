@@ -1,7 +1,6 @@
 """Moving a view to another position: where to, what is refused, what goes with it, and never beside a consumer."""
 
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -192,38 +191,6 @@ def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
     (lease,) = log.claim_batch("v", "me")
     delivered = [event.event_id for event in log.read_batch("v", lease)]
     assert delivered == placed(log)[3:]
-
-
-def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there_already(log: EventStore) -> None:
-    pump(log, "r")
-    assert position(log, "r") == 10
-    (seek,) = log.seek_view("r", "RESET_TO_LATEST", partition=0)
-    assert (seek.from_position, seek.to_position, seek.locks_removed) == (10, 10, 2)
-    assert log.stream_events("r", 10) == []
-
-
-def consumed(store: EventStore, view: str = "r") -> list[Any]:
-    """Acknowledge all that a rows view delivers; return the events' ids."""
-    done = []
-    pump(store, view)
-    while events := store.stream_events(view, 10):
-        for event in events:
-            store.ack_event(view, event.decider_id, event.offset)
-        done += [event.event_id for event in events]
-        pump(store, view)
-    return done
-
-
-def test_what_a_zombie_left_is_delivered_from_the_new_position_on(log: EventStore, connect: Connect) -> None:
-    ids = placed(log)
-    assert len(log.stream_events("r", 10, 60)) == 2
-    other = EventStore(connect())
-    set_clock(other.connection, "2030-01-01 01:01:00+00")
-    assert other.seek_view("r", "EXACT_OFFSET", 8, partition=0)[0].locks_removed == 2
-    assert sorted(consumed(other)) == sorted(ids[8:])
-    other.seek_view("r", "RESET_TO_LATEST")
-    assert consumed(other) == []
-    assert value(log.connection, "select count(*) from event_store.stream_locks") == 0
 
 
 # Races
