@@ -161,17 +161,6 @@ def test_identical_batches_at_once_are_stored_once(orders: EventStore, connect: 
     assert len(stored(orders)) == 3 + 20
 
 
-def test_a_stored_event_id_with_other_content_refuses_the_batch(orders: EventStore) -> None:
-    event = new_event("o-1")
-    orders.append_events([event])
-    others: list[dict[str, Any]] = [
-        {"data": {}}, {"event": "paid"}, {"decider_id": "o-9"}, {"final": True}, {"command_id": UUID(int=7)}
-    ]  # fmt: skip
-    for other in others:
-        said = refused(orders, EventIdReused, new_event("o-2"), replace(event, **other))
-        assert str(event.event_id) in f"{said.message} {said.detail}"
-
-
 # A4; what no event may hold on any way is in test_every_way_in
 
 

@@ -130,16 +130,6 @@ def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
     assert view.sequence_events() == 1  # nobody holds the sequencer's row
 
 
-def test_who_only_says_that_it_sequences_keeps_nobody_from_it(view: EventStore) -> None:
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
-    pump(view, "v")
-    view.attend_log(10)
-    append(view, "a")
-    assert fetched(view) == []
-    set_clock(view.connection, "2030-01-01 00:00:03+00")
-    assert len(fetched(view)) == 1
-
-
 @pytest.mark.parametrize(("away_s", "hands_over"), [(14, False), (16, True)])
 def test_beside_a_sequencer_a_call_hands_events_over_where_nobody_has_for_fifteen_seconds(
     view: EventStore, away_s: int, hands_over: bool

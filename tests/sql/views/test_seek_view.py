@@ -138,30 +138,6 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-# B5
-
-
-def test_a_seek_is_written_down_with_who_why_from_and_to(log: EventStore) -> None:
-    before = value(log.connection, "select max(audit_id) from event_store.audit_log")
-    log.seek_view("v", "RESET_TO_EARLIEST", partition=0, reason="rows were lost")
-    (entry,) = rows(
-        log.connection,
-        "select operation, view, done_by = session_user, reason, detail from event_store.audit_log where audit_id > %s",
-        before,
-    )
-    assert entry[:4] == ("seek_view", "v", True, "rows were lost")
-    assert entry[4] == {
-        "kind": "RESET_TO_EARLIEST",
-        "position": None,
-        "timestamp": None,
-        "partition": 0,
-        "from_position": 5,
-        "to_position": 3,
-        "locks_removed": 0,
-        "dead_letters_removed": 0,
-    }
-
-
 def fail(store: EventStore, *decider_ids: str) -> None:
     """Let these streams of the bulk view fail, the others succeed."""
     leases = store.claim_batch("v", "me")

@@ -47,20 +47,6 @@ def test_everything_of_the_view_goes_and_nothing_of_others(view: EventStore) -> 
     assert remains(view) == []
 
 
-def test_it_is_written_down_with_what_went(view: EventStore) -> None:
-    append_to(view, "a", "b", "c")
-    park(view, "a")
-    view.unregister_view("v", "replaced by billing")
-    ((operation, name, reason, by_caller, detail),) = rows(
-        view.connection,
-        "select operation, view, reason, done_by = session_user, detail from event_store.audit_log where operation <> 'register_view'",
-    )
-    assert (operation, name, reason, by_caller) == ("unregister_view", "v", "replaced by billing", True)
-    assert (detail["view"]["view"], detail["view"]["max_attempts"], detail["locks"]) == ("v", 1, 3)
-    assert sum(detail["positions"].values()) == 3
-    assert len(detail["positions"]) == 16
-
-
 def test_unregistering_at_once_removes_once(view: EventStore, connect: Connect) -> None:
     stores = [EventStore(connect()) for _ in range(3)]
     results = at_once([partial(store.unregister_view, "v") for store in stores])
