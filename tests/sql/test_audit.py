@@ -1,6 +1,5 @@
 """Every change of settings leaves a line, with who did it, and no line is ever changed or removed."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import LiteralString
 
@@ -14,15 +13,9 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.refusals import refusals
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock
-from tests.support.logins import Login, logins
+from tests.support.logins import Login
 
 CHECKSUM = "0" * 64
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    with logins(orders.connection) as made:
-        yield made
 
 
 def operations(store: EventStore) -> list[tuple[str, str]]:

@@ -255,11 +255,12 @@ def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
     events = [event.event_id for event in append_to(bulk, *streams, *streams, elsewhere)]
     finish(bulk, bulk.claim_batch("v", "me"), {recovered, dead, elsewhere})
     assert len(bulk.dead_letters()) == 3
+    (later,) = append_to(bulk, streams[2])
     lease = bulk.claim_partition("v", 0, "me")
-    assert [e.event_id for e in bulk.read_batch("v", lease)] == events[:6]
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [*events[:6], later.event_id]
     before = state(bulk)
-    with pytest.raises(PositionOutOfRange, match="leased up to 6"):
-        bulk.commit_batch("v", [replace(lease, to_position=5)])
+    with pytest.raises(PositionOutOfRange, match="position 6, leased up to 7"):
+        bulk.commit_batch("v", [replace(lease, to_position=6)])
     assert bulk.release_batch("v", [lease]) == 1
     assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
     assert before != state(bulk)

@@ -241,3 +241,12 @@ def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> Non
         before = value(view.connection, probes)
         assert view.dispatch_events("v") == 50
         assert value(view.connection, probes) >= before + 50
+
+
+def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
+    append_to(view, "a", "b")
+    pump(view, "v")
+    (event,) = view.lease_events("v")
+    view.ack_event("v", event.decider_id, event.offset)
+    view.dispatch_events("v", max_waiting=1)
+    assert waiting(view) == [{"a": "b", "b": "a"}[event.decider_id]]

@@ -172,6 +172,14 @@ def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
 # Races
 
 
+def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there_already(log: EventStore) -> None:
+    pump(log, "r")
+    assert position(log, "r") == 10
+    (seek,) = log.seek_view("r", "RESET_TO_LATEST", partition=0)
+    assert (seek.from_position, seek.to_position, seek.locks_removed) == (10, 10, 2)
+    assert log.stream_events("r", 10) == []
+
+
 def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: Connect) -> None:
     """Whatever comes first, after the last seek to the earliest position everything is delivered."""
     set_clock(log.connection, "")
