@@ -136,7 +136,7 @@ def test_a_claim_of_many_views_and_its_leases_are_found_by_index(session: EventS
     session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
     session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     with only_by(session, "event_log_pkey", "events_pkey", "checkpoints_pkey"):
-        assert set(session.claim_views(["bulk", "placed", "paid"], "me")) == {"bulk", "placed"}
+        assert set(session.claim_views(["bulk", "placed", "paid"], "me", 30_000)) == {"bulk", "placed"}
     with only_by(session, "checkpoints_pkey", "stream_locks_pkey"):
         assert len(session.owned_leases("me")["placed"]) == 16
         assert session.locked_streams("me") == []
