@@ -115,6 +115,8 @@ def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: Ev
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
     orders.register_view("new", mode="bulk")
+    # as a store that was restored may have it
+    orders.connection.execute("update event_store.checkpoints set position = 1 where view <> 'new' and partition = 0")
     for _ in range(2):
         assert [orders.view_lag(view)[0].lag for view in ("all", "orders", "new")] == [1, 1, 0]
         archive.purge_events(0)
