@@ -5,19 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent, VersionedEvent, causing, tracing
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import append, new_event, register_orders
+from tests.support.factories import append, new_event
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SPAN = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 def metadata_of(store: EventStore, decider_id: str) -> list[Any]:

@@ -26,17 +26,11 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     refusal,
-    register_orders,
     rows,
     start,
     terminate,
 )
 from tests.support.patience import patience, wait_until
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @dataclass

@@ -8,13 +8,8 @@ import pytest
 from millrace.resources.errors import UnreadableData
 from millrace.resources.event_store import EventStore, LeasedEvent
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import append, append_to, pump, register_orders, rows
+from tests.support.factories import append, append_to, pump, rows
 from tests.support.hostile_json import UNREADABLE, append_text
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 def consume(store: EventStore, view: str) -> list[str]:

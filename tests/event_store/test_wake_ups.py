@@ -9,17 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
-from tests.support.factories import append, append_to, ids_of_one_partition, register_orders, rows, start, terminate
+from tests.support.factories import append, append_to, ids_of_one_partition, rows, start, terminate
 from tests.support.patience import patience, wait_until
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @contextmanager

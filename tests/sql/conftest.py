@@ -1,5 +1,7 @@
 """What tests of the SQL functions share: a store whose deciders are registered, views, a capture, a producer."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from millrace.resources.event_store import EventStore
@@ -7,6 +9,7 @@ from tests.sql.bulk.test_claim_batch import bulk
 from tests.sql.rows.test_stream_events import view
 from tests.support.capturing.captures import source
 from tests.support.factories import register_orders
+from tests.support.logins import Login, logins
 from tests.support.producing.messages import producer
 from tests.support.views.failing_streams import streams
 
@@ -17,3 +20,10 @@ __all__ = ["bulk", "producer", "source", "streams", "view"]
 def orders(store: EventStore) -> EventStore:
     """Return a store in which order and invoice may append placed, paid and shipped."""
     return register_orders(store)
+
+
+@pytest.fixture
+def login(orders: EventStore) -> Iterator[Login]:
+    """Yield what opens a session as a new user with some roles, and nothing else."""
+    with logins(orders.connection) as made:
+        yield made

@@ -1,6 +1,5 @@
 """Every change of settings leaves a line, with who did it, and no line is ever changed or removed."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import LiteralString
 
@@ -12,16 +11,11 @@ from millrace.resources.errors import ForbiddenChange
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import append_to, rows
-from tests.support.logins import Login, logins
+from tests.sql.views.test_dead_letters import park
+from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock
+from tests.support.logins import Login
 
 CHECKSUM = "0" * 64
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    with logins(orders.connection) as made:
-        yield made
 
 
 def operations(store: EventStore) -> list[tuple[str, str]]:
@@ -48,6 +42,56 @@ def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: EventSt
         "unregister_capture", "register_decider_event",
     )  # fmt: skip
     assert operations(orders) == [(operation, owner.info.user) for operation in expected]
+
+
+def test_what_is_done_to_a_view_is_written_down_with_its_reason_and_what_went(orders: EventStore) -> None:
+    set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    orders.register_view("v", "-infinity", max_attempts=1)
+    first, second, _ = append_to(orders, *ids_of_one_partition(orders.connection, 1) * 2, "other")
+    stream = orders.latest_events(1, before_offset=second.offset)[0].decider_id
+    park(orders, stream)
+    orders.retry_dead_letters("v", "order", stream, reason="the customer is there now")
+    orders.retry_dead_letters("v", "order", "never")
+    park(orders, stream)
+    orders.discard_dead_letter("v", "order", stream, "a test order")
+    for reason in ("its receiver moves", "the second time nothing changes"):
+        orders.enable_view("v", False, reason=reason)
+    orders.enable_view("v")
+    orders.lease_events("v", 1, 60)
+    orders.end_locks("v", "order", stream, reason="it hangs")
+    orders.seek_view("v", "RESET_TO_EARLIEST", partition=0, reason="rows were lost")
+    orders.unregister_view("v", "replaced by billing")
+    of_the_stream = {"decider": "order", "decider_id": stream}
+    written = rows(
+        orders.connection,
+        """
+        select operation, reason, detail, view = 'v' and done_by = session_user and done_at = '2030-01-01 00:00:00+00'
+        from event_store.audit_log order by audit_id
+        """,
+    )
+    assert all(right for *_, right in written)
+    assert [(operation, reason) for operation, reason, *_ in written] == [
+        ("register_view", None),
+        ("retry_dead_letters", "the customer is there now"),
+        ("discard_dead_letter", "a test order"),
+        ("enable_view", "its receiver moves"),
+        ("enable_view", None),
+        ("end_locks", "it hangs"),
+        ("seek_view", "rows were lost"),
+        ("unregister_view", "replaced by billing"),
+    ]
+    _, retried, discarded, disabled, enabled, ended, moved, removed = (detail for _, _, detail, _ in written)
+    assert retried == {**of_the_stream, "streams": 1}
+    failed = {"event": "placed", "event_id": str(first.event_id), "attempts": 1, "last_error": "no such customer"}
+    assert {**of_the_stream, **failed, "offset": first.offset}.items() <= discarded.items()
+    assert (disabled, enabled) == ({"enabled": False}, {"enabled": True})
+    assert ended == {**of_the_stream, "locks": 1}
+    nothing = {"position": None, "timestamp": None, "dead_letters_removed": 0}
+    assert moved == {
+        "kind": "RESET_TO_EARLIEST", "partition": 0, "from_position": 2, "to_position": 0, "locks_removed": 1, **nothing
+    }  # fmt: skip
+    assert (removed["view"]["view"], removed["view"]["max_attempts"], removed["locks"]) == ("v", 1, 1)
+    assert (len(removed["positions"]), sum(removed["positions"].values())) == (16, 1)
 
 
 def test_another_version_of_the_functions_is_written_down(orders: EventStore, dsn: str) -> None:

@@ -47,22 +47,17 @@ def test_everything_has_a_comment(connect: Connect) -> None:
 def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) -> None:
     arguments = rows(
         connect(),
-        """
+        f"""
         select p.proname, a.name, coalesce(a.mode, 'i') from pg_proc p
         cross join lateral unnest(p.proargnames, p.proargmodes::text[]) a(name, mode)
-        where p.pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where p.pronamespace in {OURS}
         """,
     )
     assert len(arguments) > 50
     assert [a for a in arguments if a[1].startswith("v_") is not (a[2] == "i")] == []
-
-
-def test_no_argument_is_without_a_name(connect: Connect) -> None:
-    unnamed: LiteralString = """
-        select proname from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
-          and pronargs > 0 and proargnames is null
-    """
+    unnamed: LiteralString = (
+        f"select proname from pg_proc where pronamespace in {OURS} and pronargs > 0 and proargnames is null"
+    )
     assert rows(connect(), unnamed) == []
 
 
@@ -106,9 +101,9 @@ def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(conn
 def test_every_function_has_its_file(connect: Connect) -> None:
     defined = rows(
         connect(),
-        """
+        f"""
         select distinct pronamespace::regnamespace::text, proname from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where pronamespace in {OURS}
         """,
     )
     assert sorted(defined) == sorted((schema_of(path), path.stem) for path in FUNCTIONS)
@@ -117,10 +112,10 @@ def test_every_function_has_its_file(connect: Connect) -> None:
 def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
     loose = rows(
         connect(),
-        """
+        f"""
         select p.proname from pg_proc p join pg_language l on l.oid = p.prolang
-        where p.pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace) and l.lanname = 'plpgsql'
-          and not 'search_path=event_store, pg_temp' = any (coalesce(p.proconfig, '{}'))
+        where p.pronamespace in {OURS} and l.lanname = 'plpgsql'
+          and not 'search_path=event_store, pg_temp' = any (coalesce(p.proconfig, '{{}}'))
           and p.proname <> 'data_fault' -- says why
         """,
     )
@@ -151,9 +146,9 @@ def test_every_function_that_scans_by_index_only_or_lists_an_archive_compiles_no
     connection = connect()
     compiled = rows(
         connection,
-        """
+        f"""
         select oid::regprocedure::text from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where pronamespace in {OURS}
           and (proconfig @> array['enable_seqscan=off'] or proname = 'archive_state')
           and not proconfig @> array['jit=off']
         """,

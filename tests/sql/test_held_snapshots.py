@@ -76,10 +76,7 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
         yield orders
 
 
-# a session plans a call for its arguments at first, and at some time for whatever they are
-@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
-def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore, plans: str) -> None:
-    held.connection.execute("select set_config('plan_cache_mode', %s, false)", (plans,))
+def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore, connect: Connect) -> None:
     calls: dict[str, LiteralString] = {
         "sequence_events": "select event_store.sequence_events()",
         "dispatch_events": "select event_store.dispatch_events('rows')",
@@ -96,19 +93,28 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         "a look at a key": "select * from event_store.get_producer_state('p', 0, 'total')",
     }
     life = Life(held)
+    # a session plans a call for its arguments at first, and at some time for whatever they are
+    sessions = {plans: connect() for plans in ("force_custom_plan", "force_generic_plan")}
+    for plans, session in sessions.items():
+        session.execute("select set_config('plan_cache_mode', %s, false)", (plans,))
 
-    def read() -> dict[str, int]:
-        for call in calls.values():
-            held.connection.execute(call).fetchall()  # what a session looks up once is looked up
-        ((transaction,),) = rows(
-            held.connection, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(life.sent)
-        )
-        held.connection.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
-        return {
-            **{name: buffers(held.connection, call) for name, call in calls.items()},
-            "a commit": buffers(held.connection, "select event_store.commit_transaction(%s)", transaction),
-            "an ingest": buffers(held.connection, INGEST, next(life.sent)),
-        }
+    def read() -> dict[tuple[str, str], int]:
+        behind_the_last_second(held)
+        clock = value(held.connection, "select current_setting('event_store.clock')")
+        pages: dict[tuple[str, str], int] = {}
+        for plans, session in sessions.items():
+            set_clock(session, clock)
+            for call in calls.values():
+                session.execute(call).fetchall()  # what a session looks up once is looked up
+            ((transaction,),) = rows(
+                session, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(life.sent)
+            )
+            session.execute("select event_store.add_state_change(%s, 'total', '2')", (transaction,))
+            pages |= {(plans, name): buffers(session, call) for name, call in calls.items()}
+            commit: LiteralString = "select event_store.commit_transaction(%s)"
+            pages[plans, "a commit"] = buffers(session, commit, transaction)
+            pages[plans, "an ingest"] = buffers(session, INGEST, next(life.sent))
+        return pages
 
     life.go_on(FIRST)
     # free streams are searched from where the oldest lock is
@@ -120,11 +126,9 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         """,
     )
     assert oldest is None or free_from <= oldest
-    behind_the_last_second(held)
     read()
     before = read()
     life.go_on(MORE)
-    behind_the_last_second(held)
     after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
 

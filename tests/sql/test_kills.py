@@ -151,26 +151,3 @@ def pump_without_removing(store: EventStore) -> None:
     with psycopg.connect(store.connection.info.dsn, password=store.connection.info.password) as holder:
         holder.execute("select from event_store.stream_locks for update")
         store.dispatch_events("v")
-
-
-def test_an_ack_that_is_killed_while_it_waits_leaves_the_event_with_its_holder(
-    view: EventStore, connect: Connect
-) -> None:
-    append_to(view, "a", "a")
-    pump(view, "v")
-    operator, doomed = connect(autocommit=False), EventStore(connect())
-    for store in (view, doomed):
-        set_clock(store.connection, "2030-01-01 00:00:00+00")
-    (event,) = doomed.lease_events("v", 1, 60)
-    operator.execute("select from event_store.stream_locks for update")
-    answered = start(lambda: doomed.ack_event("v", "a", event.offset, event.lease_token))
-    wait_blocked(view.connection, doomed.connection.info.backend_pid)
-    terminate(view.connection, doomed.connection.info.backend_pid)
-    operator.rollback()
-    assert isinstance(answered.exception(patience()), psycopg.OperationalError)
-    assert view.lease_events("v") == []  # until its time is over
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
-    (again,) = view.lease_events("v")
-    assert (again.offset, again.attempt) == (event.offset, 2)
-    view.ack_event("v", "a", again.offset, again.lease_token)
-    assert len(consumed(view)) == 1

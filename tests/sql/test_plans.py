@@ -14,7 +14,17 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import Connect, append, append_to, new_event, register_orders, rows, set_clock, value
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    buffers,
+    new_event,
+    register_orders,
+    rows,
+    set_clock,
+    value,
+)
 from tests.support.producing.messages import begin, do, staged, statistics
 
 TABLES = ("events", "event_log", "purged_streams", "stream_locks")
@@ -22,7 +32,7 @@ TABLES = ("events", "event_log", "purged_streams", "stream_locks")
 
 @pytest.fixture(scope="module")
 def large(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """Make a store with 20,000 events of 5,000 streams, a rows view and a bulk view."""
+    """Make a store with 20,000 events of 5,000 streams and 3,000 of one, a rows view and a bulk view."""
     postgres.create_database("large")
     dsn = postgres.dsn("large")
     migrate(dsn)
@@ -30,6 +40,7 @@ def large(postgres: EmbeddedPostgres) -> Iterator[str]:
         store = register_orders(EventStore(connection))
         for _ in range(4):
             append_to(store, *[f"o-{n}" for n in range(5000)])
+        append_to(store, *["long"] * 3000)
         store.sequence_events()
         store.register_view("rows", "-infinity")
         store.register_view("bulk", "-infinity", mode="bulk")
@@ -125,7 +136,7 @@ def test_a_claim_of_many_views_and_its_leases_are_found_by_index(session: EventS
     session.register_view("placed", "-infinity", mode="bulk", events=["placed"])
     session.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     with only_by(session, "event_log_pkey", "events_pkey", "checkpoints_pkey"):
-        assert set(session.claim_views(["bulk", "placed", "paid"], "me")) == {"bulk", "placed"}
+        assert set(session.claim_views(["bulk", "placed", "paid"], "me", 30_000)) == {"bulk", "placed"}
     with only_by(session, "checkpoints_pkey", "stream_locks_pkey"):
         assert len(session.owned_leases("me")["placed"]) == 16
         assert session.locked_streams("me") == []
@@ -176,6 +187,20 @@ def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_park
     with only_by(session, "stream_locks_in_flight_idx", most=99, of="stream_locks"):
         assert sum(len(session.read_batch("bulk", lease)) for lease in leases) == 100
         session.commit_batch("bulk", leases)
+
+
+def test_a_part_of_a_long_stream_or_log_and_the_place_of_an_event_cost_a_few_pages(session: EventStore) -> None:
+    last = session.stream_head("long", "order")
+    assert last is not None
+    most: dict[LiteralString, int] = {
+        "select event_store.read_stream('order', 'long'::text, null, 10)": 40,
+        "select event_store.read_stream('order', 'long'::text, null, 10, true)": 40,
+        "select event_store.read_log(0, 100, 10, '{order}')": 100,
+        "select event_store.log_position(%s)": 20,
+    }
+    for _ in range(2):  # the first call of a session reads the catalog, too
+        read = {call: buffers(session.connection, call, *[last.last_event_id] * call.count("%s")) for call in most}
+    assert {call: pages for call, pages in read.items() if pages > most[call]} == {}
 
 
 def test_people_find_the_newest_events_by_index_and_read_no_others(session: EventStore) -> None:

@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import append_to, new_event, pump, rows, set_clock
+from tests.support.factories import new_event, rows
 from tests.support.logins import logins
 
 TABLES: LiteralString = (
@@ -93,19 +93,6 @@ def test_nobody_goes_around_the_functions(login: Login) -> None:
         ):
             with pytest.raises(errors.InsufficientPrivilege):
                 user.execute(statement.encode())
-
-
-def test_only_the_owner_moves_the_clock(orders: EventStore, login: Login) -> None:
-    consumer = login("event_store_consumer")
-    orders.register_view("v", "-infinity")
-    append_to(orders, "o-1")
-    pump(orders, "v")
-    (event,) = orders.stream_events("v", 1, 60)
-    set_clock(consumer.connection, "2100-01-01 00:00:00+00")
-    # the lock of somebody else does not end for it
-    assert consumer.stream_events("v", 1) == []
-    set_clock(orders.connection, "2100-01-01 00:00:00+00")
-    assert orders.stream_events("v", 1) == [event]
 
 
 def test_the_callers_search_path_leads_no_function_astray(orders: EventStore, login: Login) -> None:

@@ -14,9 +14,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AppendedEvent, EventStore, Json, LeasedEvent, NewEvent, RecordedEvent
+from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
@@ -104,6 +106,20 @@ def value(connection: psycopg.Connection, query: LiteralString, *arguments: obje
     """Ask for one value."""
     ((only,),) = rows(connection, query, *arguments)
     return only
+
+
+def everything(store: SqlFunctions) -> dict[str, list[Any]]:
+    """Return all rows of all tables."""
+    return {
+        name: store.connection.execute(
+            sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(schema, name))
+        ).fetchall()
+        for schema, name in rows(
+            store.connection,
+            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
+        )
+        if name != "sequencer"  # it says when somebody last looked for new events
+    }
 
 
 def append_many(connection: psycopg.Connection, number: int, prefix: str = "many") -> None:

@@ -1,25 +1,17 @@
 """Leasing ranges of the log: who gets what, and never two the same."""
 
-from functools import partial
-from random import Random
-from typing import Any
-
 import pytest
 
-from millrace.resources.errors import Malformed, MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     ids_of_one_partition,
     rows,
     set_clock,
-    start,
     value,
 )
-from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -84,31 +76,15 @@ def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore
     ]
 
 
-def test_a_lease_lasts_as_the_caller_or_the_view_says(bulk: EventStore, connect: Connect) -> None:
+def test_a_range_is_somebody_elses_as_soon_as_its_lease_is_over(bulk: EventStore, connect: Connect) -> None:
     other = EventStore(connect())
     append(bulk)
-    for lease_s, before, after in ((None, "00:04:59", "00:05:00"), (7, "00:00:06", "00:00:07")):
-        set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-        (lease,) = bulk.claim_batch("v", "me", lease_s=lease_s)
-        set_clock(other.connection, f"2030-01-01 {before}+00")
-        assert other.claim_batch("v", "them") == []
-        set_clock(other.connection, f"2030-01-01 {after}+00")
-        (taken_over,) = other.claim_batch("v", "them")
-        assert taken_over == Lease(lease.partition, 0, 1, lease.lease_token + 1)
-        other.release_batch("v", [taken_over])
-
-
-def test_a_lease_uses_the_wall_clock_inside_a_long_transaction(bulk: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    connection.execute("select")
-    append(bulk)  # later than the transaction's now()
-    (lease,) = EventStore(connection).claim_batch("v", "me", lease_s=60)
-    later = value(
-        connection,
-        "select leased_until > now() + interval '60 seconds' from event_store.checkpoints where partition = %s",
-        lease.partition,
-    )
-    assert later is True
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    (lease,) = bulk.claim_batch("v", "me", lease_s=7)
+    set_clock(other.connection, "2030-01-01 00:00:06+00")
+    assert other.claim_batch("v", "them") == []
+    set_clock(other.connection, "2030-01-01 00:00:07+00")
+    assert other.claim_batch("v", "them") == [Lease(lease.partition, 0, 1, lease.lease_token + 1)]
 
 
 def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
@@ -122,36 +98,6 @@ def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
     assert EventStore(second).claim_batch("v", "them") == []
     second.commit()
     assert value(bulk.connection, "select count(*) from event_store.checkpoints where lease_owner is not null") == 0
-
-
-def test_racing_consumers_take_every_event_exactly_once(bulk: EventStore, connect: Connect) -> None:
-    taken: list[tuple[int, int, int]] = []
-    total = 400
-
-    def consume(seed: int) -> None:
-        random = Random(seed)
-        store = EventStore(connect())
-        while sum(to - from_ for _, from_, to in taken) < total:
-            leases = store.claim_batch("v", f"owner {seed}", random.randrange(1, 60))
-            if leases and random.random() < 0.2:
-                assert store.release_batch("v", leases) == len(leases)
-            elif leases:
-                store.commit_batch("v", leases)
-                taken.extend((lease.partition, lease.from_position, lease.to_position) for lease in leases)
-
-    def produce() -> None:
-        store = EventStore(connect())
-        for n in range(total // 10):
-            append_to(store, *[f"o-{(n * 10 + k) % 37}" for k in range(10)])
-
-    producer = start(produce)
-    for result in at_once([partial(consume, seed) for seed in range(3)]):
-        result.result()
-    producer.result(patience())
-    positions = sorted((partition, offset) for partition, from_, to in taken for offset in range(from_, to))
-    log = rows(bulk.connection, "select partition, position from event_store.event_log order by 1, 2")
-    assert positions == log
-    assert len(log) == total
 
 
 def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
@@ -194,22 +140,6 @@ def test_events_that_the_view_does_not_want_are_passed_over(orders: EventStore) 
     for view in ("orders", "paid"):
         (lease,) = orders.claim_batch(view, "me")
         assert (lease.from_position, lease.to_position) == (6, 7)
-
-
-def test_a_wrong_claim_is_refused(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    append(bulk)
-    wrong: list[tuple[tuple[Any, ...], type[MillraceError]]] = [
-        (("unknown", "me"), UnknownView),
-        (("rows", "me"), WrongMode),
-        (("v", ""), Malformed),
-        (("v", "me", 0), Malformed),
-        (("v", "me", 10, 0), Malformed),
-        (("v", "me", 10, -5), Malformed),
-    ]
-    for arguments, error in wrong:
-        with pytest.raises(error):
-            bulk.claim_batch(*arguments)
 
 
 def test_a_claim_that_finds_nothing_writes_nothing(bulk: EventStore, connect: Connect) -> None:

@@ -1,14 +1,14 @@
 """Effect and position commit together, fenced by the lease's token."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, Malformed, PositionOutOfRange, UnknownView, WrongMode
-from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import Connect, append_to, rows, set_clock, start, terminate, value, wait_blocked
+from millrace.resources.errors import LeaseLost, PositionOutOfRange
+from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from tests.support.factories import Connect, append_to, refusal, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.patience import patience
 
 
@@ -54,7 +54,7 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
 # A12, B9
 
 
-def test_a_commit_after_another_consumer_took_over_changes_nothing_and_says_so(
+def test_after_another_consumer_took_over_no_call_with_the_former_lease_does_anything(
     bulk: EventStore, connect: Connect
 ) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(40)])
@@ -64,14 +64,21 @@ def test_a_commit_after_another_consumer_took_over_changes_nothing_and_says_so(
     set_clock(other.connection, "2030-01-01 00:01:00+00")
     (taken_over, *_) = other.claim_batch("v", "them", limit=1)
     before = progress(bulk)
-    with pytest.raises(
-        LeaseLost, match=f"token {late[0].lease_token} stated, token {taken_over.lease_token} in force for them"
-    ):
-        bulk.commit_batch("v", late)  # all of it or nothing
-    assert progress(bulk) == before
+    (first,) = [lease for lease in late if lease.partition == taken_over.partition]
+    calls: list[Callable[[], object]] = [
+        lambda: bulk.commit_batch("v", late),  # all of it or nothing
+        lambda: bulk.extend_lease("v", late),
+        lambda: bulk.read_batch("v", first),
+        lambda: bulk.fail_streams("v", first, [StreamFailure("order", "o-1", "no")]),
+    ]
+    lost = f"token {first.lease_token} stated, token {taken_over.lease_token} in force for them"
+    for call in calls:
+        assert lost in str(refusal(LeaseLost, call).detail)
+        assert progress(bulk) == before
+    assert bulk.release_batch("v", [first]) == 0
     other.commit_batch("v", [taken_over])
-    with pytest.raises(LeaseLost, match="no lease"):
-        bulk.commit_batch("v", late)
+    for call in calls:
+        assert "no lease" in str(refusal(LeaseLost, call).detail)
 
 
 def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
@@ -105,33 +112,3 @@ def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, l
             ):
                 bulk.commit_batch("v", [replace(lease, to_position=offset)])
     assert progress(bulk) == before
-
-
-def test_a_commit_of_nothing_new_is_allowed(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.commit_batch("v", [replace(lease, to_position=lease.from_position) for lease in leases])
-    assert sum(position for _, position, _, _ in progress(bulk)) == 0
-
-
-def test_a_malformed_batch_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
-    before, lease = progress(bulk), leases[0]
-    for arguments in (
-        ([], [], []),
-        ([0, 1], [1, 1], [1]),
-        ([0], [1], []),
-        ([0, 0], [1, 0], [1, 1]),
-        *[([lease.partition], to, [lease.lease_token]) for to in ([], [1, 2], [None])],
-    ):
-        with pytest.raises((PositionOutOfRange, Malformed)), refusals():
-            bulk.connection.execute(
-                "select event_store.commit_batch('v', %s::int[], %s::bigint[], %s::bigint[])", arguments
-            )
-    assert progress(bulk) == before
-
-
-def test_a_wrong_view_or_partition_is_refused(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.register_view("rows")
-    for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
-        with pytest.raises(error):
-            bulk.commit_batch(view, leases)
-    with pytest.raises(LeaseLost, match="partition 99"):
-        bulk.commit_batch("v", [replace(leases[0], partition=99)])

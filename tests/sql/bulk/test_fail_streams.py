@@ -1,24 +1,13 @@
 """A stream that fails waits by itself: the rest of its batch goes on; it may fail at a named event."""
 
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from millrace.resources.errors import (
-    LeaseLost,
-    Malformed,
-    MillraceError,
-    NotInFlight,
-    PositionOutOfRange,
-    UnknownView,
-    WrongMode,
-)
+from millrace.resources.errors import NotInFlight, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, rows, value
-from tests.support.views.failing_streams import Delivered, at, failure, finish, locks, read, state
+from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
+from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # A21
 
@@ -34,24 +23,6 @@ def test_a_poisoned_stream_waits_and_the_others_of_its_batch_are_acknowledged(
     at(bulk, 5)
     assert finish(bulk, bulk.claim_batch("v", "me")) == [(bad, a), (bad, c)]
     assert locks(bulk) == []
-
-
-def test_later_events_of_a_failed_stream_wait_behind_it(bulk: EventStore, streams: list[str]) -> None:
-    bad, good, _ = streams
-    first = [event.event_id for event in append_to(bulk, bad, bad)]
-    finish(bulk, bulk.claim_batch("v", "me"), {bad})
-    second = [event.event_id for event in append_to(bulk, bad, good, bad)]
-    at(bulk, 4)
-    assert finish(bulk, bulk.claim_batch("v", "me")) == [(good, second[1])]
-    assert bulk.view_lag("v")[0].lag == 4
-    at(bulk, 5)
-    third = [event.event_id for event in append_to(bulk, good, bad)]
-    assert finish(bulk, bulk.claim_batch("v", "me")) == [
-        *[(bad, event_id) for event_id in (*first, second[0], second[2], third[1])],
-        (good, third[0]),
-    ]
-    assert locks(bulk) == []
-    assert bulk.view_lag("v")[0].lag == 0
 
 
 def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
@@ -75,48 +46,6 @@ def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore,
     assert bulk.poll_views()[0].due == 0
 
 
-def parked(store: EventStore, decider_id: str, others: Collection[str] = ()) -> Delivered:
-    """Park a stream of three events; return them."""
-    store.register_view("v", mode="bulk", max_attempts=1)
-    events = [(decider_id, event.event_id) for event in append_to(store, decider_id, decider_id)]
-    assert finish(store, store.claim_batch("v", "me"), {decider_id}) == []
-    events += [(decider_id, event.event_id) for event in append_to(store, decider_id)]
-    if others:
-        append_to(store, *others)
-    finish(store, store.claim_batch("v", "me"))
-    assert [dead.decider_id for dead in store.dead_letters()] == [decider_id]
-    assert store.claim_batch("v", "me") == []
-    return events
-
-
-def test_a_parked_stream_that_is_retried_resumes_in_order(bulk: EventStore, streams: list[str]) -> None:
-    events = parked(bulk, streams[0], streams[1:])
-    assert bulk.retry_dead_letters("v") == 1
-    assert finish(bulk, bulk.claim_batch("v", "me")) == events
-    assert locks(bulk) == []
-
-
-def test_a_discarded_event_is_skipped_and_only_that_one(bulk: EventStore, streams: list[str]) -> None:
-    events = parked(bulk, streams[0])
-    discarded = bulk.discard_dead_letter("v", "order", streams[0], "a test order")
-    assert discarded is not None
-    assert (streams[0], discarded.event_id) == events[0]
-    assert finish(bulk, bulk.claim_batch("v", "me")) == events[1:]
-    assert locks(bulk) == []
-
-
-def test_a_retry_has_all_attempts_again_after_a_success(bulk: EventStore, streams: list[str]) -> None:
-    bulk.register_view("v", mode="bulk", max_attempts=2)
-    append_to(bulk, streams[0])
-    finish(bulk, bulk.claim_batch("v", "me"), streams)
-    at(bulk, 5)
-    finish(bulk, bulk.claim_batch("v", "me"))
-    append_to(bulk, streams[0])
-    finish(bulk, bulk.claim_batch("v", "me"), streams)
-    assert bulk.dead_letters() == []
-    assert locks(bulk) == [(streams[0], 1)]
-
-
 def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
     append_to(bulk, *streams)
     (lease,) = bulk.claim_batch("v", "me")
@@ -132,19 +61,42 @@ def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore,
     assert {len(dead.last_error) for dead in bulk.dead_letters()} == {10_000}
 
 
-# A19
+def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_is_given_up(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    retried, discarded, other = streams
+    events = append_to(bulk, *streams, *streams)
+    assert len(finish(bulk, bulk.claim_batch("v", "me"), {retried, discarded})) == 2
+    later = append_to(bulk, *streams)
+    assert finish(bulk, bulk.claim_batch("v", "me")) == [(other, later[2].event_id)]
+    given_up = bulk.discard_dead_letter("v", "order", discarded, "a test order")
+    assert given_up is not None
+    assert given_up.event_id == events[1].event_id
+    assert bulk.retry_dead_letters("v") == 1
+    taken = finish(bulk, bulk.claim_batch("v", "me"))
+    assert [event_id for name, event_id in taken if name == retried] == [e.event_id for e in (*events[::3], later[0])]
+    assert [event_id for name, event_id in taken if name == discarded] == [events[4].event_id, later[1].event_id]
+    assert locks(bulk) == []
 
 
-def test_twenty_pending_events_of_one_stream_come_in_one_claim_in_order(bulk: EventStore, streams: list[str]) -> None:
-    events = [(streams[0], event.event_id) for event in append_to(bulk, *[streams[0]] * 20)]
-    (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_position, lease.to_position) == (0, 20)
-    assert finish(bulk, [lease], streams) == []
+def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: EventStore, streams: list[str]) -> None:
+    bad, good, other = streams
+    first = [event.event_id for event in append_to(bulk, bad, good)]
+    finish(bulk, bulk.claim_batch("v", "me"), {bad})
+    second = [event.event_id for event in append_to(bulk, other, bad, good, bad)]
     at(bulk, 5)
-    assert finish(bulk, bulk.claim_batch("v", "me")) == events
-
-
-# What a lease does not deliver
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_position, lease.to_position) == (2, 6)
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
+    bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
+    assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_position, lease.to_position) == (3, 6)
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
+    bulk.commit_batch("v", [lease])
+    assert locks(bulk) == []
+    assert bulk.claim_batch("v", "me") == []
 
 
 def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
@@ -167,52 +119,6 @@ def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams
         bulk.fail_streams("v", leases[0], [failure(delivered)])
 
 
-def test_malformed_failures_are_refused(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    before = state(bulk)
-    for failures in (
-        "{}",
-        "[]",
-        "null",
-        '"text"',
-        "[1]",
-        "[null]",
-        '[{"decider": "order", "decider_id": "o-1"}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": ""}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": null}]',
-        '[{"decider": "order", "decider_id": 1, "error": "e"}]',
-        '[{"decider": null, "decider_id": "o-1", "error": "e"}]',
-        '[{"decider": "order", "decider_id": "o-1", "error": "e"}, {"decider": "order", "decider_id": "o-1", "error": "f"}]',
-    ):
-        with pytest.raises(Malformed) as refused, refusals():
-            bulk.connection.execute(
-                "select event_store.fail_streams('v', %s, %s, %s::jsonb)",
-                (lease.partition, lease.lease_token, failures),
-            )
-        assert refused.value.detail
-        assert refused.value.hint
-    assert state(bulk) == before
-
-
-def test_a_wrong_view_or_lease_is_refused(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    append_to(bulk, "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    wrong: list[tuple[str, Lease, type[MillraceError]]] = [
-        ("unknown", lease, UnknownView),
-        ("rows", lease, WrongMode),
-        ("v", replace(lease, lease_token=lease.lease_token + 1), LeaseLost),
-        ("v", replace(lease, lease_token=0), LeaseLost),
-        ("v", replace(lease, partition=99), LeaseLost),
-    ]
-    for view, stated, error in wrong:
-        with pytest.raises(error):
-            bulk.fail_streams(view, stated, [failure("o-1")])
-        with pytest.raises(error):
-            bulk.read_batch(view, stated)
-
-
 def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams: list[str], connect: Connect) -> None:
     append_to(bulk, streams[0])
     (lease,) = bulk.claim_batch("v", "me")
@@ -220,9 +126,6 @@ def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams:
     results = at_once([lambda s=s: s.fail_streams("v", lease, [failure(streams[0])]) for s in stores])  # type: ignore[misc]
     assert sorted(type(result.exception()).__name__ for result in results) == ["NoneType", "NotInFlight", "NotInFlight"]
     assert locks(bulk) == [(streams[0], 1)]
-
-
-# A20
 
 
 def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
@@ -244,18 +147,6 @@ def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
     assert locks(bulk) == []
 
 
-def test_a_due_retry_in_a_leased_partition_waits_for_the_lease(bulk: EventStore, streams: list[str]) -> None:
-    bad, good, _ = streams
-    append_to(bulk, bad)
-    finish(bulk, bulk.claim_batch("v", "me"), {bad})
-    append_to(bulk, good)
-    leases = bulk.claim_batch("v", "me")
-    at(bulk, 5)
-    assert bulk.claim_batch("v", "them") == []
-    assert [each[0] for each in finish(bulk, leases)] == [good]
-    assert [each[0] for each in finish(bulk, bulk.claim_batch("v", "them"))] == [bad]
-
-
 def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: EventStore, streams: list[str]) -> None:
     append_to(bulk, *streams)
     finish(bulk, bulk.claim_batch("v", "me"), streams)
@@ -263,23 +154,6 @@ def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: Event
     at(bulk, 5)
     assert bulk.claim_batch("v", "me") == []
     assert locks(bulk) == []
-
-
-def test_unwanted_events_of_a_failed_stream_are_left_out_of_its_retry(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", events=["paid"])
-    at(orders, 0)
-    last, wanted = None, []
-    for event in ("placed", "paid", "placed", "paid", "placed"):
-        last = append(orders, "o-1", last, event=event).event_id
-        wanted += [last] if event == "paid" else []
-    leases = orders.claim_batch("v", "me")
-    orders.fail_streams("v", leases[0], [failure("o-1")])
-    orders.commit_batch("v", leases)
-    at(orders, 5)
-    leases = orders.claim_batch("v", "me")
-    assert [e.event_id for e in read(orders, leases)] == wanted
-    orders.commit_batch("v", leases)
-    assert locks(orders) == []
 
 
 def fail(store: EventStore, leases: list[Lease], decider_id: str, offset: int) -> None:
@@ -294,57 +168,26 @@ def delivered(store: EventStore) -> tuple[list[Lease], list[int]]:
     return leases, [event.offset for lease in leases for event in store.read_batch("v", lease)]
 
 
-def test_what_comes_before_the_named_event_is_acknowledged(bulk: EventStore, streams: list[str]) -> None:
+def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_which_is_the_dead_letter(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=2)
     bad, good, _ = streams
     append_to(bulk, bad, bad, good, bad)
-    leases, (first, second, other, third) = delivered(bulk)
-    assert first < second < other < third
-    fail(bulk, leases, bad, second)
+    leases, (_, second, _, third) = delivered(bulk)
+    fail(bulk, leases, bad, second)  # what comes before it is acknowledged
     assert bulk.view_lag("v")[0].lag == 2
-    at(bulk, 5)
-    leases, offsets = delivered(bulk)
-    assert offsets == [second, third]
-    bulk.commit_batch("v", leases)
-    assert locks(bulk) == []
-
-
-def test_attempts_count_for_one_event_and_begin_anew_with_another(bulk: EventStore, streams: list[str]) -> None:
-    bad = streams[0]
-    append_to(bulk, bad, bad, bad)
-    leases, (_, second, third) = delivered(bulk)
-    fail(bulk, leases, bad, second)
-    at(bulk, 5)
-    leases, _ = delivered(bulk)
-    fail(bulk, leases, bad, second)
-    assert locks(bulk) == [(bad, 2)]
-    at(bulk, 20)
-    leases, _ = delivered(bulk)
-    fail(bulk, leases, bad, third)
-    assert locks(bulk) == [(bad, 1)]
-    assert rows(bulk.connection, "select last_offset from event_store.stream_locks") == [(third - 1,)]
-
-
-def test_a_dead_letter_names_the_event_that_failed_and_gives_up_no_other(bulk: EventStore, streams: list[str]) -> None:
-    bulk.register_view("v", mode="bulk", max_attempts=1)
-    bad = streams[0]
-    append_to(bulk, bad, bad, bad)
-    leases, (_, second, third) = delivered(bulk)
-    fail(bulk, leases, bad, second)
+    for due, failing, attempts in ((5, third, 1), (10, third, 2)):
+        at(bulk, due)
+        leases, offsets = delivered(bulk)
+        assert offsets == ([second, third] if due == 5 else [third])
+        fail(bulk, leases, bad, failing)
+        assert locks(bulk) == [(bad, attempts)]
     (letter,) = bulk.dead_letters("v")
-    assert (letter.offset, letter.waiting) == (second, 2)
-    bulk.discard_dead_letter("v", "order", bad, "nobody can read it", second)
-    assert delivered(bulk)[1] == [third]
-
-
-def test_in_a_rebuild_it_goes_back_to_the_named_event(bulk: EventStore, streams: list[str]) -> None:
-    bad = streams[0]
-    append_to(bulk, bad, bad, bad)
-    leases, (_, second, third) = delivered(bulk)
-    fail(bulk, leases, bad, third)
-    lease = bulk.claim_partition("v", 0, "me")
-    fail(bulk, [lease], bad, second)
-    assert locks(bulk) == [(bad, 1)]
-    at(bulk, 5)
+    assert (letter.offset, letter.waiting) == (third, 1)
+    fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
+    bulk.retry_dead_letters("v")
+    at(bulk, 20)
     assert delivered(bulk)[1] == [second, third]
 
 
@@ -357,10 +200,6 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
     for offset in (first - 1, other, second + 1, second + 100):
         with pytest.raises(NotInFlight, match=f"at offset {offset}"):
             bulk.fail_streams("v", leases[0], [replace(failure(bad), offset=offset)])
-    wrong: Any
-    for wrong in (-1, 1.5, "x", True, 10**19):
-        with pytest.raises(Malformed, match="whole offset"):
-            bulk.fail_streams("v", leases[0], [replace(failure(bad), offset=wrong)])
     assert locks(bulk) == []
 
 
@@ -382,3 +221,58 @@ def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between
     assert locks(bulk) == []
     commit_half(None)
     assert locks(bulk) == [(bad, 1)]
+
+
+def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered_again_when_the_filter_is_narrowed(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bad, other, _ = streams
+    first = append(bulk, bad)
+    append(bulk, other)
+    # the offset before the failing event is of another log partition
+    append_to(bulk, *ids_of_one_partition(bulk.connection, 1, partition=5))
+    failing = append(bulk, bad, first.event_id, event="paid")
+    leases = bulk.claim_batch("v", "me")
+    (lease,) = [lease for lease in leases if lease.partition == 0]
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [StreamFailure("order", bad, "no", failing.offset)])
+        bulk.release_batch("v", leases)
+    bulk.register_view("v", mode="bulk", events=["placed"])
+    at(bulk, 5)
+    leases = [lease for lease in bulk.claim_batch("v", "me") if lease.partition == 0]
+    assert [e.decider_id for e in read(bulk, leases)] == [other]
+
+
+# Rebuilds
+
+
+def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    recovered, dead, _ = streams
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
+    events = [event.event_id for event in append_to(bulk, *streams, *streams, elsewhere)]
+    finish(bulk, bulk.claim_batch("v", "me"), {recovered, dead, elsewhere})
+    assert len(bulk.dead_letters()) == 3
+    (later,) = append_to(bulk, streams[2])
+    lease = bulk.claim_partition("v", 0, "me")
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [*events[:6], later.event_id]
+    before = state(bulk)
+    with pytest.raises(PositionOutOfRange, match="position 6, leased up to 7"):
+        bulk.commit_batch("v", [replace(lease, to_position=6)])
+    assert bulk.release_batch("v", [lease]) == 1
+    assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
+    assert before != state(bulk)
+    lease = bulk.claim_partition("v", 0, "me")
+    with bulk.connection.transaction():
+        assert bulk.fail_streams("v", lease, [failure(dead, "again")]) == 1
+        bulk.commit_batch("v", [lease])
+    assert {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()} == {
+        (dead, "again", 2),
+        (elsewhere, "no such customer", 1),
+    }
+    assert bulk.claim_batch("v", "me") == []
+    assert bulk.retry_dead_letters("v", "order", dead) == 1
+    # its rows were made anew without it
+    assert [each for _, each in finish(bulk, bulk.claim_batch("v", "me"))] == [events[1], events[4]]

@@ -2,22 +2,12 @@
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import LiteralString
 
 import pytest
 
-from millrace.resources.errors import (
-    LeaseLost,
-    Malformed,
-    MillraceError,
-    PartitionLeased,
-    UnknownPartition,
-    UnknownView,
-    WrongMode,
-)
+from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_store import EventStore, ExpiredLease, Lease, StreamFailure
-from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, rows, set_clock, value
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, rows, set_clock, value
 
 
 def test_an_extended_lease_is_not_taken_over(bulk: EventStore, connect: Connect) -> None:
@@ -31,39 +21,6 @@ def test_an_extended_lease_is_not_taken_over(bulk: EventStore, connect: Connect)
     assert other.claim_batch("v", "them") == []
     set_clock(other.connection, "2030-01-01 00:01:50+00")
     assert len(other.claim_batch("v", "them")) == 1
-
-
-def test_it_lasts_the_views_lock_timeout_unless_told(bulk: EventStore) -> None:
-    bulk.register_view("v", lock_timeout_s=90)
-    append_to(bulk, "o-1")
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    leases = bulk.claim_batch("v", "me")
-    assert value(bulk.connection, "select max(leased_until) from event_store.checkpoints").minute == 1
-    set_clock(bulk.connection, "2030-01-01 00:01:00+00")
-    assert bulk.extend_lease("v", leases) == datetime(2030, 1, 1, 0, 2, 30, tzinfo=UTC)
-
-
-def test_a_lost_lease_is_not_extended_nor_are_the_others_of_the_batch(bulk: EventStore, connect: Connect) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(40)])
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    leases = bulk.claim_batch("v", "me", lease_s=60)
-    other = EventStore(connect())
-    set_clock(other.connection, "2030-01-01 00:01:00+00")
-    other.claim_batch("v", "them", 1)
-    latest = value(bulk.connection, "select max(leased_until) from event_store.checkpoints where lease_owner = 'me'")
-    with pytest.raises(LeaseLost):
-        bulk.extend_lease("v", leases, 10_000)
-    assert latest == value(
-        bulk.connection, "select max(leased_until) from event_store.checkpoints where lease_owner = 'me'"
-    )
-
-
-def test_a_lease_lasts_at_least_a_second(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    leases = bulk.claim_batch("v", "me")
-    for of, lease_s in ((leases, 0), (leases, -1), ([], None)):
-        with pytest.raises(Malformed):
-            bulk.extend_lease("v", of, lease_s)
 
 
 def test_a_lease_past_its_time_reads_extends_and_commits_as_long_as_nobody_took_it(
@@ -97,18 +54,6 @@ def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: EventStore) 
         bulk.sequence_events()
 
 
-def test_only_what_the_view_wants_comes(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", deciders=["order"], events=["paid"])
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    order = [append(orders, decider_id)]
-    order.append(append(orders, decider_id, order[0].event_id, event="paid"))
-    append(orders, decider_id, decider="invoice", event="paid")
-    order.append(append(orders, decider_id, order[1].event_id, event="shipped"))
-    (lease,) = orders.claim_batch("v", "me")
-    assert (lease.from_position, lease.to_position) == (1, 4)
-    assert [event.event_id for event in orders.read_batch("v", lease)] == [order[1].event_id]
-
-
 def test_it_reads_inside_a_read_only_transaction(bulk: EventStore) -> None:
     append_to(bulk, "o-1")
     (lease,) = bulk.claim_batch("v", "me")
@@ -123,21 +68,7 @@ def test_a_lease_that_was_given_back_or_never_was_delivers_nothing(bulk: EventSt
     bulk.release_batch("v", [lease])
     with pytest.raises(LeaseLost, match="no lease"):
         bulk.read_batch("v", lease)
-    for partition, token in ((99, 1), (-1, -1)):
-        with pytest.raises(LeaseLost, match="lease is lost") as refused, refusals():
-            bulk.connection.execute("select event_store.read_batch('v', %s, %s)", (partition, token))
-        assert refused.value.detail
     assert rows(bulk.connection, "select distinct lease_owner from event_store.checkpoints") == [(None,)]
-
-
-def test_released_partitions_can_be_claimed_at_once_and_nothing_moved(bulk: EventStore) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(40)])
-    leases = bulk.claim_batch("v", "me")
-    assert bulk.release_batch("v", leases) == len(leases)
-    again = bulk.claim_batch("v", "them")
-    assert {(e.partition, e.from_position, e.to_position) for e in again} == {
-        (e.partition, e.from_position, e.to_position) for e in leases
-    }
 
 
 def test_a_transaction_that_gives_back_what_it_lost_keeps_nobody_waiting(bulk: EventStore, connect: Connect) -> None:
@@ -164,45 +95,6 @@ def test_all_leases_of_a_dead_owner_are_given_back(bulk: EventStore) -> None:
     assert bulk.release_owner("dead") == 0
     bulk.commit_batch("v", alive)
     assert len(bulk.claim_batch("v", "next")) == 1
-
-
-def test_nothing_of_a_wrong_view_is_released(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    for view, error in (("unknown", UnknownView), ("rows", WrongMode)):
-        with pytest.raises(error):
-            bulk.release_batch(view, [])
-
-
-def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    append_to(bulk, "o-1", "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    bulk.fail_streams("v", lease, [StreamFailure("order", "o-1", "no")])
-    bulk.commit_batch("v", [lease])
-    set_clock(bulk.connection, "2030-01-01 00:00:05+00")
-    leases = bulk.claim_batch("v", "me")
-    delivered = bulk.read_batch("v", leases[0])
-    assert bulk.release_batch("v", leases) == 1
-    again = bulk.claim_batch("v", "them")
-    assert bulk.read_batch("v", again[0]) == delivered
-    assert len(delivered) == 2
-    assert value(bulk.connection, "select attempts from event_store.stream_locks") == 1
-
-
-def test_what_was_never_leased_is_not_given_back(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
-    (lease,) = bulk.claim_batch("v", "me")
-    for partitions, tokens in (
-        ([], []),
-        ([lease.partition], [None]),
-        ([lease.partition], [lease.lease_token + 1]),
-        ([99], [lease.lease_token]),
-    ):
-        query: LiteralString = "select event_store.release_batch('v', %s::int[], %s::bigint[])"
-        assert value(bulk.connection, query, partitions, tokens) == 0
-    for owner in ("", "nobody"):
-        assert bulk.release_owner(owner) == 0
-    bulk.commit_batch("v", [lease])
 
 
 def test_leases_past_their_time_are_counted_by_view_and_owner(orders: EventStore) -> None:
@@ -244,15 +136,6 @@ def test_a_leased_partition_is_refused_until_the_lease_ends(bulk: EventStore) ->
     bulk.commit_batch("v", [taken_over])
 
 
-def test_a_claim_leaves_a_partition_alone_that_is_being_rebuilt(bulk: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(bulk.connection, 1)
-    append_to(bulk, decider_id)
-    lease = bulk.claim_partition("v", 0, "me")
-    assert bulk.claim_batch("v", "them") == []
-    assert bulk.release_batch("v", [lease]) == 1
-    assert len(bulk.claim_batch("v", "them")) == 1
-
-
 def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: EventStore, connect: Connect) -> None:
     append_to(bulk, *ids_of_one_partition(bulk.connection, 2))
     stores = [EventStore(connect()) for _ in range(3)]
@@ -262,20 +145,6 @@ def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: EventStore, connec
         "PartitionLeased",
         "PartitionLeased",
     ]
-
-
-def test_a_wrong_claim_of_a_log_partition_is_refused(bulk: EventStore) -> None:
-    bulk.register_view("rows")
-    wrong: list[tuple[str, int, str, type[MillraceError]]] = [
-        ("v", 16, "me", UnknownPartition),
-        ("v", -1, "me", UnknownPartition),
-        ("v", 0, "", Malformed),
-        ("unknown", 0, "me", UnknownView),
-        ("rows", 0, "me", WrongMode),
-    ]
-    for view, partition, owner, error in wrong:
-        with pytest.raises(error):
-            bulk.claim_partition(view, partition, owner)
 
 
 def test_while_somebody_commits_a_rebuild_is_refused_and_new_events_still_get_their_offsets(
@@ -293,3 +162,19 @@ def test_while_somebody_commits_a_rebuild_is_refused_and_new_events_still_get_th
     rebuilding.connection.rollback()
     committing.connection.commit()
     assert bulk.claim_partition("v", 4, "rebuilder").to_position == 1
+
+
+def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    append_to(bulk, "o-1", "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    bulk.fail_streams("v", lease, [StreamFailure("order", "o-1", "no")])
+    bulk.commit_batch("v", [lease])
+    set_clock(bulk.connection, "2030-01-01 00:00:05+00")
+    leases = bulk.claim_batch("v", "me")
+    delivered = bulk.read_batch("v", leases[0])
+    assert bulk.release_batch("v", leases) == 1
+    again = bulk.claim_batch("v", "them")
+    assert bulk.read_batch("v", again[0]) == delivered
+    assert len(delivered) == 2
+    assert value(bulk.connection, "select attempts from event_store.stream_locks") == 1

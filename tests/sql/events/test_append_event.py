@@ -1,6 +1,8 @@
 """One event: optimistic locking, retries, refusals, races, and a bare INSERT or COPY, which go the same way."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
@@ -14,11 +16,10 @@ from millrace.resources.errors import (
     EventIdReused,
     EventNotRegistered,
     ForbiddenChange,
-    Malformed,
     MillraceError,
     StreamClosed,
 )
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
@@ -26,6 +27,7 @@ from tests.support.factories import (
     append_to,
     assert_rising,
     at_once,
+    new_event,
     refusal,
     rows,
     set_clock,
@@ -65,24 +67,6 @@ def test_an_event_is_stamped_by_the_stores_clock(orders: EventStore) -> None:
 # A1
 
 
-@pytest.mark.parametrize("first_commits", [True, False])
-def test_of_two_concurrent_first_events_exactly_one_commits(
-    orders: EventStore, connect: Connect, first_commits: bool
-) -> None:
-    first, second = connect(autocommit=False), connect()
-    append(EventStore(first), "o-1")
-    late = start(lambda: append(EventStore(second), "o-1", event="paid"))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    if first_commits:
-        first.commit()
-        with pytest.raises(Conflict):
-            late.result(patience())
-    else:
-        first.rollback()
-        assert late.result(patience()).event == "paid"
-    assert len(orders.get_events("o-1", "order")) == 1
-
-
 def test_of_many_writers_with_one_previous_id_exactly_one_commits(orders: EventStore, connect: Connect) -> None:
     writers = [EventStore(connect()) for _ in range(6)]
     for previous in (None, append(orders, "known").event_id):
@@ -117,31 +101,21 @@ def test_an_event_that_does_not_follow_the_head_of_its_stream_conflicts_and_the_
 # A3
 
 
-@pytest.mark.parametrize("later", ["nothing", "another event", "the final event"])
-def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: EventStore, later: str) -> None:
+def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: EventStore) -> None:
     event_id, command_id = uuid4(), uuid4()
-    stored = append(orders, "o-1", event_id=event_id, command_id=command_id)
-    if later != "nothing":
-        append(orders, "o-1", event_id, final=later == "the final event")
-    before = heads(orders)
-    assert append(orders, "o-1", event_id=event_id, command_id=command_id) == stored
-    assert heads(orders) == before
-
-
-def test_two_identical_appends_at_once_both_return_the_stored_row(orders: EventStore, connect: Connect) -> None:
-    event_id, command_id = uuid4(), uuid4()
-    first, second = connect(autocommit=False), connect()
-    stored = append(EventStore(first), "o-1", event_id=event_id, command_id=command_id)
-    retry = start(lambda: append(EventStore(second), "o-1", event_id=event_id, command_id=command_id))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    first.commit()
-    assert retry.result(patience()) == stored
-    assert orders.get_events("o-1", "order") == [stored]
+    last = stored = append(orders, "o-1", event_id=event_id, command_id=command_id)
+    for later in ("nothing", "another event", "the final event"):
+        if later != "nothing":
+            last = append(orders, "o-1", last.event_id, final=later == "the final event")
+        before = heads(orders)
+        assert append(orders, "o-1", event_id=event_id, command_id=command_id) == stored, later
+        assert heads(orders) == before
 
 
 def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: EventStore) -> None:
     same: dict[str, Any] = {"decider_id": "o-1", "event_id": UUID(int=1), "command_id": UUID(int=1)}
     append(orders, **same)
+    stored = replace(new_event(), **same)
     others: list[dict[str, Any]] = [
         {"data": {"n": 2}},
         {"event": "paid"},
@@ -153,26 +127,10 @@ def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: E
     ]
     for other in others:
         assert "stream (order, o-1)" in str(refused(orders, EventIdReused, **{**same, **other}).detail)
+        if "previous" not in other:
+            batch = [new_event("o-3"), replace(stored, **other)]
+            refusal(EventIdReused, partial(orders.append_events, batch))
     assert value(orders.connection, "select count(*) from event_store.events") == 1
-
-
-@pytest.mark.parametrize("first_commits", [True, False])
-def test_an_event_id_in_two_streams_at_once_is_stored_in_one(
-    orders: EventStore, connect: Connect, first_commits: bool
-) -> None:
-    event_id = uuid4()
-    first, second = connect(autocommit=False), connect()
-    append(EventStore(first), "o-1", event_id=event_id)
-    reuse = start(lambda: append(EventStore(second), "o-2", event_id=event_id))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    if first_commits:
-        first.commit()
-        with pytest.raises(EventIdReused):
-            reuse.result(patience())
-    else:
-        first.rollback()
-        assert reuse.result(patience()).decider_id == "o-2"
-    assert [head[1] for head in heads(orders)] == ["o-1" if first_commits else "o-2"]
 
 
 # A4
@@ -183,17 +141,6 @@ def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: E
     for event, decider in (("lost", "order"), ("placed", "parcel")):
         known = "lost version 2, paid version 1" if decider == "order" else "it has: none"
         assert known in str(refused(orders, EventNotRegistered, event=event, decider=decider).detail)
-
-
-def test_a_null_argument_is_refused_and_nothing_is_stored(orders: EventStore) -> None:
-    for argument in (0, 1, 2, 3, 4, 5, 7, 8):
-        arguments: list[object] = ["placed", uuid4(), "order", "o-1", "{}", uuid4(), None, 1, False]
-        arguments[argument] = None
-        with pytest.raises(Malformed, match="is null"), refusals():
-            orders.connection.execute(
-                "select event_store.append_event(%s, %s, %s, %s::text, %s, %s, %s, %s, %s)", arguments
-            )
-    assert heads(orders) == []
 
 
 # A5
@@ -304,7 +251,7 @@ def test_copy_goes_through_the_guard(orders: EventStore) -> None:
         ("paid", b, "order", "o-1", "{}", a, a),
         ("placed", a, "order", "o-1", "{}", a, None),  # a retry
     )
-    assert [event.event_id for event in orders.get_events("o-1", "order")] == [a, b]
+    assert [(event.event_id, event.version) for event in orders.read_stream("order", "o-1")] == [(a, 1), (b, 2)]
     bad: list[tuple[type[MillraceError], tuple[object, ...]]] = [
         (Conflict, ("placed", uuid4(), "order", "o-1", "{}", a, None)),
         (EventNotRegistered, ("lost", uuid4(), "order", "o-2", "{}", a, None)),
@@ -327,52 +274,64 @@ def heads_without_their_event(store: EventStore) -> list[tuple[object, ...]]:
 SKIPPING: LiteralString = "on conflict do nothing"
 
 
-@pytest.mark.parametrize("stream", ["new", "known"])
-@pytest.mark.parametrize("first", ["bare", "function"])
-def test_the_loser_of_a_race_that_skips_conflicts_is_skipped(
-    orders: EventStore, connect: Connect, stream: str, first: str
+# Two at once: the second waits for the end of the first
+
+Way = Callable[[EventStore, NewEvent, UUID | None], object]
+WAYS: dict[str, Way] = {
+    "append_event": lambda store, new, previous: append(
+        store, new.decider_id, previous, event_id=new.event_id, command_id=new.command_id
+    ),
+    "append_events": lambda store, new, _: store.append_events([new_event("another"), new]),  # to wherever the end is
+    "insert": lambda store, new, previous: insert(store.connection, ("placed", new.event_id, new.decider_id, previous)),
+    "skip": lambda store, new, previous: insert(
+        store.connection, ("placed", new.event_id, new.decider_id, previous), conflicts=SKIPPING
+    ),
+}
+# the two ways, what the second one's event has of the first one's, and what becomes of it if the first one commits
+RACES: list[tuple[str, str, str, type[Exception] | str]] = [
+    ("append_event", "append_event", "stream", Conflict),
+    ("append_events", "append_event", "stream", Conflict),
+    ("insert", "append_event", "stream", Conflict),
+    ("append_event", "append_events", "stream", "stored"),
+    ("append_event", "insert", "stream", UniqueViolation),
+    ("append_event", "append_event", "event", "the same"),
+    ("append_event", "append_event", "event_id", EventIdReused),
+    ("append_event", "append_events", "event_id", EventIdReused),
+    ("append_events", "append_events", "event_id", EventIdReused),
+    ("append_event", "skip", "event_id", "skipped"),
+    ("skip", "skip", "event_id", "skipped"),
+]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new streams", "streams with an event"])
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_of_two_at_once_the_second_is_decided_by_how_the_first_ends(
+    orders: EventStore, connect: Connect, ends: str, known: bool
 ) -> None:
-    previous = append(orders, "o-2").event_id if stream == "known" else None
-    winner, loser = connect(autocommit=False), connect()
-    event_id = uuid4()
-    if first == "bare":
-        insert(winner, ("placed", event_id, "o-1", None), conflicts=SKIPPING)
-    else:
-        append(EventStore(winner), "o-1", event_id=event_id)
-    losing = start(lambda: insert(loser, ("placed", event_id, "o-2", previous), conflicts=SKIPPING))
-    wait_blocked(orders.connection, loser.info.backend_pid)
-    winner.commit()
-    losing.result(patience())
-    assert heads_without_their_event(orders) == []
-    assert len(orders.get_events("o-2", "order")) == (1 if previous else 0)
-    insert(orders.connection, ("placed", uuid4(), "o-2", previous), conflicts=SKIPPING)
-    assert [event.version for event in orders.read_stream("order", "o-2")] == ([1, 2] if previous else [1])
-
-
-def test_two_inserts_that_follow_the_same_event_meet_at_its_next_version(orders: EventStore, connect: Connect) -> None:
-    previous = append(orders, "o-1").event_id
-    winner, loser = connect(autocommit=False), connect()
-    append(EventStore(winner), "o-1", previous)
-    losing = start(lambda: insert(loser, ("placed", uuid4(), "o-1", previous)))
-    wait_blocked(orders.connection, loser.info.backend_pid)
-    winner.commit()
-    error = losing.exception(patience())
-    assert isinstance(error, UniqueViolation)
-    assert error.diag.constraint_name == "events_stream_key"
-    assert [event.version for event in orders.read_stream("order", "o-1")] == [1, 2]
-
-
-def test_where_the_first_insert_gives_up_the_second_one_is_stored(orders: EventStore, connect: Connect) -> None:
-    first, second = connect(autocommit=False), connect()
-    event_id = uuid4()
-    insert(first, ("placed", event_id, "o-1", None), conflicts=SKIPPING)
-    waiting = start(lambda: insert(second, ("placed", event_id, "o-2", None), conflicts=SKIPPING))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    first.rollback()
-    waiting.result(patience())
-    assert [event.event_id for event in orders.get_events("o-2", "order")] == [event_id]
-    assert heads_without_their_event(orders) == []
-    assert value(orders.connection, "select count(*) from event_store.events") == 1
+    for number, (first_way, second_way, same, outcome) in enumerate(RACES):
+        stream, other = f"o-{number}", f"p-{number}"
+        previous = {each: append(orders, each).event_id if known else None for each in (stream, other)}
+        first, second = EventStore(connect(autocommit=False)), EventStore(connect())
+        new = new_event(stream)
+        late = {"event": new, "stream": new_event(stream), "event_id": replace(new, decider_id=other)}[same]
+        WAYS[first_way](first, new, previous[stream])
+        racing = start(partial(WAYS[second_way], second, late, previous[late.decider_id]))
+        wait_blocked(orders.connection, second.connection.info.backend_pid)
+        getattr(first.connection, ends)()
+        error = racing.exception(patience())
+        of_each = [[event.event_id for event in orders.get_events(each, "order")][known:] for each in (stream, other)]
+        if ends == "rollback" or outcome == "stored":
+            assert error is None
+            of_first = [new.event_id] * (ends == "commit")
+            expected = [[*of_first, late.event_id], []] if late.decider_id == stream else [[], [late.event_id]]
+        else:
+            assert isinstance(error, outcome) if isinstance(outcome, type) else error is None
+            expected = [[new.event_id], []]
+        assert of_each == expected, (first_way, second_way, same)
+        assert heads_without_their_event(orders) == []
+        # and the stream of the second goes on
+        head = orders.stream_head(late.decider_id, "order")
+        append(orders, late.decider_id, head.last_event_id if head else None)
 
 
 def test_an_event_id_that_the_snapshot_does_not_see_is_a_serialization_failure(
@@ -389,19 +348,6 @@ def test_an_event_id_that_the_snapshot_does_not_see_is_a_serialization_failure(
 
 
 # Transactions
-
-
-def test_several_appends_join_one_transaction(orders: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    writer = EventStore(connection)
-    first = append(writer, "o-1")
-    second = append(writer, "o-1", first.event_id)
-    with pytest.raises(Conflict), connection.transaction():
-        append(writer, "o-1", first.event_id)
-    append(writer, "o-2")
-    assert orders.get_events("o-1", "order") == []
-    connection.commit()
-    assert [event.event_id for event in orders.get_events("o-1", "order")] == [first.event_id, second.event_id]
 
 
 def test_offsets_rise_along_a_stream_whoever_began_first(orders: EventStore, connect: Connect) -> None:

@@ -1,6 +1,5 @@
 """A decider belongs to every writer, or to the role that its first registration names."""
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -9,17 +8,11 @@ from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import DeciderCaptured, Malformed, NotDeciderOwner
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, append, refusal, rows, start, value, wait_blocked
-from tests.support.logins import Login, logins
+from tests.support.logins import Login
 from tests.support.patience import patience
 
 WRITER = "event_store_writer"
 TABLE = TableRegistration("public", "items", "table:public.items", None, "1")
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    with logins(orders.connection) as made:
-        yield made
 
 
 def owners(store: EventStore, decider: str) -> list[tuple[str, str | None]]:

@@ -1,11 +1,8 @@
 """Reading one stream: all of it, its last event, any part of it either way at the cost of what is read."""
 
-from dataclasses import replace
-
-from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore, VersionedEvent
+from millrace.resources.event_store import EventStore
 from tests.sql.events.test_stream_head import purge
-from tests.support.factories import Connect, append_to, new_event, refusal, rows, value
+from tests.support.factories import append_to, new_event, rows
 
 
 def read(store: EventStore, *arguments: int | None, backwards: bool = False) -> list[int]:
@@ -65,38 +62,3 @@ def test_what_was_purged_is_not_there(orders: EventStore) -> None:
     # the heads of all streams are a view
     heads = rows(orders.connection, "select decider_id, version from event_store.streams order by 1")
     assert heads == [("o-1", 5), ("o-2", 1)]
-
-
-def test_bad_input_is_named(orders: EventStore) -> None:
-    for arguments, detail in (
-        ("null, 0, false", "v_limit is 0, v_from_version null, v_backwards false"),
-        ("null, null, false", "v_limit is null, v_from_version null, v_backwards false"),
-        ("0, 1, false", "v_limit is 1, v_from_version 0, v_backwards false"),
-        ("1, 1, null", "v_limit is 1, v_from_version 1, v_backwards null"),
-    ):
-        query = f"select * from event_store.read_stream('order', 'o-1'::text, {arguments})"
-        assert refusal(Malformed, lambda query=query: orders._all(VersionedEvent, query)).detail == detail  # type: ignore[misc]
-    refusal(Malformed, lambda: list(orders.read_stream("order", "o-1", limit=0)))
-
-
-def test_ten_of_a_long_stream_cost_as_much_at_either_end(orders: EventStore, connect: Connect) -> None:
-    orders.append_events([replace(new_event("o-1"), data={"text": "x" * 200}) for _ in range(5000)])
-
-    def pages(backwards: bool) -> int:
-        session = EventStore(connect())
-        for _ in range(2):  # the first call of a session reads the catalog, too
-            session.connection.execute("select pg_stat_force_next_flush()")
-            before = value(session.connection, COUNTED)
-            assert len(list(session.read_stream("order", "o-1", limit=10, backwards=backwards))) == 10
-            session.connection.execute("select pg_stat_force_next_flush()")
-            read = value(session.connection, COUNTED) - before
-        return int(read)
-
-    assert pages(backwards=True) < 40
-    assert pages(backwards=False) < 40
-
-
-COUNTED = """
-    select sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)
-    from pg_statio_all_tables where relid = 'event_store.events'::regclass
-"""

@@ -1,13 +1,9 @@
 """Registering what a decider may append: one event, or many at once."""
 
 from functools import partial
-from typing import Any
 
-from psycopg.types.json import Jsonb
-
-from millrace.resources.errors import Malformed, NotDeciderOwner
+from millrace.resources.errors import NotDeciderOwner
 from millrace.resources.event_store import DeciderEvent, EventStore
-from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, at_once, refusal, start, value, wait_blocked
 from tests.support.patience import patience
 
@@ -64,44 +60,6 @@ def test_the_version_is_1_if_it_is_left_out(store: EventStore) -> None:
         ]')"""
     )
     assert value(store.connection, "select array_agg(event_version order by 1) from event_store.deciders") == [1, 2]
-
-
-def test_a_malformed_registration_is_refused_and_where_one_of_many_is_malformed_none_is_registered(
-    store: EventStore,
-) -> None:
-    good = {"decider": "d", "event": "e", "description": "good"}
-    one = "select event_store.register_decider_event(%s, %s, %s, %s)"
-    many = "select event_store.register_decider_events(%s::jsonb)"
-    bad: list[tuple[str, tuple[Any, ...]]] = [
-        (one, ("", "e", "d", 1)),
-        (one, ("d", "", "d", 1)),
-        (one, (None, "e", "d", 1)),
-        (one, ("d", None, "d", 1)),
-        (one, ("d", "e", None, 1)),
-        (one, ("d", "e", "d", None)),
-        *((many, (events,)) for events in (None, Jsonb([]), Jsonb({}), Jsonb(None))),
-        *(
-            (many, (Jsonb([good, last]),))
-            for last in (
-                {**good, "event": ""},
-                {"decider": "d", "event": "e"},
-                {**good, "version": 2},
-                {**good, "event_version": "two"},
-                {**good, "event_version": 1.5},
-                {**good, "event_version": 1e30},
-                {**good, "decider": "d" * 1025},
-                "no object",
-            )
-        ),
-    ]
-
-    def register(call: str, arguments: tuple[Any, ...]) -> None:
-        with refusals():
-            store.connection.execute(call.encode(), arguments)
-
-    for call, arguments in bad:
-        refusal(Malformed, partial(register, call, arguments))
-    assert registered(store) == 0
 
 
 def test_the_owner_is_that_of_all(store: EventStore) -> None:

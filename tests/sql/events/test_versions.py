@@ -42,31 +42,6 @@ def expected(version: int | None, decider_id: str = "o-1") -> NewEvent:
     return NewEvent("order", decider_id, "placed", uuid4(), {}, uuid4(), expected_version=version)
 
 
-def test_they_are_dense_by_every_way_in(orders: EventStore) -> None:
-    first = append(orders, "o-1")
-    batch = orders.append_events([new_event("o-1"), new_event("o-2"), new_event("o-1")])
-    assert [event.version for event in batch] == [2, 1, 3]
-    orders.connection.execute(
-        """
-        insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
-        select 'placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), %s
-        """,
-        (batch[-1].event_id,),
-    )
-    head = orders.stream_head("o-1", "order")
-    assert head
-    with orders.connection.cursor().copy(
-        "copy event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id) from stdin"
-    ) as copy:
-        copy.write_row(("placed", uuid4(), "order", "o-1", "{}", uuid4(), head.last_event_id))
-    assert versions(orders) == [1, 2, 3, 4, 5]
-    assert [event.version for event in orders.read_stream("order", "o-1")] == [1, 2, 3, 4, 5]
-    head = orders.stream_head("o-1", "order")
-    assert head
-    assert head.version == 5
-    assert first.offset < batch[0].offset < head.last_offset
-
-
 def test_the_expected_version_is_the_lock(orders: EventStore) -> None:
     first = expecting(orders, 0)
     assert first.previous_id is None

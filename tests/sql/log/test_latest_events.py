@@ -1,10 +1,9 @@
 """The newest events, as people look for them."""
 
 from datetime import UTC, datetime
-from functools import partial
 from uuid import uuid4
 
-from millrace.resources.errors import EventNotRegistered, Malformed
+from millrace.resources.errors import EventNotRegistered
 from millrace.resources.event_store import EventStore, NewEvent, PlacedEvent
 from tests.support.factories import append_to, new_event, refusal, rows, set_clock
 
@@ -68,11 +67,6 @@ def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore) -> N
 def test_an_empty_store_has_none(store: EventStore) -> None:
     assert store.latest_events() == []
     assert refusal(EventNotRegistered, lambda: store.latest_events(decider="order")).hint == "Registered are: none."
-
-
-def test_a_limit_that_is_no_number_of_events_is_refused(orders: EventStore) -> None:
-    for limit in (0, -1, None):
-        refusal(Malformed, partial(orders.latest_events, limit))  # type: ignore[arg-type]
 
 
 def test_what_is_not_committed_is_not_seen(orders: EventStore) -> None:

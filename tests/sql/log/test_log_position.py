@@ -4,16 +4,12 @@ from typing import LiteralString
 from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, LogPosition
 from tests.support.factories import (
     Connect,
     append,
-    append_many,
     append_to,
-    buffers,
     ids_of_one_partition,
-    refusal,
     rows,
     set_clock,
     value,
@@ -55,16 +51,6 @@ def test_a_purged_event_has_no_place_and_leaves_no_gap(orders: EventStore) -> No
     assert orders.log_gaps() == []
 
 
-def test_it_reads_a_few_pages_however_long_the_log_is(orders: EventStore) -> None:
-    append_many(orders.connection, 5000)
-    orders.sequence_events()
-    event = append(orders, "o-1")
-    orders.sequence_events()
-    query = "select event_store.log_position(%s)"
-    buffers(orders.connection, query, event.event_id)
-    assert buffers(orders.connection, query, event.event_id) <= 20
-
-
 # Positions that are missing: there are none, unless something is broken
 
 
@@ -77,7 +63,6 @@ def test_a_missing_position_is_told_while_it_is_among_the_newest(orders: EventSt
     assert orders.log_gaps() == [partition]
     assert orders.log_gaps(5) == [partition]
     assert orders.log_gaps(4) == []
-    assert refusal(Malformed, lambda: orders.log_gaps(0)).detail == "v_recent is 0"
 
 
 # Log partitions: marks, size, activity, active views (B11)

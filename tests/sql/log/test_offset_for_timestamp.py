@@ -2,10 +2,7 @@
 
 from typing import LiteralString
 
-import pytest
-
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed, UnknownPartition
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
@@ -98,11 +95,3 @@ def test_it_finds_kept_events_only(orders: EventStore) -> None:
             4,
         ]
         ArchiveStore(orders.connection).purge_events(0)
-
-
-def test_what_is_malformed_is_refused(orders: EventStore) -> None:
-    with pytest.raises(UnknownPartition):
-        orders.offset_for_timestamp(16, when(0))
-    for time in (None, "soon"):
-        with pytest.raises(Malformed):
-            orders.offset_for_timestamp(0, time)  # type: ignore[arg-type]

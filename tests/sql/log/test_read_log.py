@@ -3,9 +3,9 @@
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.errors import PositionOutOfRange, UnknownPartition
 from millrace.resources.event_store import AvailableRange, EventStore
-from tests.support.factories import append, append_many, append_to, buffers, ids_of_one_partition, rows
+from tests.support.factories import append, append_to, ids_of_one_partition
 
 
 @pytest.fixture
@@ -46,14 +46,6 @@ def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
         with pytest.raises(PositionOutOfRange, match=f"{fault}.*; earliest position 2, high-water mark 8") as refused:
             log.read_log(0, from_position)
         assert refused.value.hint
-    with pytest.raises(Malformed, match="an end of the range is null"):
-        log.read_log(0, None)  # type: ignore[arg-type]
-    for limit in (0, -1, None):
-        with pytest.raises(Malformed, match="v_limit"):
-            log.read_log(0, 2, limit)  # type: ignore[arg-type]
-    for partition in (16, -1, None):
-        with pytest.raises(UnknownPartition, match="Log partitions are 0 to 15"):
-            log.read_log(partition, 0)  # type: ignore[arg-type]
 
 
 # For some deciders and events only
@@ -85,18 +77,6 @@ def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> Non
     assert [event.position for event in kinds.read_log(0, 0, 1, ["invoice"], ["paid"])] == [3]
     assert [event.position for event in kinds.read_log(0, 4, 1, ["invoice"], ["paid"])] == [7]
     assert kinds.read_log(0, 8, 1, ["invoice"]) == []
-    with pytest.raises(Malformed):
-        kinds.read_log(0, 0, 0, ["order"])
-
-
-def test_it_reads_no_further_than_the_limit_needs(orders: EventStore) -> None:
-    append_many(orders.connection, 8000)
-    orders.sequence_events()
-    whole = "select event_store.read_log(0, 0, 1000000, '{order}')"
-    page = "select event_store.read_log(0, 100, 10, '{order}')"
-    assert len(rows(orders.connection, page)) == 10
-    assert buffers(orders.connection, page) < 100
-    assert buffers(orders.connection, whole) > 500
 
 
 # What each log partition holds, and whether it holds a range (B1, B6)
@@ -111,15 +91,6 @@ def test_a_log_partition_holds_what_is_from_the_first_kept_offset_up_to_the_mark
     for partition in (16, -1):
         with pytest.raises(UnknownPartition, match="Log partitions are 0 to 15"):
             log.available_offset_range(partition)
-
-
-def test_the_first_offset_is_0_and_batches_follow_each_other(orders: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    for events, mark in ((5, 5), (3, 8)):
-        append_to(orders, *[decider_id] * events)
-        orders.sequence_events()
-        assert orders.available_offset_range(0) == [AvailableRange(0, 0, mark, mark)]
-    assert [event.position for event in orders.read_log(0, 0)] == list(range(8))
 
 
 def test_a_range_that_the_log_holds_is_valid_also_when_it_is_empty(log: EventStore) -> None:
@@ -138,8 +109,3 @@ def test_a_range_that_it_does_not_hold_is_refused(log: EventStore) -> None:
     ):
         with pytest.raises(PositionOutOfRange, match=f"{fault}; earliest position 2, high-water mark 8"):
             log.validate_offset_range(0, from_position, to_position)
-    for ends in ((None, 5), (5, None)):
-        with pytest.raises(Malformed, match="an end of the range is null"):
-            log.validate_offset_range(0, *ends)  # type: ignore[arg-type, unused-ignore]
-    with pytest.raises(UnknownPartition):
-        log.validate_offset_range(16, 0, 0)

@@ -17,7 +17,6 @@ from tests.support.factories import (
     assert_dense_and_ordered,
     assert_log_holds_every_event_once,
     at_once,
-    ids_of_one_partition,
     new_event,
     read_log,
     rows,
@@ -79,24 +78,6 @@ def test_an_open_transaction_delays_nobodys_events_but_its_own(orders: EventStor
     assert_log_holds_every_event_once(orders.connection)
 
 
-def test_a_late_commit_comes_after_what_was_read_and_inverts_no_stream(orders: EventStore, connect: Connect) -> None:
-    ids = ids_of_one_partition(orders.connection, 2)
-    older = connect(autocommit=False)
-    append(EventStore(older), ids[1])
-    first = append(orders, ids[0])
-    orders.sequence_events()
-    # the older transaction, with the lower xid, now goes on in a stream that a younger one has begun
-    append(EventStore(older), ids[0], first.event_id)
-    older.commit()
-    orders.sequence_events()
-    assert [(entry.decider_id, entry.position) for entry in read_log(orders.connection)] == [
-        (ids[0], 0),
-        (ids[1], 1),
-        (ids[0], 2),
-    ]
-    assert_log_holds_every_event_once(orders.connection)
-
-
 def test_an_open_write_transaction_in_another_database_delays_nobody(
     orders: EventStore, postgres: EmbeddedPostgres
 ) -> None:
@@ -128,16 +109,6 @@ def test_an_append_after_sequencing_in_one_transaction_is_sequenced_after_its_co
     append(writer, "o-3")
     connection.commit()
     assert orders.sequence_events() == (1 if before == "nothing" else 2)
-    assert_log_holds_every_event_once(orders.connection)
-
-
-def test_a_second_sequencer_returns_at_once(orders: EventStore, connect: Connect) -> None:
-    append(orders)
-    holder = connect(autocommit=False)
-    assert EventStore(holder).sequence_events() == 1
-    assert orders.sequence_events() == 0
-    holder.rollback()
-    assert orders.sequence_events() == 1
     assert_log_holds_every_event_once(orders.connection)
 
 
@@ -203,17 +174,6 @@ def test_a_tailing_reader_sees_dense_offsets_whoever_writes(
 
 
 # A11
-
-
-def test_a_sequencer_killed_in_its_transaction_loses_and_doubles_nothing(orders: EventStore, connect: Connect) -> None:
-    append_to(orders, "o-1", "o-2", "o-3")
-    doomed = connect(autocommit=False)
-    assert EventStore(doomed).sequence_events() == 3
-    append_to(orders, "o-1")
-    terminate(orders.connection, doomed.info.backend_pid)
-    assert read_log(orders.connection) == []
-    assert orders.sequence_events() == 4
-    assert_log_holds_every_event_once(orders.connection)
 
 
 def test_a_sequencer_killed_while_it_writes_loses_and_doubles_nothing(orders: EventStore, connect: Connect) -> None:

@@ -206,19 +206,3 @@ def test_two_transactions_whose_offsets_interleave_follow_each_other_by_their_la
     first.connection.commit()
     assert orders.sequence_events() == 3
     assert [entry.event_id for entry in read_log(orders.connection)][:2] == [b, a]
-
-
-def test_a_later_event_of_a_stream_by_a_transaction_that_began_first_stays_behind(
-    orders: EventStore, connect: Connect
-) -> None:
-    """The old transaction has the smallest offset and id of all, and the last event of the stream."""
-    old, young = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
-    append(old, "elsewhere")
-    first = append(young, "s").event_id
-    append(young, "elsewhere, too")
-    young.connection.commit()
-    append(old, "s", first)
-    old.connection.commit()
-    assert orders.sequence_events() == 4
-    assert_log_holds_every_event_once(orders.connection)
-    assert_transactions_lie_together(orders.connection)

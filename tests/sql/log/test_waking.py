@@ -1,13 +1,11 @@
 """A sequencer is woken by what appends, if it sleeps; waiters are told which log partitions grew, once."""
 
 from collections.abc import Callable
-from functools import partial
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.factories import (
     Connect,
@@ -15,9 +13,7 @@ from tests.support.factories import (
     append_to,
     ids_of_one_partition,
     new_event,
-    refusal,
     register_orders,
-    rows,
     unprepared,
     value,
 )
@@ -152,12 +148,6 @@ def test_it_takes_no_transaction_id(orders: EventStore) -> None:
     connection.autocommit = False
     orders.attend_log(2, sleeps=True)
     assert value(connection, "select pg_current_xact_id_if_assigned()") is None
-
-
-def test_a_wrong_time_is_refused(orders: EventStore) -> None:
-    for seconds in (-1, 11, None):
-        refusal(Malformed, partial(orders.attend_log, seconds))  # type: ignore[arg-type]
-    assert rows(orders.connection, "select is_called from event_store.attended_seq") == [(False,)]
 
 
 def test_where_transactions_may_be_prepared_an_append_notifies_nobody_and_can_be_prepared(

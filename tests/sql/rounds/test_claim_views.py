@@ -1,10 +1,8 @@
 """Leasing ranges of many bulk views in one call: what each view gets, what it says of those that get nothing."""
 
-from functools import partial
-
 import pytest
 
-from millrace.resources.errors import Malformed
+from millrace.resources.errors import WrongMode
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from tests.support.factories import Connect, append, append_to, refusal, set_clock
 
@@ -87,26 +85,5 @@ def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStor
     bulk.enable_view("off", False, reason="a test")
     assert set(bulk.claim_views(["off", "nobody", "all", "all"], "me")) == {"all"}
     assert bulk.claim_views([], "me") == {}
-
-
-def test_a_malformed_call_is_refused(bulk: EventStore) -> None:
-    for call in (
-        partial(bulk.claim_views, ["all"], ""),
-        partial(bulk.claim_views, ["all"], "me", 0),
-        partial(bulk.claim_views, ["all"], "me", 1, 0),
-        partial(bulk.claim_views, ["all"], "me", 1, 3601),
-        partial(bulk.extend_owner, "", 60),
-        partial(bulk.extend_owner, "me", 0),
-    ):
-        refusal(Malformed, call)
-
-
-def test_a_detached_consumer_counts_no_more(bulk: EventStore) -> None:
-    bulk.attach_consumer("all", "run")
-    bulk.attach_consumer("all")
-    bulk.detach_consumer("all", "run")
-    assert bulk.view_info("all")[0].consumers == 1
-    bulk.detach_consumer("all")
-    assert bulk.view_info("all")[0].consumers == 0
-    bulk.detach_consumer("all")
-    bulk.detach_consumer("nobody", "run")
+    bulk.register_view("rows", mode="rows")
+    refusal(WrongMode, lambda: bulk.claim_views(["all", "rows"], "me"))

@@ -1,22 +1,15 @@
 """Acknowledging many at once: what was in flight for the caller, no more."""
 
-from functools import partial
-
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.refusals import refusals
 from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import LOCKS_READ
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    at_once,
     pump,
-    refusal,
     rows,
     start,
-    take_over,
     terminate,
     value,
     wait_blocked,
@@ -57,24 +50,6 @@ def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventSt
     assert view.ack_events("v", [d.offset]) == {d.offset}
 
 
-# A12
-
-
-def test_what_another_consumer_took_over_is_left_to_it(view: EventStore, connect: Connect) -> None:
-    append_to(view, "late")
-    pump(view, "v")
-    holder = EventStore(connect())
-    late, held = take_over(view, holder)
-    append_to(view, "mine")
-    pump(view, "v")
-    (mine,) = view.lease_events("v", 10, 60)
-    tokens = [late.lease_token, mine.lease_token]
-    before = rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'")
-    assert view.ack_events("v", [late.offset, mine.offset], tokens) == {mine.offset}
-    assert rows(view.connection, "select * from event_store.stream_locks where decider_id = 'late'") == before
-    assert holder.ack_events("v", [held.offset], [held.lease_token]) == {held.offset}
-
-
 def test_of_a_stream_that_is_in_another_transactions_hands_the_first_to_commit_counts(
     view: EventStore, connect: Connect
 ) -> None:
@@ -88,21 +63,6 @@ def test_of_a_stream_that_is_in_another_transactions_hands_the_first_to_commit_c
     wait_blocked(view.connection, second.connection.info.backend_pid)
     first.connection.commit()
     assert answered.result(patience()) == {offsets[1]}
-
-
-def test_two_callers_with_the_same_streams_in_opposite_order_do_not_deadlock(
-    view: EventStore, connect: Connect
-) -> None:
-    ids = [f"o-{n}" for n in range(200)]
-    append_to(view, *ids)
-    pump(view, "v")
-    events = view.lease_events("v", 1000)
-    offsets = [event.offset for event in events]
-    stores = [EventStore(connect()) for _ in range(2)]
-    works = [partial(stores[0].ack_events, "v", offsets), partial(stores[1].ack_events, "v", offsets[::-1])]
-    first, second = (result.result() for result in at_once(works))
-    assert first | second == set(offsets)
-    assert not first & second
 
 
 def test_streams_are_locked_in_one_order_whatever_the_order_of_the_offsets(view: EventStore, connect: Connect) -> None:
@@ -137,26 +97,12 @@ def test_a_session_that_is_killed_in_the_middle_acknowledges_nothing(view: Event
     assert view.ack_events("v", offsets) == set(offsets)
 
 
-def test_an_empty_call_acknowledges_nothing_and_arrays_that_do_not_match_are_refused(view: EventStore) -> None:
+def test_an_empty_call_acknowledges_nothing(view: EventStore) -> None:
     append(view, "a")
     pump(view, "v")
     view.stream_events("v")
     before = locks(view)
     assert view.ack_events("v", []) == view.ack_events("v", [], []) == set()
-
-    def call(offsets: str, tokens: str) -> None:
-        with refusals():
-            view.connection.execute(f"select event_store.ack_events('v', {offsets}, {tokens})".encode())
-
-    for offsets, tokens in (
-        ("null", "null"),
-        ("'{1,2}'", "'{1}'"),
-        ("'{1}'", "'{1,2}'"),
-        ("'{1}'", "'{}'"),
-        ("'{}'", "'{1}'"),
-        ("null", "'{1}'"),
-    ):
-        assert "lease tokens" in str(refusal(Malformed, partial(call, offsets, tokens)).detail)
     assert locks(view) == before
 
 

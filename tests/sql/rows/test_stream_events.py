@@ -1,8 +1,6 @@
 """Rows mode: the next event of each free stream, one consumer at a time."""
 
-from datetime import UTC, datetime, timedelta
 from typing import LiteralString
-from uuid import UUID
 
 import pytest
 
@@ -51,12 +49,6 @@ def test_it_gives_the_next_event_of_each_stream_the_oldest_first_up_to_the_limit
     assert fetched(view) == []
 
 
-def test_by_itself_it_sequences_and_dispatches_where_nobody_does(view: EventStore) -> None:
-    append(view, "a")
-    set_clock(view.connection, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
-    assert [event.decider_id for event in view.stream_events("v", 10)] == ["a"]
-
-
 def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: EventStore, connect: Connect) -> None:
     consumer = connect(autocommit=False)
     for connection in (view.connection, consumer):
@@ -73,46 +65,10 @@ def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: Eve
 # A16
 
 
-def test_a_lease_lasts_as_the_caller_or_the_view_says(view: EventStore) -> None:
-    view.register_view("v", lock_timeout_s=60)
-    append(view, "a")
-    pump(view, "v")
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    set_clock(view.connection, now.isoformat())
-    (event,) = view.stream_events("v")
-    for lasts, seconds in ((60, 7), (7, 1)):
-        set_clock(view.connection, (now + timedelta(seconds=lasts, milliseconds=-1)).isoformat())
-        assert view.stream_events("v") == []
-        now += timedelta(seconds=lasts)
-        set_clock(view.connection, now.isoformat())
-        assert view.stream_events("v", 1, seconds) == [event]
-
-
-def test_a_lease_uses_the_wall_clock_inside_a_long_transaction(view: EventStore, connect: Connect) -> None:
-    consumer = connect(autocommit=False)
-    consumer.execute("select")
-    append(view, "a")
-    pump(view, "v")
-    assert len(EventStore(consumer).stream_events("v", 1, 60)) == 1
-    assert value(consumer, "select locked_until > now() + interval '60 seconds' from event_store.stream_locks")
-
-
 # A17
 
 
-def test_a_consumer_that_keeps_its_transaction_open_blocks_no_append(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
-    consumer = connect(autocommit=False)
-    held = EventStore(consumer).stream_events("v", 10)
-    EventStore(consumer).ack_event("v", "a", held[0].offset)
-    view.connection.execute("set lock_timeout = '2s'")
-    append_to(view, "a", "b", "c")
-    append(view, "d")
-    assert len(view.get_events("a", "order")) == 2
-
-
-def test_a_consumer_that_keeps_its_transaction_open_hides_no_event_while_somebody_sequences(
+def test_a_consumer_that_keeps_its_transaction_open_blocks_no_append_and_hides_no_event(
     view: EventStore, connect: Connect
 ) -> None:
     append_to(view, "a", "b")
@@ -120,6 +76,7 @@ def test_a_consumer_that_keeps_its_transaction_open_hides_no_event_while_somebod
     consumer = connect(autocommit=False)
     consumer.execute("select")
     held = EventStore(consumer).stream_events("v", 1)
+    EventStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
     view.connection.execute("set lock_timeout = '2s'")
     append_to(view, "b", "c", held[0].decider_id)
     pump(view, "v")
@@ -146,33 +103,6 @@ def test_a_hot_stream_does_not_starve_nor_starves_others(view: EventStore) -> No
 
 
 # A20
-
-
-def test_two_consumers_never_hold_the_same_stream(view: EventStore, connect: Connect) -> None:
-    append_to(view, *["a", "b", "c"] * 3)
-    pump(view, "v")
-    first, second = connect(autocommit=False), connect()
-    first.execute("select")
-    held = EventStore(first).stream_events("v", 2)
-    others = fetched(EventStore(second))
-    assert len(held) == 2
-    assert len(others) == 1
-    assert not {event.decider_id for event in held} & {decider_id for decider_id, _ in others}
-    first.commit()
-    assert fetched(view) == []
-
-
-def test_there_is_no_phantom_lease(view: EventStore, connect: Connect) -> None:
-    """Of a stream whose last event another consumer acknowledged meanwhile, nothing is leased."""
-    append(view, "a")
-    pump(view, "v")
-    (event,) = view.stream_events("v")
-    older = connect(autocommit=False)
-    older.execute("select from event_store.stream_locks")  # began before the ack
-    view.ack_event("v", "a", event.offset)
-    assert EventStore(older).stream_events("v", 10) == []
-    older.commit()
-    assert rows(view.connection, "select from event_store.stream_locks where in_flight is not null") == []
 
 
 def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_event(
@@ -214,20 +144,6 @@ def test_a_consumer_whose_look_is_older_than_its_lock_leases_no_acknowledged_eve
     assert rows(view.connection, "select in_flight, attempts from event_store.stream_locks") == [(None, 0)]
 
 
-def test_an_event_that_is_not_sequenced_is_neither_returned_nor_leased(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
-    for decider_id, offset in fetched(view):
-        view.ack_event("v", decider_id, offset)
-    sequencer = connect(autocommit=False)
-    append_to(view, "a", "b")
-    assert EventStore(sequencer).sequence_events() == 2
-    assert fetched(view) == []
-    assert rows(view.connection, "select from event_store.stream_locks where in_flight is not null") == []
-    sequencer.commit()
-    assert len(fetched(view)) == 2
-
-
 def test_a_stream_whose_next_event_is_not_sequenced_does_not_keep_others_waiting(
     view: EventStore, connect: Connect
 ) -> None:
@@ -244,22 +160,6 @@ def test_a_stream_whose_next_event_is_not_sequenced_does_not_keep_others_waiting
 
 
 # Filters, other views, refusals
-
-
-def test_a_view_gets_only_what_it_wants(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", deciders=["order"], events=["paid", "shipped"])
-    last: UUID | None = None
-    for event in ("placed", "paid", "placed", "shipped"):
-        last = append(orders, "a", last, event=event).event_id
-    append(orders, "b")
-    append(orders, "c", decider="invoice", event="paid")
-    pump(orders, "v")
-    got: list[tuple[str, str]] = []
-    while events := orders.stream_events("v", 10):
-        got.extend((event.decider_id, event.event) for event in events)
-        for event_ in events:
-            orders.ack_event("v", event_.decider_id, event_.offset)
-    assert got == [("a", "paid"), ("a", "shipped")]
 
 
 def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: EventStore) -> None:

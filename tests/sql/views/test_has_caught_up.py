@@ -2,7 +2,6 @@
 
 import pytest
 
-from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import append_to, ids_of_one_partition, new_event
 
@@ -116,8 +115,3 @@ def test_a_stream_that_has_nothing_left_is_not_behind(views: EventStore) -> None
     assert not views.has_caught_up("new", "old")
     views.discard_dead_letter("new", "order", stream, "a test")
     assert views.has_caught_up("new", "old")
-
-
-def test_a_view_that_is_not_there_is_refused(views: EventStore) -> None:
-    with pytest.raises(UnknownView):
-        views.has_caught_up("new", "nobody")

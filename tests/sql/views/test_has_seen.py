@@ -1,13 +1,9 @@
 """Whether a view has an event, and why it never will."""
 
-from functools import partial
-from typing import Any
-
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, RecordedEvent, Seen, StreamFailure
-from tests.support.factories import Connect, append, append_to, new_event, pump, refusal, rows, set_clock
+from tests.support.factories import Connect, append, append_to, new_event, pump, rows, set_clock
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
@@ -181,13 +177,6 @@ def test_a_view_of_another_consumer_keeps_its_name_to_itself(orders: EventStore)
     orders.sequence_events()
     consumed(orders, view="of_models")
     assert asked(orders, event, "models") == NOT_YET
-
-
-def test_a_null_is_refused(orders: EventStore) -> None:
-    for missing in range(4):
-        arguments: list[Any] = ["v", "order", "o-1", 1]
-        arguments[missing] = None
-        refusal(Malformed, partial(orders.has_seen, *arguments))
 
 
 def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> None:

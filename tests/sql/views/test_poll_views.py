@@ -1,12 +1,10 @@
 """What a poller knows of all views in one call."""
 
-from functools import partial
 from random import Random
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
 from tests.support.factories import (
     Connect,
@@ -16,9 +14,9 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     pump,
-    refusal,
     rows,
     set_clock,
+    terminate,
     value,
 )
 from tests.support.patience import wait_until
@@ -37,26 +35,30 @@ def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
     ]
 
 
-def test_live_consumers_are_counted_until_their_sessions_end(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    orders.register_view("w", "-infinity", mode="bulk")
-    consumers = [connect(), connect()]
-    for consumer in consumers:
-        EventStore(consumer).attach_consumer("v")
-    assert [(row.view, row.consumers) for row in orders.poll_views()] == [("v", 2), ("w", 0)]
-    consumers[0].close()
-    orders.connection.execute("select pg_terminate_backend(%s)", (consumers[1].info.backend_pid,))
-    wait_until(lambda: orders.poll_views()[0].consumers == 0, "both consumers are gone")
-
-
-def test_a_consumer_counts_once_by_its_name_whichever_session_it_says_so_from(
+def test_consumers_count_once_by_their_name_until_they_detach_or_their_sessions_end(
     orders: EventStore, connect: Connect
 ) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    for store in (EventStore(connect()), EventStore(connect())):
+    for view in ("v", "w"):
+        orders.register_view(view, "-infinity", mode="bulk")
+
+    def counted() -> int:
+        (v, w), (info,) = orders.poll_views(), orders.view_info("v")
+        assert (v.consumers, w.consumers) == (info.consumers, 0)
+        return info.consumers
+
+    nameless = [EventStore(connect()), EventStore(connect())]
+    for store in nameless:
+        store.attach_consumer("v")
         store.attach_consumer("v", "run 1")
     orders.attach_consumer("v", "run 2")
-    assert orders.poll_views()[0].consumers == orders.view_info("v")[0].consumers == 2
+    assert counted() == 4
+    for _ in range(2):
+        orders.detach_consumer("v", "run 2")
+        nameless[0].detach_consumer("v")
+        orders.detach_consumer("nobody", "run")
+        assert counted() == 2
+    terminate(orders.connection, nameless[1].connection.info.backend_pid)
+    wait_until(lambda: counted() == 0, "the consumers of a session that was killed are gone")
 
 
 def test_on_a_pooled_session_that_lives_on_a_consumer_counts_until_its_time_is_over(orders: EventStore) -> None:
@@ -69,12 +71,6 @@ def test_on_a_pooled_session_that_lives_on_a_consumer_counts_until_its_time_is_o
     assert orders.poll_views()[0].consumers == 0
     orders.attach_consumer("v", "run 2")
     assert rows(orders.connection, "select consumer from event_store.consumers") == [("run 2",)]
-
-
-def test_a_malformed_attachment_is_refused(orders: EventStore) -> None:
-    orders.register_view("v")
-    for consumer, seconds in (("", 60), ("x" * 201, 60), ("run", 0), ("run", 3601)):
-        refusal(Malformed, partial(orders.attach_consumer, "v", consumer, seconds))
 
 
 def test_in_rows_mode_free_locks_count_until_nothing_is_left(orders: EventStore) -> None:
@@ -119,23 +115,6 @@ def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(orders: Even
     assert value(orders.connection, "select count(*) from event_store.stream_locks where caught_up") == 1000
     assert orders.poll_views()[0].due == 0
     assert buffers(orders.connection, "select event_store.poll_views()") < 6000
-
-
-def test_in_bulk_mode_a_retry_counts_when_it_is_due_and_a_dead_letter_never(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, "o-1")
-    orders.sequence_events()
-    for _ in range(2):
-        assert orders.poll_views()[0].due == 1
-        leases = orders.claim_batch("v", "me")
-        orders.fail_streams("v", leases[0], [StreamFailure("order", "o-1", "no")])
-        orders.commit_batch("v", leases)
-        assert orders.poll_views()[0].due == 0
-        set_clock(orders.connection, "2030-01-01 00:00:05+00")
-    assert len(orders.dead_letters()) == 1
-    orders.retry_dead_letters("v")
-    assert orders.poll_views()[0].due == 1
 
 
 def test_only_the_named_views_are_asked(orders: EventStore) -> None:
@@ -243,8 +222,13 @@ def test_streams_to_be_tried_again_and_locked_ones_are_told_apart(orders: EventS
     set_clock(orders.connection, "2030-01-01 00:00:05+00")
     assert told() == (5, 3, 3, 2)
     leases = orders.claim_batch("v", "me")
+    for lease in leases:
+        if "o-2" in {event.decider_id for event in orders.read_batch("v", lease)}:
+            orders.fail_streams("v", lease, [StreamFailure("order", "o-2", "no")])
     orders.commit_batch("v", leases)
-    assert told() == (0, 0, 0, 0)
+    assert told() == (0, 0, 1, 0)  # a dead letter is never due
+    orders.retry_dead_letters("v")
+    assert told() == (1, 1, 1, 0)
 
 
 def test_a_stream_with_a_lock_and_nothing_left_is_not_due(orders: EventStore) -> None:

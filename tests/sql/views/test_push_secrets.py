@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import psycopg
 import pytest
 
 from millrace.resources.errors import Malformed
@@ -77,13 +76,3 @@ def test_of_two_that_rotate_at_once_one_is_the_current_and_one_the_former(pushes
     for done in at_once(works):
         done.result()
     assert set(PushStore(connect()).push_secrets("hook")) == {SECOND, THIRD}
-
-
-def test_a_reader_cannot_select_them(pushes: PushStore, connect: Connect) -> None:
-    pushes.set_push_secret("hook", FIRST)
-    connection = connect()
-    connection.execute("set role event_store_reader")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute("select * from event_store.push_secrets")
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        connection.execute("select event_store.push_secrets('hook')")

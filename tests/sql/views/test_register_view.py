@@ -1,30 +1,22 @@
 """Registering views: settings may change, progress never does."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
 
-from millrace.resources.errors import BelongsToReadModel, Malformed, MillraceError, ViewInUse, WrongMode
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.factories import (
     Connect,
     append,
     append_to,
-    give_to_read_model,
-    pump,
     refusal,
     rows,
     set_clock,
-    start,
-    terminate,
     value,
-    wait_blocked,
 )
-from tests.support.patience import patience
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:
@@ -55,21 +47,6 @@ def test_registering_again_never_moves_progress(orders: EventStore, mode: str) -
     for start_at in ("-infinity", None, "2030-01-01 00:00:00+00"):
         orders.register_view("v", start_at, 60, 5, "http://localhost" if mode == "rows" else None, deciders=["order"])
         assert progress(orders) == before
-
-
-def test_updating_any_column_never_moves_progress(orders: EventStore) -> None:
-    append_to(orders, *[f"o-{n}" for n in range(20)])
-    orders.register_view("v", "-infinity", mode="bulk")
-    drained(orders, "v")
-    before = progress(orders)
-    orders.connection.execute(
-        """
-        update event_store.views set
-          start_at = '-infinity', lock_timeout_s = 1, pooling_delay_s = 1, edge_function_url = 'x', created_at = now(),
-          updated_at = now(), deciders = '{order}', events = '{placed}', enabled = false, max_attempts = 9
-        """
-    )
-    assert progress(orders) == before
 
 
 def test_registering_again_changes_what_is_stated_and_leaves_every_other_setting_as_it_is(orders: EventStore) -> None:
@@ -125,44 +102,6 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
     assert [drained(orders, view) for view in ("now", "all", "later")] == [1, 21, 1]
 
 
-def test_the_first_registration_decides_the_start_also_for_one_that_waits(orders: EventStore, connect: Connect) -> None:
-    append(orders)
-    first, second = connect(autocommit=False), connect()
-    EventStore(first).register_view("v", "-infinity", mode="bulk")
-    late = start(lambda: EventStore(second).register_view("v", "infinity", mode="bulk"))
-    wait_blocked(orders.connection, second.info.backend_pid)
-    first.commit()
-    assert late.result(patience()).start_at.year == 1
-    assert drained(orders, "v") == 1
-
-
-def test_a_malformed_registration_is_refused(orders: EventStore) -> None:
-    bad: list[dict[str, Any]] = [
-        {"view": ""},
-        {"view": None},
-        {"lock_timeout_s": 0},
-        {"lock_timeout_s": 3601},
-        {"lock_timeout_s": -(2**63)},
-        {"pooling_delay_s": -1},
-        {"pooling_delay_s": 2**31},
-        {"view": "x" * 201},
-        {"max_attempts": 0},
-        {"deciders": [None]},
-        {"events": ["paid", None]},
-        {"mode": "bulk", "edge_function_url": "http://localhost"},
-        {"mode": "both"},
-        {"owner": "nobody_of_this_name"},
-        {"edge_function_url": "http://" + "x" * 2000},
-        {"version": -1},
-    ]
-    for arguments in bad:
-        refusal(Malformed, partial(orders.register_view, **{"view": "v", **arguments}))
-    for arguments in ({"view": "x\0"}, {"view": "v", "start_at": "yesterday evening"}):  # by Postgres
-        with pytest.raises(Malformed):
-            orders.register_view(**arguments)  # type: ignore[arg-type]
-    assert progress(orders) == []
-
-
 def test_any_name_is_a_name(orders: EventStore) -> None:
     append(orders)
     for view in ("é" * 200, "a'b\"c\\d%e", "{x}", "NULL", " "):
@@ -171,38 +110,6 @@ def test_any_name_is_a_name(orders: EventStore) -> None:
         orders.ack_event(view, "o-1", event.offset, event.lease_token)
         orders.enable_view(view, False)
         orders.unregister_view(view)
-
-
-def test_what_is_killed_before_its_commit_changed_nothing(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity", max_attempts=1)
-    append_to(orders, "a", "b")
-    pump(orders, "v")
-    (event,) = orders.lease_events("v")
-    orders.fail_event("v", event.decider_id, event.offset, "no", event.lease_token)
-
-    def state() -> list[object]:
-        tables = ("views", "checkpoints", "stream_locks", "dispatches", "audit_log")
-        return [
-            orders.connection.execute(f"select t::text from event_store.{table} t".encode()).fetchall()
-            for table in tables
-        ]
-
-    before = state()
-    calls: list[Callable[[EventStore], object]] = [
-        lambda operator: operator.register_view("v", None, 5, 5, "http://localhost", deciders=["order"]),
-        lambda operator: operator.register_view("v", mode="bulk"),
-        lambda operator: operator.enable_view("v", False),
-        lambda operator: operator.retry_dead_letters("v"),
-        lambda operator: operator.discard_dead_letter("v", "order", event.decider_id, "no"),
-        lambda operator: operator.unregister_view("v"),
-        lambda operator: operator.register_view("w", "-infinity"),
-    ]
-    for call in calls:
-        operator = EventStore(connect(autocommit=False))
-        call(operator)
-        terminate(orders.connection, operator.connection.info.backend_pid)
-        assert state() == before
-    assert len(orders.lease_events("v", 10)) == 1
 
 
 def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:
@@ -215,73 +122,6 @@ def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: Eve
     orders.connection.execute("set lock_timeout = '2s'")
     assert orders.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
     assert not orders.enable_view("v", False).enabled
-
-
-# A22
-
-
-@pytest.mark.parametrize("mode", ["rows", "bulk"])
-def test_the_mode_does_not_change_while_something_is_in_flight(orders: EventStore, mode: str) -> None:
-    other = "bulk" if mode == "rows" else "rows"
-    orders.register_view("v", "-infinity", mode=mode)
-    append(orders, "a")
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    if mode == "rows":
-        pump(orders, "v")
-        (event,) = orders.lease_events("v", 1, 60)
-    else:
-        leases = orders.claim_batch("v", "run 7", lease_s=60)
-    before = orders.view_info("v")
-    refused = refusal(ViewInUse, lambda: orders.register_view("v", lock_timeout_s=1, mode=other))
-    assert ("in flight" if mode == "rows" else "run 7") in str(refused.detail)
-    assert orders.view_info("v") == before
-    assert value(orders.connection, "select lock_timeout_s from event_store.views") == 300
-    set_clock(orders.connection, "2030-01-01 00:01:00+00")  # its lock or lease ended
-    assert orders.register_view("v", mode=other).mode == other
-    late: MillraceError
-    if mode == "rows":
-        late = refusal(WrongMode, lambda: orders.ack_event("v", "a", event.offset, event.lease_token))
-    else:
-        late = refusal(WrongMode, lambda: orders.commit_batch("v", leases))
-    assert f"mode {other}" in str(late.detail)
-
-
-def test_an_answer_that_waits_while_the_mode_changes_is_refused(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity")
-    append(orders, "a")
-    pump(orders, "v")
-    late, operator = EventStore(connect()), EventStore(connect(autocommit=False))
-    set_clock(late.connection, "2030-01-01 00:00:00+00")
-    (event,) = late.stream_events("v", 1, 60)
-    set_clock(operator.connection, "2030-01-01 00:01:00+00")
-    operator.register_view("v", mode="bulk")
-    answered = start(lambda: late.ack_event("v", "a", event.offset))
-    wait_blocked(orders.connection, late.connection.info.backend_pid)
-    operator.connection.commit()
-    refusal(WrongMode, lambda: answered.result(patience()))
-    set_clock(orders.connection, "2030-01-01 00:01:00+00")
-    delivered = [each for lease in orders.claim_batch("v", "me") for each in orders.read_batch("v", lease)]
-    assert [each.event_id for each in delivered] == [event.event_id]
-
-
-def test_a_consumer_gets_nothing_while_the_mode_changes(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity")
-    append(orders, "a")
-    pump(orders, "v")
-    operator = EventStore(connect(autocommit=False))
-    operator.register_view("v", mode="bulk")
-    orders.connection.execute("set lock_timeout = '2s'")
-    assert orders.stream_events("v") == []
-    assert orders.dispatch_events("v") == 0
-    operator.connection.rollback()
-    assert len(orders.stream_events("v")) == 1
-
-
-def test_the_mode_of_a_read_models_view_does_not_change(orders: EventStore) -> None:
-    orders.register_view("b", "-infinity", mode="bulk")
-    give_to_read_model(orders.connection, "b")
-    assert "read model m" in str(refusal(BelongsToReadModel, lambda: orders.register_view("b", mode="rows")).detail)
-    assert orders.register_view("b", lock_timeout_s=5).lock_timeout_s == 5
 
 
 # B9

@@ -1,22 +1,13 @@
 """Moving a view to another position: where to, what is refused, what goes with it, and never beside a consumer."""
 
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import pytest
-from psycopg import sql
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import (
-    BelongsToReadModel,
-    LeaseLost,
-    Malformed,
-    MillraceError,
-    NotInFlight,
-    PartitionLeased,
     PositionOutOfRange,
-    UnknownPartition,
     ViewInUse,
 )
 from millrace.resources.event_store import EventStore, Seek, StreamFailure
@@ -24,17 +15,14 @@ from tests.support.factories import (
     Connect,
     append_to,
     at_once,
-    give_to_read_model,
+    everything,
     ids_of_one_partition,
     pump,
     refusal,
     rows,
     set_clock,
-    start,
     value,
-    wait_blocked,
 )
-from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -68,20 +56,6 @@ def position(store: EventStore, view: str = "v", partition: int = 0) -> int:
     )
     assert isinstance(found, int)
     return found
-
-
-def everything(store: EventStore) -> dict[str, list[Any]]:
-    """All rows of all tables."""
-    return {
-        name: store.connection.execute(
-            sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(schema, name))
-        ).fetchall()
-        for schema, name in rows(
-            store.connection,
-            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
-        )
-        if name != "sequencer"  # it says when somebody last looked for new events
-    }
 
 
 # B4
@@ -164,39 +138,6 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-def test_all_log_partitions_move_or_none(log: EventStore) -> None:
-    seeks = log.seek_view("v", "RESET_TO_LATEST")
-    assert [seek.partition for seek in seeks] == list(range(16))
-    assert position(log) == 10
-    assert [s.to_position for s in log.seek_view("v", "EXACT_TIMESTAMP", timestamp="2030-01-01 00:04:00+00")] == [4] + [
-        0
-    ] * 15
-
-
-# B5
-
-
-def test_a_seek_is_written_down_with_who_why_from_and_to(log: EventStore) -> None:
-    before = value(log.connection, "select max(audit_id) from event_store.audit_log")
-    log.seek_view("v", "RESET_TO_EARLIEST", partition=0, reason="rows were lost")
-    (entry,) = rows(
-        log.connection,
-        "select operation, view, done_by = session_user, reason, detail from event_store.audit_log where audit_id > %s",
-        before,
-    )
-    assert entry[:4] == ("seek_view", "v", True, "rows were lost")
-    assert entry[4] == {
-        "kind": "RESET_TO_EARLIEST",
-        "position": None,
-        "timestamp": None,
-        "partition": 0,
-        "from_position": 5,
-        "to_position": 3,
-        "locks_removed": 0,
-        "dead_letters_removed": 0,
-    }
-
-
 def fail(store: EventStore, *decider_ids: str) -> None:
     """Let these streams of the bulk view fail, the others succeed."""
     leases = store.claim_batch("v", "me")
@@ -228,176 +169,15 @@ def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
     assert delivered == placed(log)[3:]
 
 
+# Races
+
+
 def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there_already(log: EventStore) -> None:
     pump(log, "r")
     assert position(log, "r") == 10
     (seek,) = log.seek_view("r", "RESET_TO_LATEST", partition=0)
     assert (seek.from_position, seek.to_position, seek.locks_removed) == (10, 10, 2)
     assert log.stream_events("r", 10) == []
-
-
-def consumed(store: EventStore, view: str = "r") -> list[Any]:
-    """Acknowledge all that a rows view delivers; return the events' ids."""
-    done = []
-    pump(store, view)
-    while events := store.stream_events(view, 10):
-        for event in events:
-            store.ack_event(view, event.decider_id, event.offset)
-        done += [event.event_id for event in events]
-        pump(store, view)
-    return done
-
-
-def test_a_rows_view_delivers_again_in_order_after_a_seek_back(log: EventStore) -> None:
-    ids = placed(log)
-    assert sorted(consumed(log)) == sorted(ids[5:])
-    log.seek_view("r", "RESET_TO_EARLIEST")
-    again = consumed(log)
-    assert sorted(again) == sorted(ids[3:])
-    for stream in (0, 1):
-        assert [each for each in again if each in ids[stream::2]] == [
-            each for each in ids[3:] if each in ids[stream::2]
-        ]
-
-
-# Refusals
-
-
-def seek(store: EventStore, view: str, partition: int | None, dry_run: bool) -> list[Seek]:
-    return store.seek_view(view, "RESET_TO_EARLIEST", partition=partition, dry_run=dry_run)
-
-
-def test_it_is_refused_while_a_lease_is_live(log: EventStore) -> None:
-    (lease,) = log.claim_batch("v", "somebody", 1, 60)
-    before = everything(log)
-    for dry_run in (False, True):
-        for partition in (None, 0, 7):  # a view is moved while nobody consumes it
-            refused = refusal(ViewInUse, partial(seek, log, "v", partition, dry_run))
-            assert "leased by somebody" in str(refused.detail)
-    assert everything(log) == before
-    log.release_batch("v", [lease])
-    for dry_run in (True, False):
-        assert seek(log, "v", None, dry_run)[0].to_position == 3
-
-
-def test_it_is_refused_while_an_event_is_in_flight(log: EventStore) -> None:
-    (event,) = log.stream_events("r", 1, 60)
-    before = everything(log)
-    for dry_run in (False, True):
-        refused = refusal(ViewInUse, partial(seek, log, "r", None, dry_run))
-        assert "1 events are in flight, the last until 2030-01-01 01:01:00" in str(refused.detail)
-    assert everything(log) == before
-    log.ack_event("r", event.decider_id, event.offset)
-    for dry_run in (True, False):
-        assert seek(log, "r", None, dry_run)[0].to_position == 3
-
-
-def test_a_read_models_view_is_refused_also_while_it_is_in_use(log: EventStore) -> None:
-    give_to_read_model(log.connection, "v")
-    before = everything(log)
-    for in_use in (False, True):
-        for dry_run in (False, True):
-            refused = refusal(BelongsToReadModel, partial(seek, log, "v", None, dry_run))
-            assert "read model m" in str(refused.detail)
-            assert "millrace reset m" in str(refused.hint)
-        assert in_use or everything(log) == before
-        assert in_use or log.claim_batch("v", "somebody")
-
-
-MALFORMED: list[tuple[type[MillraceError], tuple[Any, ...]]] = [
-    (Malformed, (None,)),
-    (Malformed, ("earliest",)),
-    (Malformed, ("EXACT_OFFSET",)),
-    (Malformed, ("EXACT_OFFSET", None, None, 0)),
-    (Malformed, ("EXACT_OFFSET", 5)),
-    (Malformed, ("EXACT_OFFSET", 5, "2030-01-01", 0)),
-    (Malformed, ("EXACT_TIMESTAMP", 5, "2030-01-01", 0)),
-    (Malformed, ("EXACT_TIMESTAMP",)),
-    (Malformed, ("EXACT_TIMESTAMP", None, "yesteryear")),
-    (Malformed, ("RESET_TO_LATEST", 5, None, 0)),
-    (Malformed, ("RESUME_OR_LATEST", None, "2030-01-01")),
-    (UnknownPartition, ("RESET_TO_LATEST", None, None, 16)),
-    (UnknownPartition, ("RESET_TO_LATEST", None, None, -1)),
-]
-
-
-def test_a_malformed_seek_is_refused(log: EventStore) -> None:
-    before = everything(log)
-    for error, arguments in MALFORMED:
-        for dry_run in (False, True):
-            with pytest.raises(error):
-                log.seek_view("v", *arguments, dry_run=dry_run)
-    assert everything(log) == before
-
-
-def test_what_a_zombie_left_is_delivered_from_the_new_position_on(log: EventStore, connect: Connect) -> None:
-    ids = placed(log)
-    assert len(log.stream_events("r", 10, 60)) == 2
-    other = EventStore(connect())
-    set_clock(other.connection, "2030-01-01 01:01:00+00")
-    assert other.seek_view("r", "EXACT_OFFSET", 8, partition=0)[0].locks_removed == 2
-    assert sorted(consumed(other)) == sorted(ids[8:])
-    other.seek_view("r", "RESET_TO_LATEST")
-    assert consumed(other) == []
-    assert value(log.connection, "select count(*) from event_store.stream_locks") == 0
-
-
-# Races
-
-
-def test_a_seek_never_waits_for_a_consumer_that_keeps_its_transaction_open(log: EventStore, connect: Connect) -> None:
-    holder = connect(autocommit=False)
-    for view in ("v", "r"):
-        set_clock(holder, "2030-01-01 01:00:00+00")
-        store = EventStore(holder)
-        assert store.claim_batch(view, "me", lease_s=60) if view == "v" else store.stream_events(view, 1, 60)
-        assert "is still open" in str(refusal(ViewInUse, partial(seek, log, view, None, False)).detail)
-        holder.rollback()
-        seek(log, view, None, False)
-
-
-def test_a_seek_never_waits_for_an_open_commit_nor_acknowledgement(log: EventStore, connect: Connect) -> None:
-    leases, (event,) = log.claim_batch("v", "me", lease_s=60), log.stream_events("r", 1, 60)
-    later = connect()
-    set_clock(later, "2030-01-01 01:01:00+00")
-    for view in ("v", "r"):
-        holder = connect(autocommit=False)
-        if view == "v":
-            EventStore(holder).commit_batch("v", leases)
-        else:
-            EventStore(holder).ack_event("r", event.decider_id, event.offset)
-        with pytest.raises(ViewInUse, match="commits or acknowledges"):
-            EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
-        holder.rollback()
-        EventStore(later).seek_view(view, "RESET_TO_EARLIEST")
-
-
-def test_during_an_open_seek_nothing_is_given_out_and_zombies_wait_and_lose(log: EventStore, connect: Connect) -> None:
-    leases, (event,) = log.claim_batch("v", "me", lease_s=60), log.stream_events("r", 1, 60)
-    seeker, zombies = connect(autocommit=False), [connect(), connect()]
-    set_clock(seeker, "2030-01-01 01:01:00+00")
-    set_clock(log.connection, "2030-01-01 01:01:00+00")
-    for view in ("v", "r"):
-        EventStore(seeker).seek_view(view, "RESET_TO_EARLIEST")
-    assert log.claim_batch("v", "them") == []
-    assert log.stream_events("r") == []
-    assert log.dispatch_events("r") == 0
-    with pytest.raises(PartitionLeased, match="its view moves"):
-        log.claim_partition("v", 0, "them")
-    with pytest.raises(ViewInUse):
-        log.seek_view("v", "RESET_TO_LATEST")
-    late: list[tuple[Any, type[MillraceError]]] = [
-        (start(lambda: EventStore(zombies[0]).commit_batch("v", leases)), LeaseLost),
-        (start(lambda: EventStore(zombies[1]).ack_event("r", event.decider_id, event.offset)), NotInFlight),
-    ]
-    for zombie in zombies:
-        wait_blocked(log.connection, zombie.info.backend_pid)
-    seeker.commit()
-    for result, error in late:
-        with pytest.raises(error):
-            result.result(patience())
-    assert [position(log, view) for view in ("v", "r")] == [3, 3]
-    assert log.claim_batch("v", "them")[0].from_position == 3
 
 
 def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: Connect) -> None:

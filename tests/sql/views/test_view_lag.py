@@ -4,7 +4,6 @@ from random import Random
 from typing import LiteralString
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
 from tests.support.factories import (
     append,
@@ -14,7 +13,6 @@ from tests.support.factories import (
     ids_of_one_partition,
     new_event,
     pump,
-    refusal,
     rows,
     set_clock,
     value,
@@ -108,36 +106,20 @@ def test_in_bulk_mode_what_waits_or_is_parked_is_pending_and_what_is_parked_has_
     assert orders.view_lag("v")[0] == PartitionLag(0, 5, 5, 0, 0, None)
 
 
-def test_lag_is_never_negative(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    orders.seek_view("v", "RESET_TO_OFFSET", 5, partition=0)
-    append_to(orders, decider_id)
-    orders.sequence_events()
-    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 1, 0, 0, None)
-    assert orders.poll_views()[0].due == 0
-    assert orders.view_info("v")[0].behind == 0
-
-
-def test_what_was_given_up_is_not_pending(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
-    orders.commit_batch("v", orders.claim_batch("v", "me"))
-    ArchiveStore(orders.connection).mark_archived(0, 4)
-    ArchiveStore(orders.connection).raise_low_water_mark(0, 4)
-    ArchiveStore(orders.connection).purge_events(0)
-    assert orders.view_lag("v")[0] == PartitionLag(0, 4, 4, 0, 0, None)
-
-
-def test_what_was_given_up_is_not_pending_before_a_purge_either(orders: EventStore) -> None:
+def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: EventStore) -> None:
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
     orders.sequence_events()
-    ArchiveStore(orders.connection).mark_archived(0, 4)
-    ArchiveStore(orders.connection).raise_low_water_mark(0, 3)
+    archive = ArchiveStore(orders.connection)
+    archive.mark_archived(0, 4)
+    archive.raise_low_water_mark(0, 3)
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
     orders.register_view("new", mode="bulk")
-    assert [orders.view_lag(view)[0].lag for view in ("all", "orders", "new")] == [1, 1, 0]
+    # as a store that was restored may have it
+    orders.connection.execute("update event_store.checkpoints set position = 1 where view <> 'new' and partition = 0")
+    for _ in range(2):
+        assert [orders.view_lag(view)[0].lag for view in ("all", "orders", "new")] == [1, 1, 0]
+        archive.purge_events(0)
 
 
 MOST = 10_000  # events read to count by; a tenth of the default, which the first test below holds
@@ -346,7 +328,3 @@ def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore
     for n in range(201):
         orders.dispatch_events(f"v-{n}")
     assert {(info.lag, info.exact) for info in orders.view_info(most=200)} == {(1, False)}
-
-
-def test_a_count_of_nothing_is_refused(orders: EventStore) -> None:
-    refusal(Malformed, lambda: orders.view_info(most=0))

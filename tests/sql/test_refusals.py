@@ -1,0 +1,186 @@
+"""What no function takes: each is refused with its own class, the values and the remedy, and changes nothing.
+
+Belongs here: arguments that are wrong whatever the store holds. Not here: null for what has no default
+(test_arguments), views that are not there or of the other mode (views/test_known_view), what an event may hold
+(events/test_every_way_in).
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from millrace.resources.errors import (
+    LeaseLost,
+    Malformed,
+    MillraceError,
+    NotInFlight,
+    PositionOutOfRange,
+    UnknownPartition,
+)
+from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.refusals import refusals
+from tests.support.factories import append, everything, pump
+
+# the calls, in which ? stands for each of the texts behind them; %(offset)s is in flight, %(partition)s leased
+REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
+    # events
+    (Malformed, "register_decider_event(?)", ("'', 'e', 'd'", "'d', '', 'd'", "null, 'e', 'd'", "'d', null, 'd'")),
+    (Malformed, "register_decider_event('d', 'e', ?)", ("null", "'d', null")),
+    (Malformed, "register_decider_events(?)", ("null", "'[]'", "'{}'", "'null'")),
+    (
+        Malformed,
+        """register_decider_events('[{"decider": "d", "event": "e", "description": "good"}, ?]')""",
+        (
+            '{"decider": "d", "event": "", "description": "x"}',
+            '{"decider": "d", "event": "f"}',
+            '{"decider": "d", "event": "f", "description": "x", "version": 2}',
+            '{"decider": "d", "event": "f", "description": "x", "event_version": "two"}',
+            '{"decider": "d", "event": "f", "description": "x", "event_version": 1.5}',
+            '{"decider": "d", "event": "f", "description": "x", "event_version": 1e30}',
+            f'{{"decider": "{"d" * 1025}", "event": "f", "description": "x"}}',
+            '"no object"',
+        ),
+    ),
+    (Malformed, "append_events(?)", ("null", "'[]'", "'{}'", "'[1]'", "'[null]'", "'[[]]'", "'\"text\"'", "'null'")),
+    (
+        Malformed,
+        "append_event('placed', gen_random_uuid(), 'order', 'o-2'::text, ?)",
+        (
+            "null, gen_random_uuid(), null",
+            "'{}', gen_random_uuid(), null, null",
+            "'{}', gen_random_uuid(), null, 1, null",
+        ),
+    ),
+    (Malformed, "read_stream('order', 'o-1'::text, ?, ?)", ("0", "-1")),
+    (Malformed, "read_stream('order', 'o-1'::text, 1, ?)", ("0", "null", "1, null")),
+    (Malformed, "events_of_correlation('c', 0, ?)", ("0", "-1", "null")),
+    # the log
+    (Malformed, "latest_events(?)", ("0", "-1", "null")),
+    (Malformed, "log_gaps(?)", ("0", "-1")),
+    (Malformed, "attend_log(?)", ("-1", "11", "null")),
+    (Malformed, "read_log(0, ?)", ("null", "0, 0", "0, -1", "0, null", "0, 0, '{order}'")),
+    (PositionOutOfRange, "read_log(%(partition)s, ?)", ("-1", "2", "4611686018427387904")),
+    (UnknownPartition, "read_log(?, 0)", ("16", "-1", "null")),
+    (UnknownPartition, "available_offset_range(?)", ("16", "-1")),
+    (Malformed, "validate_offset_range(0, ?)", ("null, 5", "5, null")),
+    (PositionOutOfRange, "validate_offset_range(0, ?)", ("-1, 0", "1, 0", "0, 1", "1, 1")),
+    (UnknownPartition, "validate_offset_range(?, 0, 0)", ("16", "-1")),
+    (UnknownPartition, "offset_for_timestamp(?, now())", ("16", "-1")),
+    (Malformed, "offset_for_timestamp(0, ?)", ("null",)),
+    (Malformed, "stream_views('order', ?)", ("null", "'a', 0")),
+    (Malformed, "stream_views(null, 'a')", ("",)),
+    # views
+    (Malformed, "register_view(?)", ("''", "null", f"'{'x' * 201}'")),
+    (Malformed, "register_view('v', v_lock_timeout_s => ?)", ("0", "3601", f"{-(2**63)}")),
+    (Malformed, "register_view('v', v_pooling_delay_s => ?)", ("-1", f"{2**31}")),
+    (Malformed, "register_view('v', v_max_attempts => ?)", ("0", "-1")),
+    (Malformed, "register_view('v', v_version => ?)", ("-1",)),
+    (Malformed, "register_view('v', v_mode => ?)", ("'both'", "'bulk', v_edge_function_url => 'http://localhost'")),
+    (Malformed, "register_view('v', v_deciders => ?)", ("'{null}'", "array_fill('d'::text, '{1001}')")),
+    (Malformed, "register_view('v', v_events => ?)", ("'{paid,null}'",)),
+    (Malformed, "register_view('v', v_owner => ?)", ("'nobody_of_this_name'",)),
+    (Malformed, "register_view('v', v_edge_function_url => ?)", (f"'http://{'x' * 2000}'",)),
+    (Malformed, "enable_view('r', ?)", ("null",)),
+    (Malformed, "end_locks('r', null, ?)", ("'a'",)),
+    (Malformed, "retry_dead_letters('r', null, ?)", ("'a'",)),
+    (Malformed, "discard_dead_letter('r', 'order', 'a', ?)", ("''", "null")),
+    (Malformed, "attach_consumer('b', ?)", ("''", f"'{'x' * 201}'", "'run', 0", "'run', 3601")),
+    (Malformed, "view_info(null, ?)", ("0", "-1")),
+    (Malformed, "wanting_views(?)", ("null",)),
+    (Malformed, "has_seen(?)", ("null, 'd', 'i', 1", "'r', null, 'i', 1", "'r', 'd', null, 1", "'r', 'd', 'i', null")),
+    (Malformed, "seek_view('n', ?)", ("null", "'earliest'", "'EXACT_OFFSET'", "'EXACT_OFFSET', null, null, 0")),
+    (Malformed, "seek_view('n', 'EXACT_OFFSET', 5, ?)", ("null", "'2030-01-01', 0")),
+    (Malformed, "seek_view('n', 'EXACT_TIMESTAMP', ?)", ("null", "5, '2030-01-01', 0")),
+    (Malformed, "seek_view('n', ?)", ("'RESET_TO_LATEST', 5, null, 0", "'RESUME_OR_LATEST', null, '2030-01-01'")),
+    (UnknownPartition, "seek_view('n', 'RESET_TO_LATEST', null, null, ?)", ("16", "-1", "16, true")),
+    # rows mode
+    (Malformed, "dispatch_events('r', ?)", ("0", "-1", "null", "10, 0", "10, -1", "10, null")),
+    (Malformed, "lease_events('r', ?)", ("0", "-1", "null", "1, 0", "1, -5", "1, 3601")),
+    (Malformed, "stream_events('r', ?)", ("0", "-1", "null", "1, 0", "1, -5", "1, 3601")),
+    (Malformed, "ack_events('r', ?)", ("null", "null, '{1}'", "'{1,2}', '{1}'", "'{1}', '{1,2}'")),
+    (Malformed, "ack_events('r', ?)", ("'{1}', '{}'", "'{}', '{1}'")),
+    (Malformed, "fail_event('r', 'o-1'::text, %(offset)s, ?)", ("''", "null")),
+    (Malformed, "extend_lock('r', 'o-1'::text, %(offset)s, ?)", ("0", "-1", "3601")),
+    (Malformed, "schedule_nack_event('r', 'o-1'::text, ?)", ("-1", "null", f"{2**63 - 1}")),
+    (NotInFlight, "fail_event('r', 'o-1'::text, ?, 'no')", ("-1", f"{2**63 - 1}", "null")),
+    (NotInFlight, "extend_lock('r', 'o-1'::text, ?)", ("-1", f"{2**63 - 1}", "null")),
+    # bulk mode
+    (Malformed, "claim_batch('b', ?)", ("''", "'me', 0", "'me', 10, 0", "'me', 10, -5", "'me', 10, 3601")),
+    (Malformed, "claim_views('{b}', ?)", ("''", "'me', 0", "'me', 1, 0", "'me', 1, 3601")),
+    (Malformed, "claim_partition('b', 0, ?)", ("''", "'me', 0", "'me', 3601")),
+    (UnknownPartition, "claim_partition('b', ?, 'me')", ("16", "-1")),
+    (Malformed, "extend_owner(?)", ("'', 60", "'me', 0", "'me', 3601")),
+    (Malformed, "extend_lease('b', array[%(partition)s], array[%(token)s], ?)", ("0", "-1", "3601")),
+    (Malformed, "extend_lease('b', ?)", ("'{}', '{}'", "'{0,1}', '{1}'")),
+    (Malformed, "commit_batch('b', ?)", ("'{}', '{}', '{}'", "'{0,1}', '{1,1}', '{1}'")),
+    (Malformed, "commit_batch('b', ?)", ("'{0}', '{1}', '{}'", "'{0,0}', '{1,0}', '{1,1}'")),
+    (
+        PositionOutOfRange,
+        "commit_batch('b', array[%(partition)s], ?, array[%(token)s])",
+        ("'{}'", "'{1,2}'", "'{null}'", "'{-1}'"),
+    ),
+    (LeaseLost, "commit_batch('b', array[?], '{1}', array[%(token)s])", ("99", "-1")),
+    (LeaseLost, "read_batch('b', ?)", ("99, %(token)s", "-1, -1", "%(partition)s, 0", "%(partition)s, %(token)s + 1")),
+    (
+        LeaseLost,
+        "fail_streams('b', ?, '[%(failure)s]')",
+        ("99, %(token)s", "%(partition)s, 0", "%(partition)s, %(token)s + 1"),
+    ),
+    (
+        Malformed,
+        "fail_streams('b', %(partition)s, %(token)s, '?')",
+        (
+            *("{}", "[]", "null", '"text"', "[1]", "[null]", "[%(failure)s, %(failure)s]"),
+            '[{"decider": "order", "decider_id": "o-1"}]',
+            '[{"decider": "order", "decider_id": "o-1", "error": ""}]',
+            '[{"decider": "order", "decider_id": "o-1", "error": null}]',
+            '[{"decider": "order", "decider_id": 1, "error": "e"}]',
+            '[{"decider": null, "decider_id": "o-1", "error": "e"}]',
+            *(
+                f'[{{"decider": "order", "decider_id": "o-1", "error": "e", "offset": {offset}}}]'
+                for offset in ("-1", "1.5", '"x"', "true", str(10**19))
+            ),
+        ),
+    ),
+]
+
+
+def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) -> None:
+    orders.register_view("r", "-infinity")
+    for view in ("b", "n"):
+        orders.register_view(view, "-infinity", mode="bulk")
+    append(orders, "o-1")
+    pump(orders, "r")
+    (event,) = orders.lease_events("r")
+    (lease,) = orders.claim_batch("b", "me")
+    values: dict[str, object] = {"offset": event.offset, "partition": lease.partition, "token": lease.lease_token}
+    values["failure"] = '{"decider": "order", "decider_id": "o-1", "error": "e"}'
+    before = everything(orders)
+    wrong: list[tuple[str, object]] = []
+    for error, template, arguments in REFUSED:
+        for argument in arguments:
+            call = template.replace("?", argument) % values
+            try:
+                with refusals(), orders.connection.transaction():
+                    orders.connection.execute(f"select * from event_store.{call}".encode())
+            except MillraceError as refused:
+                if not isinstance(refused, error) or not refused.detail or not refused.hint:
+                    wrong.append((call, refused))
+            else:
+                wrong.append((call, "it was accepted"))
+    assert wrong == []
+    assert everything(orders) == before
+
+
+def test_a_text_that_postgres_does_not_take_is_malformed(orders: EventStore) -> None:
+    orders.register_view("r")
+    calls: list[Callable[[], object]] = [
+        lambda: orders.fail_event("r", "o-1", 1, "no\0"),
+        lambda: orders.register_view("x\0"),
+        lambda: orders.register_view("v", "yesterday evening"),
+        lambda: orders.seek_view("r", "EXACT_TIMESTAMP", timestamp="yesteryear"),
+        lambda: orders.offset_for_timestamp(0, "soon"),
+    ]
+    for call in calls:
+        with pytest.raises(Malformed):
+            call()
