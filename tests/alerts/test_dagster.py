@@ -5,7 +5,6 @@ Not here: a daemon that dies, its sensors and its queue (`processes/test_dagster
 
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -28,6 +27,9 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
 from tests.alerts.hook import Hook, settings_for
+from tests.support.running.dagster_instance import DATABASE, instance
+
+__all__ = ["instance"]
 
 MISSING = "column total is missing"
 ORDERS = dg.AssetKey(["read_models", "orders"])
@@ -50,21 +52,6 @@ NIGHTLY = dg.Definitions([report], jobs=[dg.define_asset_job("nightly", [report]
 ALL_CHECKS = dg.Definitions([report], jobs=[dg.define_asset_job("apply_schema", [report])]).resolve_job_def(
     "apply_schema"
 )
-
-
-@pytest.fixture
-def instance(
-    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dg.DagsterInstance]:
-    """Open the instance that DAGSTER_HOME names, on our storage."""
-    postgres.create_database("alerts_of_dagster")
-    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn("alerts_of_dagster"))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
-    with dg.DagsterInstance.get() as opened:
-        yield opened
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute("drop database if exists alerts_of_dagster with (force)")
 
 
 def run(
@@ -146,16 +133,9 @@ def test_breached_checks_are_found_until_they_pass(instance: dg.DagsterInstance)
     assert found(standing) == {}
 
 
-def test_a_check_that_is_not_declared_any_more_is_breached_no_more(instance: dg.DagsterInstance) -> None:
-    standing = DagsterStanding(instance)
-    say(instance, "declaration_loads", passed=False)
-    assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
-    # the hourly run of all checks began later, and has not evaluated it
-    run(instance, broken=False, job=ALL_CHECKS)
-    assert found(standing) == {}
-
-
-def test_a_run_of_some_checks_ends_no_other_one(instance: dg.DagsterInstance) -> None:
+def test_a_check_that_is_not_declared_any_more_is_breached_until_all_checks_ran_without_it(
+    instance: dg.DagsterInstance,
+) -> None:
     standing = DagsterStanding(instance)
     say(instance, "declaration_loads", passed=False)
     # somebody runs a part, or once more what failed
@@ -171,6 +151,9 @@ def test_a_run_of_some_checks_ends_no_other_one(instance: dg.DagsterInstance) ->
     )
     assert again.is_success
     assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
+    # the hourly run of all of them began later, and has not evaluated it
+    run(instance, broken=False, job=ALL_CHECKS)
+    assert found(standing) == {}
 
 
 def test_a_breach_is_found_however_many_checks_were_evaluated_since(
@@ -192,7 +175,7 @@ def test_an_evaluation_that_is_stored_after_a_later_one_is_seen(
     standing = DagsterStanding(instance)
     say(instance, "totals_add_up", passed=False)
     say(instance, "other", passed=True)
-    with psycopg.connect(postgres.dsn("alerts_of_dagster"), autocommit=True) as connection:
+    with psycopg.connect(postgres.dsn(DATABASE), autocommit=True) as connection:
         # as if its transaction had not ended yet
         connection.execute("create table kept as select * from event_logs order by id limit 1")
         connection.execute("delete from event_logs where id = (select id from kept)")
@@ -218,7 +201,7 @@ def test_a_storage_that_is_gone_ends_nothing(dsn: str, postgres: EmbeddedPostgre
         source._patience_s = 0.5
         connection.execute("update event_store.incidents set due_at = clock_timestamp()")
         with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-            admin.execute("drop database alerts_of_dagster with (force)")
+            admin.execute(f"drop database {DATABASE} with (force)".encode())
         alerter.tick()
         assert hook.told() == [("began", ["nightly"])]
         alerter.tick()
@@ -226,9 +209,8 @@ def test_a_storage_that_is_gone_ends_nothing(dsn: str, postgres: EmbeddedPostgre
     assert states == {"run": None, "unreadable": None}
 
 
-def test_a_storage_that_hangs_is_waited_for_for_a_moment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, hook: Hook
-) -> None:
+def test_a_storage_that_hangs_is_waited_for_for_a_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What becomes of it: `test_alerter.py`."""
     shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -242,9 +224,4 @@ def test_a_storage_that_hangs_is_waited_for_for_a_moment(
         asked = [silent.accept()[0]]
         with pytest.raises(TimeoutError):
             asked.append(silent.accept()[0])
-        with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-            EventStore(connection).sequence_events()
-            Alerter(connection, receiver, [source], every_s=0, hold_s=0).tick()
-            (unreadable,) = AlertStore(connection).open_incidents()
-        assert (unreadable.kind, unreadable.subject) == ("unreadable", "dagster")
         asked[0].close()

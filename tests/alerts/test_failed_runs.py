@@ -96,6 +96,8 @@ def test_a_rebuild_of_one_log_partition_mends_no_other_one(instance: dg.DagsterI
         "of orders (p04 to p06)": "ValueError: no table",
     }
     rebuild(instance, "p07", "p09")
+    # the same log partition of another asset
+    run(instance, runs.OF_ASSETS, asset=archived.key, first="p03", last="p03")
     assert set(found(failed)) == {"of orders (p03)", "of orders (p04 to p06)"}
     rebuild(instance, "p00", "p04")
     assert set(found(failed)) == {"of orders (p04 to p06)"}
@@ -108,12 +110,6 @@ def test_a_rebuild_of_one_log_partition_mends_no_other_one(instance: dg.DagsterI
     assert found(FailedRuns(instance)) == {}
 
 
-def test_the_same_log_partitions_of_another_asset_mend_nothing(instance: dg.DagsterInstance) -> None:
-    rebuild(instance, "p03", "p03", fails="no column")
-    run(instance, runs.OF_ASSETS, asset=archived.key, first="p03", last="p03")
-    assert set(found(FailedRuns(instance))) == {"of orders (p03)"}
-
-
 def test_the_next_run_of_a_job_does_what_the_last_one_did_not_whatever_its_log_partitions(
     instance: dg.DagsterInstance,
 ) -> None:
@@ -124,7 +120,9 @@ def test_the_next_run_of_a_job_does_what_the_last_one_did_not_whatever_its_log_p
     assert found(failed) == {}
 
 
-def test_what_fails_again_is_found_again_with_its_new_cause(instance: dg.DagsterInstance) -> None:
+def test_what_fails_again_is_found_again_with_its_new_cause_until_somebody_removes_the_run(
+    instance: dg.DagsterInstance,
+) -> None:
     failed = FailedRuns(instance)
     rebuild(instance, "p03", "p03", fails="no column")
     rebuild(instance, "p03", "p03")
@@ -132,6 +130,8 @@ def test_what_fails_again_is_found_again_with_its_new_cause(instance: dg.Dagster
     run_id = rebuild(instance, "p03", "p03", fails="no table")
     (again,) = found(failed).values()
     assert (again.cause, again.page) == ("ValueError: no table", f"/runs/{run_id}")
+    instance.delete_run(run_id)
+    assert found(failed) == {}
 
 
 def test_each_failed_run_of_a_week_is_found_however_many_there_are(
@@ -148,24 +148,17 @@ def test_each_failed_run_of_a_week_is_found_however_many_there_are(
     assert set(found(failed)) == wanted - {"of orders (p00)"}
 
 
-def test_no_more_runs_than_some_are_asked_after_in_one_look(
+def test_no_more_runs_than_some_are_asked_after_in_one_look_and_each_in_its_turn(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rebuild(instance, "p00", "p00", fails="no column")
-    rebuild(instance, "p01", "p01", fails="no column")
-    rebuild(instance, "p00", "p01")
     monkeypatch.setattr(runs, "MOST_ASKED", 1)
+    for key in ("p00", "p01"):
+        rebuild(instance, key, key, fails="no column")
+    rebuild(instance, "p00", "p01")
     failed = FailedRuns(instance)
     # the newest is asked after at first
     assert set(found(failed)) == {"of orders (p00)"}
     assert found(failed) == {}
-
-
-def test_where_more_failed_each_is_asked_after_in_its_turn(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "MOST_ASKED", 1)
-    failed = FailedRuns(instance)
     for key in ("p00", "p01", "p02"):
         rebuild(instance, key, key, fails="no column")
     rebuild(instance, "p00", "p00")
@@ -173,14 +166,6 @@ def test_where_more_failed_each_is_asked_after_in_its_turn(
     looks = [set(found(failed)) for _ in range(3)]
     assert "of orders (p00)" in looks[0]
     assert looks[-1] == {"of orders (p01)", "of orders (p02)"}
-
-
-def test_a_run_that_somebody_removed_is_forgotten(instance: dg.DagsterInstance) -> None:
-    failed = FailedRuns(instance)
-    run_id = rebuild(instance, "p03", "p03", fails="no column")
-    assert set(found(failed)) == {"of orders (p03)"}
-    instance.delete_run(run_id)
-    assert found(failed) == {}
 
 
 def test_a_drain_that_failed_is_mended_by_one_that_others_share_unless_that_left_its_view(

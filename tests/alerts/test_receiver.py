@@ -3,8 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ from millrace.resources.alerts.messages import trial_message as trial
 from millrace.resources.alerts.receiver import AlertReceiver, AlertSettings, BadAlertSettings, Delivery, alert_settings
 from millrace.resources.settings import Settings
 from tests.alerts.hook import SECRET, Hook, settings_for
-from tests.support.patience import patience
+from tests.subscriptions.test_receivers import raw
 
 Given = Callable[..., AlertSettings | None]
 
@@ -75,46 +74,42 @@ def test_without_a_url_there_are_no_alerts(given: Given) -> None:
     assert given(alert_url="", alert_secret="whatever") is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "alerts.example.com/x",
-        "ftp://example.com/hidden",
-        "http://",
-        "nonsense",
-        "http://[::1",
-        "https://x:no-port/",
-        "https://hooks.example.com/${MILLRACE_PUSH_SECRET_UNSET}",
-    ],
+URLS = (
+    "alerts.example.com/x",
+    "ftp://example.com/hidden",
+    "http://",
+    "nonsense",
+    "http://[::1",
+    "https://x:no-port/",
+    "https://hooks.example.com/${MILLRACE_PUSH_SECRET_UNSET}",
 )
-def test_what_is_no_url_is_said(given: Given, url: str) -> None:
-    with pytest.raises(BadAlertSettings) as refused:
-        given(alert_url=url, alert_secret=SECRET)
-    said = str(refused.value)
-    assert said.startswith("MILLRACE_ALERT_URL cannot be sent to: ")
-    assert "https://alerts.example.com" in said
-    # its path may be a secret
-    assert "hidden" not in said
+# what is no secret, and why
+SECRETS = (
+    ("", "MILLRACE_ALERT_SECRET is not set"),
+    ("hunter2hunter2hunter2hunter2hunt", "does not begin with whsec_"),
+    ("whsec_hunter2!hunter2hunter2hunter2", "not base64"),
+    ("whsec_" + "A" * 31, "not base64"),
+    ("whsec_é" + "A" * 31, "not base64"),
+    ("whsec_" + "A" * 28, "21 bytes; 24 to 64"),
+    ("whsec_" + "A" * 88, "66 bytes; 24 to 64"),
+)
 
 
-@pytest.mark.parametrize(
-    ("secret", "why"),
-    [
-        ("", "MILLRACE_ALERT_SECRET is not set"),
-        ("hunter2hunter2hunter2hunter2hunt", "does not begin with whsec_"),
-        ("whsec_hunter2!hunter2hunter2hunter2", "not base64"),
-        ("whsec_" + "A" * 31, "not base64"),
-        ("whsec_é" + "A" * 31, "not base64"),
-        ("whsec_" + "A" * 28, "21 bytes; 24 to 64"),
-        ("whsec_" + "A" * 88, "66 bytes; 24 to 64"),
-    ],
-)
-def test_a_bad_secret_is_said_and_not_shown(given: Given, secret: str, why: str) -> None:
-    with pytest.raises(BadAlertSettings, match=why) as refused:
-        given(alert_url="https://alerts.example.com/", alert_secret=secret)
-    assert "openssl rand -base64 32" in str(refused.value)
-    assert "hunter2" not in str(refused.value)
-    assert refused.value.__cause__ is None
+def test_what_is_no_url_or_no_secret_is_said_and_not_shown(given: Given) -> None:
+    for url in URLS:
+        with pytest.raises(BadAlertSettings) as refused:
+            given(alert_url=url, alert_secret=SECRET)
+        said = str(refused.value)
+        assert said.startswith("MILLRACE_ALERT_URL cannot be sent to: "), url
+        assert "https://alerts.example.com" in said
+        # its path may be a secret
+        assert "hidden" not in said
+    for secret, why in SECRETS:
+        with pytest.raises(BadAlertSettings, match=why) as refused:
+            given(alert_url="https://alerts.example.com/", alert_secret=secret)
+        assert "openssl rand -base64 32" in str(refused.value)
+        assert "hunter2" not in str(refused.value)
+        assert refused.value.__cause__ is None
 
 
 def test_settings_that_cannot_be_used_are_said_with_what_is_allowed(given: Given) -> None:
@@ -152,81 +147,62 @@ def test_receivers_of_this_machine_are_those_of_the_embedded_store_only(given: G
         assert "MILLRACE_PUSH_ALLOW" in said.said
 
 
-@pytest.mark.parametrize("host", ["nowhere.invalid", "x" * 70 + ".invalid"])
-def test_a_name_that_nobody_knows_is_said(host: str) -> None:
-    found = leading_to(f"https://{host}/hidden")
-    with AlertReceiver(found) as to:
-        problem = to.problem()
-    assert problem is not None
-    assert f"https://{host}" in problem
-    assert "its name is not known here" in problem
-    said = send(found)
-    assert not said.delivered
-    assert "did not answer" in (said.error or "")
-    assert "hidden" not in said.said
+def test_a_name_that_nobody_knows_is_said() -> None:
+    for host in ("nowhere.invalid", "x" * 70 + ".invalid"):
+        found = leading_to(f"https://{host}/hidden")
+        with AlertReceiver(found) as to:
+            problem = str(to.problem())
+        assert f"https://{host}" in problem
+        assert "its name is not known here" in problem
+        said = send(found)
+        assert not said.delivered
+        assert "did not answer" in (said.error or "")
+        assert "hidden" not in said.said
 
 
-@pytest.mark.parametrize(
-    ("status", "remedy"),
-    [
-        (500, "HTTP 500 Internal Server Error"),
-        (302, "a redirect is not followed: set MILLRACE_ALERT_URL to where it leads"),
-        (308, "a redirect is not followed"),
-        (404, "Is MILLRACE_ALERT_URL whole"),
-        (400, "Is MILLRACE_ALERT_FORMAT what it expects"),
-        (429, "fewer messages"),
-        (600, "HTTP 600"),
-    ],
-)
-def test_an_answer_that_is_no_success_is_said_with_its_remedy(hook: Hook, status: int, remedy: str) -> None:
-    hook.answer = lambda _: status
-    said = send(settings_for(hook))
-    assert not said.delivered
-    assert remedy in said.said
-    # scheme, host and port; not the path
-    assert f"http://127.0.0.1:{hook.server_address[1]} " in said.said
-    assert "hidden" not in said.said
-    assert len(hook.alerts) == 1
+ANSWERS = {
+    500: "HTTP 500 Internal Server Error",
+    302: "a redirect is not followed: set MILLRACE_ALERT_URL to where it leads",
+    308: "a redirect is not followed",
+    404: "Is MILLRACE_ALERT_URL whole",
+    400: "Is MILLRACE_ALERT_FORMAT what it expects",
+    429: "fewer messages",
+    600: "HTTP 600",
+}
 
 
-@contextmanager
-def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve one connection without a web server."""
-
-    def serve() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(65536)
-            answer(connection)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
-        thread.join(patience())
+def test_an_answer_that_is_no_success_is_said_with_its_remedy(hook: Hook) -> None:
+    for number, (status, remedy) in enumerate(ANSWERS.items(), 1):
+        hook.answer = lambda _, status=status: status  # type: ignore[misc]
+        said = send(settings_for(hook))
+        assert (said.delivered, remedy in said.said) == (False, True), said
+        # scheme, host and port; not the path
+        assert f"http://127.0.0.1:{hook.server_address[1]} " in said.said
+        assert "hidden" not in said.said
+        assert len(hook.alerts) == number
 
 
-@pytest.mark.parametrize("begin", [None, b"", b"HTTP/1.1 ", b"HTTP/1.1 500 No\r\nX: "], ids=repr)
-def test_a_receiver_that_hangs_byte_by_byte_costs_its_deadline_only(
-    begin: bytes | None, monkeypatch: pytest.MonkeyPatch
+def test_a_receiver_that_hangs_costs_its_deadline_only_and_what_one_says_is_shown_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receiver, "TIMEOUT_S", 0.5)
+    """One that drips byte by byte: `subscriptions/test_receivers.py`."""
     over = threading.Event()
 
-    def drip(to: socket.socket) -> None:
-        if begin is None:
-            over.wait()
-            return
-        to.sendall(begin)
-        while not over.wait(0.05):
-            try:
-                to.sendall(b"x")
-            except OSError:
-                return
+    def talk(to: socket.socket) -> None:
+        to.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 15\r\n\r\nno_text\x1b[31mred")
 
-    with raw(drip) as url:
+    def hang(_: socket.socket) -> None:
+        over.wait()
+
+    with raw(talk) as (port, _):
+        said = send(leading_to(f"http://127.0.0.1:{port}/", "127.0.0.1"))
+    assert "It said: no_text" in said.said
+    assert "\x1b" not in said.said
+    assert "no_text" not in (said.error or "")
+    monkeypatch.setattr(receiver, "TIMEOUT_S", 0.5)
+    with raw(hang) as (port, _):
         # it goes on until it is told that this has come back
-        said = send(leading_to(url, "127.0.0.1"))
+        said = send(leading_to(f"http://127.0.0.1:{port}/", "127.0.0.1"))
         over.set()
     assert not said.delivered
 
@@ -237,14 +213,3 @@ def test_a_port_where_nothing_listens_is_said() -> None:
     said = send(leading_to(f"http://127.0.0.1:{port}/", "127.0.0.1"))
     assert "nothing listens there" in said.said
     assert "refused" in said.said
-
-
-def test_what_a_receiver_says_is_shown_and_not_kept() -> None:
-    def talk(to: socket.socket) -> None:
-        to.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 15\r\n\r\nno_text\x1b[31mred")
-
-    with raw(talk) as url:
-        said = send(leading_to(url, "127.0.0.1"))
-    assert "It said: no_text" in said.said
-    assert "\x1b" not in said.said
-    assert "no_text" not in (said.error or "")

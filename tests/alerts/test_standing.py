@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import LiteralString
 
-import psycopg
 import pytest
 import yaml
 
@@ -32,12 +31,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything be late at once."""
     for name in ("LATE_S", "SEQUENCER_HELD_S", "OLD_WRITER_S"):
         monkeypatch.setattr(standing, name, -1)
-
-
-def test_where_all_is_well_nothing_is_found(mails: EventStore) -> None:
-    append_to(mails, "o-1")
-    pump(mails, "mails")
-    assert found(mails) == {}
 
 
 @pytest.mark.usefixtures("quick")
@@ -71,9 +64,10 @@ def test_a_version_that_somebody_builds_is_not_late_and_one_that_nobody_builds_i
 
 
 def test_a_dead_letter_alone_makes_no_view_late(mails: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "LATE_S", 0)
     append_to(mails, "o-1")
     pump(mails, "mails")
+    assert found(mails) == {}
+    monkeypatch.setattr(standing, "LATE_S", 0)
     (event,) = mails.stream_events("mails", 1)
     mails.fail_event("mails", event.decider_id, event.offset, "no")
     assert set(found(mails)) == {("dead_letters", "mails")}
@@ -95,8 +89,11 @@ def test_the_first_dead_letter_is_the_cause(mails: EventStore) -> None:
     assert found(mails, ("dead_letters", "mails"))["dead_letters", "mails"].cause == "2 streams wait for an operator."
 
 
-def test_a_gap_and_the_quarantine_of_a_capture_are_found(source: Source, store: EventStore) -> None:
-    source.commit(inserted(1), faulty(1), updated(1, "a"))
+def test_the_gap_the_quarantine_and_the_silence_of_a_capture_are_found(source: Source, store: EventStore) -> None:
+    source.commit(inserted(1))
+    assert (datetime.now(UTC) - (source.store.capture_info("c")[0].stored_at or datetime.now(UTC))).days > 0
+    assert "It has stored nothing for" in found(store)["capture_idle", "c"].cause
+    source.commit(faulty(1), updated(1, "a"))
     source.emit()
     finding = found(store)["quarantine", "c"]
     assert finding.cause == "table:public.t [1]: column v: not UTF-8"
@@ -106,12 +103,6 @@ def test_a_gap_and_the_quarantine_of_a_capture_are_found(source: Source, store: 
     assert both["gap", "c"].cause == "the slot is gone"
     # what it stored last was long ago; while a gap is open, that is no news
     assert ("capture_idle", "c") not in both
-
-
-def test_a_capture_that_stores_nothing_is_found(source: Source, store: EventStore) -> None:
-    source.commit(inserted(1))
-    assert (datetime.now(UTC) - (source.store.capture_info("c")[0].stored_at or datetime.now(UTC))).days > 0
-    assert "It has stored nothing for" in found(store)["capture_idle", "c"].cause
 
 
 def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: EventStore) -> None:
@@ -127,13 +118,12 @@ def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, s
     assert ("stopped_table", "c") not in found(store)
 
 
-def test_a_log_that_nobody_sequences_is_found(mails: EventStore) -> None:
+@pytest.mark.usefixtures("quick")
+def test_a_log_that_nobody_sequences_and_transactions_that_hold_it_up_are_found_with_their_process(
+    mails: EventStore, connect: Connect
+) -> None:
     mails.connection.execute(LATER)
     assert "for 60 minutes" in found(mails)["not_sequenced", "the log"].cause
-
-
-@pytest.mark.usefixtures("quick")
-def test_transactions_that_hold_the_log_up_are_found_with_their_process(mails: EventStore, connect: Connect) -> None:
     holder, writer = connect(autocommit=False), connect(autocommit=False)
     append_to(EventStore(writer), "o-1")
     append_to(mails, "o-2")
@@ -148,10 +138,6 @@ def test_transactions_that_hold_the_log_up_are_found_with_their_process(mails: E
     holder.rollback()
     writer.execute("prepare transaction 'left behind'")
     assert ("old_writer", "the prepared transaction left behind") in found(mails)
-    settle(writer)
-
-
-def settle(writer: psycopg.Connection) -> None:
     writer.autocommit = True
     writer.execute("rollback prepared 'left behind'")
 

@@ -44,33 +44,6 @@ def write(path: Path, values: list[str | None], **options: object) -> Path:
     return path
 
 
-def test_a_small_file_that_repeats_a_value_is_decoded_bit_by_bit(tmp_path: Path) -> None:
-    path = write(tmp_path / "repeated", ["x" * 967_000] * 300)
-    assert path.stat().st_size < 10_000
-    said, most = read(path)
-    assert said == "300"
-    assert most < 6 * BATCH_BYTES
-
-
-def test_a_value_that_millrace_never_writes_is_refused_in_bounded_memory(tmp_path: Path) -> None:
-    path = write(tmp_path / "long", ["x" * (VALUE_BYTES + 1)] * 12)
-    said, most = read(path)
-    assert said == "TooLarge 0"
-    assert most < 6 * BATCH_BYTES
-    with pytest.raises(TooLarge, match=r"A value of column data has 16,777,217 bytes"):
-        list(bounded_batches(path))
-
-
-def test_a_column_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
-    path = write(tmp_path / "huge", ["x" * (CHUNK_BYTES + MIB)])
-    assert path.stat().st_size < 200_000
-    said, most = read(path)
-    assert said == "TooLarge 0"
-    assert most < MIB
-    with pytest.raises(TooLarge, match="Column data has"):
-        list(bounded_batches(path))
-
-
 def number(value: int, width: int = 1) -> bytes:
     """Write a number as Thrift does, in at least so many bytes."""
     out, value = bytearray(), value << 1
@@ -87,25 +60,42 @@ def lie(path: Path, truth: int, lie: int) -> None:
     path.write_bytes(content.replace(said, number(lie, len(said))))
 
 
-def test_a_footer_that_lies_about_a_large_page_makes_room_for_none(tmp_path: Path) -> None:
-    path = write(tmp_path / "lie", ["x" * (CHUNK_BYTES + MIB), "y"])
-    chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
-    lie(path, chunk.total_uncompressed_size, 2000)
-    assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_uncompressed_size == 2000
-    said, most = read(path)
-    assert said == "TooLarge 0"
-    assert most < MIB
-    with pytest.raises(TooLarge, match=r"Column data has 269,\d{3},\d{3} bytes at once"):
-        list(bounded_batches(path))
+# what a small file decodes to (200 MB or more), how it is written, whether its footer lies about the column, what
+# becomes of it, and within how much memory
+LARGE: tuple[tuple[list[str | None], dict[str, object], bool, str, int, str], ...] = (
+    # a value that is repeated is decoded bit by bit
+    (["x" * 967_000] * 300, {}, False, "300", 6 * BATCH_BYTES, ""),
+    # Millrace never writes such a value
+    (["x" * (VALUE_BYTES + 1)] * 12, {}, False, "TooLarge 0", 6 * BATCH_BYTES, "A value of column data has 16,777,217 bytes"),
+    # a column that is refused before it is decoded, also where the footer says otherwise
+    (["x" * (CHUNK_BYTES + MIB)], {}, False, "TooLarge 0", MIB, "Column data has"),
+    (["x" * (CHUNK_BYTES + MIB), "y"], {}, True, "TooLarge 0", MIB, r"Column data has 269,\d{3},\d{3} bytes at once"),
+    # many pages that are too large together
+    (["x" * 9 * MIB, "y" * 9 * MIB] * 15, {"use_dictionary": False}, True, "TooLarge 0", MIB, "Column data has"),
+)  # fmt: skip
 
 
-def test_many_pages_that_are_too_large_together_are_refused_whatever_the_footer_says(tmp_path: Path) -> None:
-    path = write(tmp_path / "pages", ["x" * 9 * MIB, "y" * 9 * MIB] * 15, use_dictionary=False)
-    chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
-    lie(path, chunk.total_uncompressed_size, 2000)
-    said, most = read(path)
-    assert said == "TooLarge 0"
-    assert most < MIB
+@pytest.mark.parametrize(("values", "options", "lies", "outcome", "within", "said"), LARGE, ids=range(len(LARGE)))
+def test_a_small_file_that_decodes_to_much_is_read_or_refused_in_bounded_memory(
+    tmp_path: Path,
+    values: list[str | None],
+    options: dict[str, object],
+    lies: bool,
+    outcome: str,
+    within: int,
+    said: str,
+) -> None:
+    path = write(tmp_path / "large", values, **options)
+    assert path.stat().st_size < 200_000
+    if lies:
+        lie(path, pq.ParquetFile(path).metadata.row_group(0).column(1).total_uncompressed_size, 2000)
+        assert pq.ParquetFile(path).metadata.row_group(0).column(1).total_uncompressed_size == 2000
+    found, most = read(path)
+    assert found == outcome
+    assert most < within
+    if outcome != "300":
+        with pytest.raises(TooLarge, match=said):
+            list(bounded_batches(path))
 
 
 def test_a_page_that_says_less_than_it_has_or_more_than_it_may_is_refused(tmp_path: Path) -> None:
@@ -158,8 +148,7 @@ def test_whatever_stands_in_the_place_of_a_header_is_a_size_or_damage(content: b
         assert all(size >= 0 for size in page_sizes(BytesIO(content), 0, len(content)))
 
 
-@pytest.mark.parametrize(("version", "codec"), [("1.0", "none"), ("2.0", "snappy"), ("2.0", "zstd")])
-def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path, version: str, codec: str) -> None:
+def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path) -> None:
     table = pa.table(
         {
             "n": range(5000),
@@ -170,27 +159,26 @@ def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path, version: str,
         }
     )
     path = tmp_path / "pages"
-    options = {"data_page_version": version, "data_page_size": 4096, "row_group_size": 3000}
-    pq.write_table(table, path, compression=codec, write_page_checksum=True, **options)
-    metadata = pq.ParquetFile(path).metadata
-    with path.open("rb") as file:
-        for group in range(2):
-            for column in range(metadata.num_columns):
-                chunk = metadata.row_group(group).column(column)
+    for version, codec in (("1.0", "none"), ("2.0", "snappy"), ("2.0", "zstd")):
+        options = {"data_page_version": version, "data_page_size": 4096, "row_group_size": 3000}
+        pq.write_table(table, path, compression=codec, write_page_checksum=True, **options)
+        metadata = pq.ParquetFile(path).metadata
+        with path.open("rb") as file:
+            for chunk in (metadata.row_group(g).column(c) for g in range(2) for c in range(metadata.num_columns)):
                 begin = chunk.dictionary_page_offset or chunk.data_page_offset
                 sizes = [*page_sizes(file, begin, chunk.total_compressed_size)]
                 # the footer counts the headers, too, with their statistics
                 assert 0 < chunk.total_uncompressed_size - sum(sizes) < 500 * len(sizes)
                 assert len(sizes) > 1
-    assert sum(map(len, bounded_batches(path))) == 5000
+        assert sum(map(len, bounded_batches(path))) == 5000
 
 
-@pytest.mark.parametrize("dictionary", [True, False])
-def test_every_row_comes_as_it_was_written(tmp_path: Path, dictionary: bool) -> None:
+def test_every_row_comes_as_it_was_written(tmp_path: Path) -> None:
     values = [None, "", "é", "x" * 9 * MIB, "y" * 9 * MIB, None, *map(str, range(3000)), *["same"] * 3000]
-    path = write(tmp_path / "all", values, use_dictionary=dictionary, row_group_size=2500)
-    batches = list(bounded_batches(path, 1000))
-    assert [value for batch in batches for value in batch.column("data").to_pylist()] == values
-    assert max(len(batch) for batch in batches) <= 1000
-    assert batches[0].schema.field("data").type == pa.string()
+    for dictionary in (True, False):
+        path = write(tmp_path / "all", values, use_dictionary=dictionary, row_group_size=2500)
+        batches = list(bounded_batches(path, 1000))
+        assert [value for batch in batches for value in batch.column("data").to_pylist()] == values
+        assert max(len(batch) for batch in batches) <= 1000
+        assert batches[0].schema.field("data").type == pa.string()
     assert list(bounded_batches(write(tmp_path / "none", []))) == []

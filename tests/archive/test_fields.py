@@ -32,42 +32,33 @@ def short(*names: str) -> list[FoundField]:
     return [FoundField(name, short=True) for name in names]
 
 
-def test_short_scalars_get_columns_and_the_names_of_the_others_are_known() -> None:
-    found = [*short("b", "a"), FoundField("nested", short=False)]
-    assert chosen_fields(found, arrays=False) == Fields(("a", "b"), ("nested",))
-    assert chosen_fields([], arrays=False) == Fields((), ())
+NAMES = [f"f{n:04}" for n in range(MOST_FIELDS)]
+ODD = ["", "x" * 101, "ü" * 51, "line\nbreak", "nul\x01", "Case", "case", "STRASSE", "straße"]
+# what was found, whether there are arrays, and the fields with columns and the others, where they are known
+CHOSEN: tuple[tuple[list[FoundField], bool, Fields], ...] = (
+    ([], False, Fields((), ())),
+    ([*short("b", "a"), FoundField("nested", short=False)], False, Fields(("a", "b"), ("nested",))),
+    # the most frequent ones
+    (short(*reversed(NAMES)), False, Fields(tuple(NAMES[-MOST_COLUMNS:]), tuple(NAMES[:-MOST_COLUMNS]))),
+    # names that a reader may confuse, or that are none
+    (short(*ODD, "ключ", "a.b", "a b", "`"), False, Fields(tuple(sorted(["ключ", "a.b", "a b", "`"])), tuple(sorted(ODD)))),
+    # in an array a field may be an element, so none is known to be absent
+    (short("a"), True, Fields(("a",), None)),
+)  # fmt: skip
 
 
-def test_the_most_frequent_fields_get_the_columns() -> None:
-    names = [f"f{n:04}" for n in range(MOST_FIELDS)]
-    chosen = chosen_fields(short(*reversed(names)), arrays=False)
-    assert chosen.columns == tuple(names[-MOST_COLUMNS:])
-    assert chosen.others == tuple(names[:-MOST_COLUMNS])
-    assert chosen_fields(short(*names, "one too many"), arrays=False).others is None
-
-
-def test_names_that_a_reader_may_confuse_or_that_are_no_names_get_no_column() -> None:
-    odd = ["", "x" * 101, "ü" * 51, "line\nbreak", "nul\x01", "Case", "case", "STRASSE", "straße"]
-    chosen = chosen_fields(short(*odd, "ключ", "a.b", "a b", "`"), arrays=False)
-    assert chosen == Fields(tuple(sorted(["ключ", "a.b", "a b", "`"])), tuple(sorted(odd)))
-
-
-def test_where_data_is_an_array_a_field_may_be_an_element_so_none_is_known_to_be_absent() -> None:
-    chosen = chosen_fields(short("a"), arrays=True)
-    assert chosen == Fields(("a",), None)
-    assert chosen.hold(["a"])
-    assert not chosen.hold(["1"])
+def test_frequent_short_scalars_get_columns_and_the_names_of_the_others_are_known() -> None:
+    for found, arrays, expected in CHOSEN:
+        assert chosen_fields(found, arrays=arrays) == expected
+    assert chosen_fields(short(*NAMES, "one too many"), arrays=False).others is None
 
 
 def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -> None:
-    fields = Fields(("a",), ("nested",))
-    assert fields.hold(["a"])
-    assert fields.hold(["nowhere"])
-    assert not fields.hold(["nested"])
-    assert not fields.hold(["a", "b"])
-    assert not Fields().hold(["a"])
-    # a reader may take it for the other one
-    assert not fields.hold(["A"])
+    fields, beside_arrays = Fields(("a",), ("nested",)), Fields(("a",), None)
+    assert [path for path in (["a"], ["nowhere"]) if not fields.hold(path)] == []
+    # of the last a reader may take it for the other one
+    assert [path for path in (["nested"], ["a", "b"], ["A"]) if fields.hold(path)] == []
+    assert (beside_arrays.hold(["a"]), beside_arrays.hold(["1"]), Fields().hold(["a"])) == (True, False, False)
 
 
 UNREADABLE = [

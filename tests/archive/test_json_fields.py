@@ -27,25 +27,8 @@ PATHS = [
 
 # what looks like the text around a value, and what the text is made of
 PIECES = [
-    '"',
-    "\\",
-    "{",
-    "}",
-    "[",
-    "]",
-    ",",
-    ":",
-    " ",
-    '"a": ',
-    ', "a": 1',
-    '{"a": ',
-    "a",
-    "b",
-    "ü",
-    "\U0001f600",
-    "\n",
-    "null",
-]
+    '"', "\\", "{", "}", "[", "]", ",", ":", " ", '"a": ', ', "a": 1', '{"a": ', "a", "b", "ü", "\U0001f600", "\n", "null",
+]  # fmt: skip
 texts = st.lists(st.sampled_from(PIECES), max_size=3).map("".join)
 keys = st.sampled_from(
     ["a", "b"] * 6 + ["0", "aa", "", "ü", "a b", '"', '"a', "{a", "}a", ",", "]", "customer_id", "customer_ie"]
@@ -154,11 +137,7 @@ PLAIN: list[tuple[str, list[str], bool]] = [
     ('{"b": {"c": {"d": "x"}}}', ["b", "c", "d"], True),
     ('{"b": {}, "c": {"d": 1}}', ["b", "d"], False),  # the key is another object's
     ('{"b": {"x": 1}, "c": 2}', ["b", "c"], False),
-    (
-        '{"a": "x", ": ": 1}',
-        [", "],
-        False,
-    ),  # looks like a key, from the end of one string to the beginning of another
+    ('{"a": "x", ": ": 1}', [", "], False),  # looks like a key, from the end of one string to the beginning of another
     ('{"b": {"c": 2}}', ["b"], False),  # a value that is an object
     ('{"b": "x\\"y"}', ["b"], False),
     ('{"b": "x", "c": "\\n"}', ["b"], True),  # a backslash behind it

@@ -6,9 +6,7 @@ from typing import LiteralString
 
 import psycopg
 import pytest
-from typer.testing import CliRunner, Result
 
-from millrace.platform_defs.cli import app
 from millrace.resources.archive import purge as retention
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.listing import archived
@@ -17,6 +15,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
+from tests.support.command_line import millrace
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, set_clock, value
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -43,12 +42,8 @@ def kept(store: EventStore) -> list[tuple[int, int]]:
     return rows(store.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
-def command(dsn: str, folder: Path) -> Result:
-    return CliRunner().invoke(
-        app,
-        ["purge", "--before", "2026-01-05T12:00:00", "--archive", str(folder), "--dsn", dsn],
-        env={"COLUMNS": "400"},
-    )
+def command(dsn: str, folder: Path, *more: str) -> str:
+    return millrace("purge", "--before", "2026-01-05T12:00:00", "--archive", folder, *more, dsn=dsn)
 
 
 def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
@@ -93,10 +88,9 @@ def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventSto
     assert "unregister_view" in str(refused.refused)
     assert (refused.events, done.events, done.refused) == (0, 2, None)
     assert len(kept(old)) == 10
-    said = command(dsn, tmp_path)
-    assert isinstance(said.exception, HistoryNeeded)
-    assert "1 of 16 log partitions keep their events" in str(said.exception)
-    assert "view 'late' stands at 0" in said.output
+    with pytest.raises(HistoryNeeded, match="1 of 16 log partitions keep their events") as said:
+        command(dsn, tmp_path)
+    assert "view 'late' stands at 0" in str(said.value.__notes__)
 
 
 @pytest.mark.parametrize("ending", ["commit", "prepare"])
@@ -115,27 +109,20 @@ def test_it_says_which_log_partitions_an_open_writer_kept_it_from(
     assert (passed_by.from_position, passed_by.to_position, passed_by.events, passed_by.left) == (0, 2, 0, 2)
     assert passed_by.holders == (pid,)
     assert not any(result.left for result in rest)
-    said = command(dsn, tmp_path)
-    assert said.exit_code == 1
-    assert isinstance(said.exception, EventsLeft)
-    assert said.exception.message == (
-        "1 of 16 log partitions were passed by, with 2 events that are given up and still there."
-    )
-    assert said.exception.detail == "Log partitions 1."
-    assert (f"for them: {pid}. Then" if pid else "for them: a prepared transaction (pg_prepared_xacts). Then") in str(
-        said.exception
-    )
+    with pytest.raises(EventsLeft, match="with 2 events that are given up and still there") as said:
+        command(dsn, tmp_path)
+    assert said.value.detail == "Log partitions 1."
+    waits_for = f"for them: {pid}. Then" if pid else "for them: a prepared transaction (pg_prepared_xacts). Then"
+    assert waits_for in str(said.value)
     if ending == "prepare":
         writer.connection.rollback()
         writer.connection.autocommit = True
         writer.connection.execute("commit prepared 'long'")
     else:
         writer.connection.commit()
-    again = command(dsn, tmp_path)
-    assert again.exit_code == 0, again.output
-    assert [
-        (state.purged_position, state.earliest_position) for state in ArchiveStore(old.connection).purge_state(1)
-    ] == [(2, 2)]
+    command(dsn, tmp_path)
+    (state,) = ArchiveStore(old.connection).purge_state(1)
+    assert (state.purged_position, state.earliest_position) == (2, 2)
 
 
 def test_it_says_what_another_purge_keeps_it_from_beside_what_a_view_needs(
@@ -146,12 +133,10 @@ def test_it_says_what_another_purge_keeps_it_from_beside_what_a_view_needs(
     other.connection.commit()
     old.register_view("late", "-infinity", mode="bulk")
     assert other.purge_events(1, 1) == 1
-    said = command(dsn, tmp_path)
-    assert said.exit_code == 1
-    assert isinstance(said.exception, HistoryNeeded)
-    assert "1 of 16 log partitions keep their events" in str(said.exception)
-    assert "1 of 16 log partitions were passed by" in str(said.exception)
-    assert f"for them: {other.connection.info.backend_pid}." in str(said.exception)
+    with pytest.raises(HistoryNeeded, match="1 of 16 log partitions keep their events") as said:
+        command(dsn, tmp_path)
+    assert "1 of 16 log partitions were passed by" in str(said.value)
+    assert f"for them: {other.connection.info.backend_pid}." in str(said.value)
 
 
 def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,19 +155,11 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
 
 
 def test_the_commands_archive_nothing_by_themselves_and_say_what_they_did(
-    old: EventStore, dsn: str, tmp_path: Path
+    old: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert old
-
-    def millrace(*arguments: str) -> str:
-        result = CliRunner().invoke(
-            app, [*arguments, "--dsn", dsn], env={"COLUMNS": "200", "MILLRACE_ARCHIVE_DIR": str(tmp_path)}
-        )
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    assert "dry run" in millrace("purge", "--before", "2026-01-05T12:00:00", "--dry-run")
+    assert "dry run" in command(dsn, tmp_path, "--dry-run")
     assert len(kept(old)) == 12
-    assert "Purged" in millrace("purge", "--before", "2026-01-05T12:00:00")
+    assert "Purged" in command(dsn, tmp_path)
     assert len(kept(old)) == 4
-    assert "Backed up 12 events and 0 views" in millrace("backup", str(tmp_path / "saved"))
+    monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
+    assert "Backed up 12 events and 0 views" in millrace("backup", tmp_path / "saved", dsn=dsn)

@@ -1,17 +1,15 @@
 """What a backup keeps of change capture, and how a restored store goes on."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import LiteralString
 
-import psycopg
 import pytest
 
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.restore import restore
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import NotEmpty
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
 
@@ -24,18 +22,8 @@ KEPT: tuple[LiteralString, ...] = (
 )
 
 
-@pytest.fixture
-def restored(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[CaptureStore]:
-    """Another store, empty."""
-    name = spares()
-    with psycopg.connect(postgres.dsn(name), autocommit=True) as connection:
-        yield CaptureStore(connection)
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"drop database {name} with (force)".encode())
-
-
 def test_a_restored_store_begins_its_captures_anew_and_ends_with_what_the_source_has(
-    source: Source, dsn: str, restored: CaptureStore, postgres: EmbeddedPostgres, tmp_path: Path
+    source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     source.commit(inserted(1), inserted(2), faulty(2), updated(2, "a,\n\\N \"ü'"), inserted(3))
     source.emit()
@@ -43,32 +31,33 @@ def test_a_restored_store_begins_its_captures_anew_and_ends_with_what_the_source
     source.store.record_gap("c", source.lsn, None, "The slot is gone.")
     source.begin()
     backup(dsn, tmp_path)
-    restore(postgres.dsn(restored.connection.info.dbname), tmp_path)
+    restore(target, tmp_path)
+    store = CaptureStore(restored.connection)
     for query in KEPT:
         assert rows(restored.connection, query) == rows(source.store.connection, query)
     # the source goes on: 1 is deleted, 4 is new
-    again = Source(restored)
+    again = Source(store)
     assert again.lease.source_generation is None
     assert again.begin() == 4
     again.backfill(2, 3, 4)
     again.finish()
-    assert [name for key, name in events(restored) if key == "[1]"] == ["inserted", "deleted"]
+    assert [name for key, name in events(store) if key == "[1]"] == ["inserted", "deleted"]
     again.commit(updated(4), deleted(3), faulty(4))
     again.emit()
-    assert dict(events(restored))["[3]"] == "deleted"
+    assert dict(events(store))["[3]"] == "deleted"
     # numbers go on above those of before
-    assert restored.record_gap("c", None, None, "x") > 2
-    (first, *_) = restored.quarantined_changes("c")
-    restored.repair_change(first.quarantine_id, "[2]", '{"record": {"id": 2, "v": "repaired"}}')
-    assert restored.requeue_changes("c") == Requeued(3, 1)
-    assert held(restored) == [("[4]", "updated", True)]
+    assert store.record_gap("c", None, None, "x") > 2
+    (first, *_) = store.quarantined_changes("c")
+    store.repair_change(first.quarantine_id, "[2]", '{"record": {"id": 2, "v": "repaired"}}')
+    assert store.requeue_changes("c") == Requeued(3, 1)
+    assert held(store) == [("[4]", "updated", True)]
 
 
 def test_a_store_with_captures_is_not_empty(
-    source: Source, dsn: str, restored: CaptureStore, postgres: EmbeddedPostgres, tmp_path: Path
+    source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     assert source.generation == 1
     backup(dsn, tmp_path)
-    Source(restored)
+    Source(CaptureStore(restored.connection))
     with pytest.raises(NotEmpty):
-        restore(postgres.dsn(restored.connection.info.dbname), tmp_path)
+        restore(target, tmp_path)

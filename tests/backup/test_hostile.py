@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,38 +51,23 @@ def another_column(body: Body) -> None:
     body["tables"][0]["columns"].append("transaction_id")
 
 
-def absolute_path(body: Body) -> None:
-    body["tables"][0]["path"] = "/etc/passwd"
+# where a manifest is changed, and to what
+LIES: tuple[tuple[tuple[str | int, ...], object], ...] = (
+    (("tables", 0, "path"), "/etc/passwd"),
+    (("tables", 0, "path"), "state/../../deciders.parquet"),
+    (("last_offset",), 2**63 - 1),
+    (("lease_token",), 2**63 - 1),
+    (("partitions", 0, "earliest_position"), -1),
+    (("files", 0, "partition"), "../../x"),
+    (("last_offset",), 1e300),
+)
 
 
-def path_upwards(body: Body) -> None:
-    body["tables"][0]["path"] = f"state/../../{body['tables'][0]['path']}"
-
-
-def offset_at_its_end(body: Body) -> None:
-    body["last_offset"] = 2**63 - 1
-
-
-def token_at_its_end(body: Body) -> None:
-    body["lease_token"] = 2**63 - 1
-
-
-def negative_position(body: Body) -> None:
-    body["partitions"][0]["earliest_position"] = -1
-
-
-def partition_of_text(body: Body) -> None:
-    body["files"][0]["partition"] = "../../x"
-
-
-def number_of_another_type(body: Body) -> None:
-    body["last_offset"] = 1e300
-
-
-CHANGES = (
-    another_table, another_column, absolute_path, path_upwards, offset_at_its_end, token_at_its_end, negative_position,
-    partition_of_text, number_of_another_type,
-)  # fmt: skip
+def told(place: tuple[str | int, ...], lie: object, body: Any) -> None:  # noqa: ANN401 - JSON
+    *way, last = place
+    for step in way:
+        body = body[step]
+    body[last] = lie
 
 
 def test_a_manifest_that_asks_for_more_than_a_backup_has_is_refused(
@@ -91,7 +77,12 @@ def test_a_manifest_that_asks_for_more_than_a_backup_has_is_refused(
     backup(dsn, tmp_path)
     whole = (tmp_path / MANIFEST).read_text()
     before = tables(restored)
-    for change in CHANGES:
+    changes: tuple[Callable[[Body], None], ...] = (
+        another_table,
+        another_column,
+        *(partial(told, *each) for each in LIES),
+    )
+    for change in changes:
         (tmp_path / MANIFEST).write_text(whole)
         rewrite(tmp_path, change)
         refusal(MillraceError, lambda: restore(target, tmp_path))

@@ -1,9 +1,9 @@
 """What a restore loads must be whole, leaves no rights, and lets nobody append meanwhile."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import psycopg
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
 from millrace.resources.event_store import EventStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append, refusal, register_orders, rows, value
+from tests.support.logins import logins
 
 
 def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
@@ -111,8 +112,10 @@ STREAMS: tuple[tuple[Versions, int, str | None], ...] = (
 )
 
 
-def load(connection: psycopg.Connection, events: Versions, purged: int) -> None:
-    """Restore one stream."""
+def load(
+    connection: psycopg.Connection, events: Versions, purged: int = 0, offsets: Sequence[int] = range(1, 9)
+) -> None:
+    """Restore one stream, whose events have these offsets in the order of its log partition."""
     with connection.transaction():
         BackupStore(connection).begin_restore()
         if purged:
@@ -129,18 +132,18 @@ def load(connection: psycopg.Connection, events: Versions, purged: int) -> None:
                 select 'placed', lpad(%(version)s::text, 32, '0')::uuid, 'order', 'o-1', '{}', gen_random_uuid(),
                   lpad(%(previous)s::text, 32, '0')::uuid, now(), %(offset)s, '3', %(version)s
                 """,
-                {"version": version, "previous": previous, "offset": position + 1},
+                {"version": version, "previous": previous, "offset": offsets[position]},
             )
             connection.execute(
                 "insert into event_store.event_log values (event_store.stream_partition('o-1'::text, 16), %s, %s)",
-                (position, position + 1),
+                (position, offsets[position]),
             )
         (home,) = rows(connection, "select event_store.stream_partition('o-1'::text, 16)")
         ends = [len(events) if partition == home[0] else 0 for partition in range(16)]
         BackupStore(connection).finish_restore(list(range(16)), [0] * 16, ends, 9, 1, {})
 
 
-def test_a_stream_must_have_all_its_versions(restored: EventStore) -> None:
+def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: EventStore) -> None:
     kept = "select version from event_store.purged_streams"
     for events, purged, fault in STREAMS:
         if fault is not None:
@@ -153,31 +156,9 @@ def test_a_stream_must_have_all_its_versions(restored: EventStore) -> None:
             assert found == [version for version, _ in events]
             assert rows(restored.connection, kept) == ([(events[0][0] - 1,)] if events[0][0] > 1 else [])
             raise psycopg.Rollback
-
-
-def test_offsets_must_rise_along_a_stream_whatever_its_positions_say(restored: EventStore) -> None:
-    connection = restored.connection
-
-    def load() -> None:
-        with connection.transaction():
-            BackupStore(connection).begin_restore()
-            connection.execute(
-                """
-                insert into event_store.events (
-                  event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", transaction_id, version
-                )
-                select 'placed', lpad(v::text, 32, '0')::uuid, 'order', 'o-1', '{}', gen_random_uuid(),
-                  case when v = 2 then lpad('1', 32, '0')::uuid end, now(), 3 - v, '3', v
-                from generate_series(1, 2) v;
-                insert into event_store.event_log
-                select event_store.stream_partition('o-1'::text, 16), v - 1, 3 - v from generate_series(1, 2) v
-                """
-            )
-            (home,) = rows(connection, "select event_store.stream_partition('o-1'::text, 16)")
-            ends = [2 if partition == home[0] else 0 for partition in range(16)]
-            BackupStore(connection).finish_restore(list(range(16)), [0] * 16, ends, 9, 1, {})
-
-    assert "at offset 1 is version 2 of its stream" in str(refusal(BackupDamaged, load).detail)
+    # whatever its positions say
+    refused = refusal(BackupDamaged, lambda: load(restored.connection, [(1, None), (2, 1)], offsets=(2, 1)))
+    assert "at offset 1 is version 2 of its stream" in str(refused.detail)
 
 
 def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
@@ -194,52 +175,45 @@ def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of
 def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    user = f"user_{uuid4().hex}"
-    filled.connection.execute(f"create role {user} login in role event_store_owner".encode())
-    try:
+    with logins(filled.connection) as login:
+        user = login("event_store_owner").info.user
         backup(dsn.replace("postgres@", f"{user}@"), tmp_path)
         restore(target.replace("postgres@", f"{user}@"), tmp_path)
         assert tables(restored) == tables(filled)
         query = "select has_table_privilege(%s, 'event_store.events', 'insert')"
         assert value(restored.connection, query, user) is False
-        assert (
-            value(restored.connection, "select done_by from event_store.audit_log order by audit_id desc limit 1")
-            == user
-        )
-    finally:
-        filled.connection.execute(f"drop role {user}".encode())
+        done_by = "select done_by from event_store.audit_log order by audit_id desc limit 1"
+        assert value(restored.connection, done_by) == user
 
 
 def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committed_and_leaves_no_right_to_the_tables(
-    filled: EventStore, restored: EventStore, target: str
+    restored: EventStore,
 ) -> None:
-    user = f"user_{uuid4().hex}"
-    filled.connection.execute(f"create role {user} login in role event_store_owner".encode())
     insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
-    try:
-        with psycopg.connect(target, user=user) as owner:
-            BackupStore(owner).begin_restore()
-            owner.execute(insert)
-            with pytest.raises(psycopg.Error, match="a restore has begun and is not finished") as refused:
-                owner.commit()
-            assert refused.value.sqlstate == "MR005"
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                owner.execute(insert)
-            owner.rollback()
-            # whatever is rolled back to, and whenever it is checked
-            owner.execute("savepoint before")
-            BackupStore(owner).begin_restore()
-            owner.execute("rollback to before")
+    with logins(restored.connection) as login:
+        owner = login("event_store_owner")
+        owner.autocommit = False
+        BackupStore(owner).begin_restore()
+        owner.execute(insert)
+        with pytest.raises(psycopg.Error, match="a restore has begun and is not finished") as refused:
             owner.commit()
-            BackupStore(owner).begin_restore()
-            with pytest.raises(psycopg.Error, match="not finished"):
-                owner.execute("set constraints all immediate")
-            owner.rollback()
+        assert refused.value.sqlstate == "MR005"
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            owner.execute(insert)
+        owner.rollback()
+        # whatever is rolled back to, and whenever it is checked
+        owner.execute("savepoint before")
+        BackupStore(owner).begin_restore()
+        owner.execute("rollback to before")
+        owner.commit()
+        BackupStore(owner).begin_restore()
+        with pytest.raises(psycopg.Error, match="not finished"):
+            owner.execute("set constraints all immediate")
+        owner.rollback()
         assert tables(restored)["deciders"] == []
         for (table,) in rows(restored.connection, "select unnest(event_store_private.restore_tables())::text"):
-            assert value(restored.connection, "select has_table_privilege(%s, %s, 'insert')", user, table) is False
-    finally:
-        filled.connection.execute(f"drop role {user}".encode())
+            may = "select has_table_privilege(%s, %s, 'insert')"
+            assert value(restored.connection, may, owner.info.user, table) is False
 
 
 def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(restored: EventStore, target: str) -> None:

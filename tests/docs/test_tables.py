@@ -45,10 +45,6 @@ def test_the_readme_names_every_page() -> None:
     assert {page for page in PAGES if page.startswith("docs/")} <= set(links("README.md"))
 
 
-def test_the_readme_is_short_enough_to_be_read_to_its_end() -> None:
-    assert len((PROJECT / "README.md").read_text().splitlines()) <= 250
-
-
 def test_the_links_of_the_pages_lead_somewhere() -> None:
     assert [
         f"{page}: {link}" for page in PAGES for link in links(page) if "://" not in link and not leads(page, link)

@@ -19,8 +19,7 @@ def table_rows() -> list[list[str]]:
 # somebody else made the roles: the migrator is a member of none, and operates all the same
 @pytest.mark.usefixtures("template")
 def test_the_page_is_what_each_login_is_allowed_and_refused(postgres: EmbeddedPostgres) -> None:
-    written = PAGE.read_text() if PAGE.exists() else ""
-    difference = list(unified_diff(written.splitlines(), page(postgres).splitlines(), PAGE.name, "tried now"))
+    difference = list(unified_diff(PAGE.read_text().splitlines(), page(postgres).splitlines(), PAGE.name, "tried now"))
     if difference:
         pytest.fail(f"docs/{PAGE.name} is not what was tried. Run: {COMMAND}\n" + "\n".join(difference[:50]))
 

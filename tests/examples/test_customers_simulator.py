@@ -1,9 +1,5 @@
-"""The simulated customer database: bounded, repeatable, patient; and where it is."""
+"""The simulated customer database: bounded, repeatable; and where it is."""
 
-import logging
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +7,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from millrace.examples.shop import customers_simulator as crm_simulator
 from millrace.examples.shop.customers import crm_dsn, make_crm
 from millrace.examples.shop.customers_simulator import MOST_CUSTOMERS, simulate_crm
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
-from tests.examples.away import away
 from tests.support.capturing.sources import Source, new_source
-from tests.support.factories import start
-from tests.support.patience import patience, wait_until
 
 __all__ = ["new_source"]
-
-CHILD = "from millrace.platform_defs.cli import main; main()"
 
 
 @pytest.fixture
@@ -77,70 +66,6 @@ def test_a_table_that_is_there_is_gone_on_with(crm: Source) -> None:
     assert crm.connection.execute("select relreplident::text from pg_class where relname = 'customers'").fetchone() == (
         "f",
     )
-
-
-def test_a_set_stop_ends_it_before_the_next_change(crm: Source) -> None:
-    stop = threading.Event()
-    stop.set()
-    assert simulate_crm(crm.dsn, rate=1, stop=stop) == 0
-
-
-def test_it_waits_for_a_database_that_is_away_and_says_so(
-    crm: Source, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
-) -> None:
-    stop, name = threading.Event(), str(conninfo_to_dict(crm.dsn)["dbname"])
-    with caplog.at_level(logging.WARNING, "millrace.examples.shop.customers_simulator"):
-        running = start(lambda: simulate_crm(crm.dsn, rate=None, seed=3, stop=stop))
-        try:
-            wait_until(lambda: changed(crm.dsn) > 5, "it changes something")
-            with away(postgres, name):
-                wait_until(lambda: bool(caplog.records), "it notices")
-            before = changed(crm.dsn)
-            wait_until(lambda: changed(crm.dsn) > before + 5, "it goes on")
-        finally:
-            stop.set()
-        assert running.result(patience()) > 10
-    assert "Retrying" in caplog.text
-
-
-def changed(dsn: str) -> int:
-    """How many customers there ever were."""
-    with psycopg.connect(dsn) as connection:
-        if connection.execute("select to_regclass('customers') is not null").fetchone() == (False,):
-            return 0
-        return int((connection.execute("select coalesce(max(customer_id), 0) from customers").fetchone() or (0,))[0])
-
-
-def test_the_command_ends_cleanly_on_a_signal(crm: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_CRM_DSN", crm.dsn)
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, "simulate-crm", "--rate", "100"], cwd=PROJECT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        wait_until(lambda: changed(crm.dsn) > 3, "it changes something")
-        child.send_signal(signal.SIGINT)
-        output, _ = child.communicate(timeout=patience())
-    finally:
-        child.kill()
-    assert child.returncode == 0
-    assert output.startswith("Changed customers in ")
-
-
-def test_the_command_says_what_is_wrong_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
-    monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, "simulate-crm"], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 1
-    assert "Set MILLRACE_CRM_DSN" in child.stderr
-    assert "Traceback" not in child.stderr
-
-
-def test_a_database_that_never_answered_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match="The customer database does not answer"):
-        run(f"postgresql://postgres@/none?host={tmp_path}", 1)
 
 
 def test_the_customer_database_is_the_one_that_is_set_or_the_one_beside_the_embedded_store(

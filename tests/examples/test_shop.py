@@ -9,16 +9,13 @@ from millrace.resources.errors import EventNotRegistered, StreamClosed
 from millrace.resources.event_store import EventStore
 
 
-def test_registering_again_changes_nothing(store: EventStore) -> None:
+def test_registering_again_changes_nothing_and_every_description_is_a_sentence_that_names_the_data(
+    store: EventStore,
+) -> None:
     assert register_shop(store) == register_shop(store)
+    assert [each for each in SHOP if not each.description.endswith(".") or " data: " not in each.description] == []
     row = store.connection.execute("select count(*) from event_store.deciders").fetchone()
     assert row == (len(SHOP),)
-
-
-def test_every_description_is_a_sentence_that_names_the_data(store: EventStore) -> None:
-    for known in register_shop(store):
-        assert known.description.endswith(".")
-        assert " data: " in known.description
 
 
 def test_the_store_takes_the_shops_events_and_no_others(store: EventStore) -> None:

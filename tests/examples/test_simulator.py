@@ -1,36 +1,21 @@
-"""The simulated shop: plausible lives, exact counts, other writers, a database that goes away, signals."""
+"""The simulated shop: plausible lives, exact counts, other writers."""
 
-import logging
 import random
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections import defaultdict
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from millrace.examples.shop import simulator
 from millrace.examples.shop.events import SHOP
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import SchemaMismatch, Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
-from tests.examples.away import away
-from tests.support.factories import start
-from tests.support.patience import patience, wait_until
-
-CHILD = "from millrace.platform_defs.cli import main; main()"
 
 
 def run(dsn: str, events: int, seed: int | None = None, stop: threading.Event | None = None) -> SimulationReport:
@@ -40,13 +25,6 @@ def run(dsn: str, events: int, seed: int | None = None, stop: threading.Event | 
 def stored(store: EventStore) -> list[tuple[str, str, str, dict[str, Any], bool]]:
     query = 'select decider, decider_id, event, data, final from event_store.events order by "offset"'
     return store.connection.execute(query).fetchall()
-
-
-def count(dsn: str) -> int:
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select count(*) from event_store.events").fetchone()
-        assert row is not None
-        return int(row[0])
 
 
 # Lives -----------------------------------------------------------------------------------------------------
@@ -143,12 +121,6 @@ def test_a_plan_depends_on_the_chance_alone() -> None:
     assert plan_life(random.Random(1), "n") != plan_life(random.Random(2), "n")
 
 
-def test_a_set_stop_ends_it_before_the_next_event(dsn: str) -> None:
-    stop = threading.Event()
-    stop.set()
-    assert simulate(dsn, rate=1, stop=stop).events == 0
-
-
 def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Standing:
         monotonic = staticmethod(lambda: 0.0)
@@ -226,64 +198,3 @@ def test_it_drops_a_life_whose_stream_another_writer_closed(dsn: str, store: Eve
     report = run(dsn, 200, seed=8, stop=meddler)
     assert report.events == 200
     assert len(stored(store)) == 200 + meddler.appended
-
-
-def test_it_waits_for_a_database_that_is_away_and_says_so_and_stops_meanwhile(
-    dsn: str, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
-) -> None:
-    stop, name = threading.Event(), str(conninfo_to_dict(dsn)["dbname"])
-    with caplog.at_level(logging.WARNING, "millrace.examples.shop.simulator"):
-        running = start(lambda: simulate(dsn, rate=None, seed=9, stop=stop))
-        try:
-            wait_until(lambda: count(dsn) > 20, "it appends")
-            with away(postgres, name):
-                wait_until(lambda: bool(caplog.records), "it notices")
-            before = count(dsn)
-            wait_until(lambda: count(dsn) > before + 20, "it goes on")
-            caplog.clear()
-            with away(postgres, name):
-                wait_until(lambda: bool(caplog.records), "it notices again")
-                stop.set()
-                report = running.result(patience())
-        finally:
-            stop.set()
-    assert report.events == count(dsn)
-    assert "Retrying" in caplog.text
-
-
-def test_a_database_that_never_answered_or_has_no_event_store_is_named(
-    postgres: EmbeddedPostgres, tmp_path: Path
-) -> None:
-    with pytest.raises(Unreachable, match="does not answer"):
-        run(f"postgresql://postgres@/none?host={tmp_path}", 1)
-    with pytest.raises(SchemaMismatch, match="millrace migrate"):
-        run(postgres.dsn("postgres"), 1)
-
-
-# The command -----------------------------------------------------------------------------------------------
-
-
-def test_the_command_ends_cleanly_on_a_signal(dsn: str) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, "simulate", "--rate", "200", "--dsn", dsn],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_until(lambda: count(dsn) > 20, "it appends")
-        child.send_signal(signal.SIGTERM)
-        output, _ = child.communicate(timeout=patience())
-    finally:
-        child.kill()
-    assert child.returncode == 0
-    assert output.startswith(f"Appended {count(dsn)} events of ")
-
-
-def test_the_command_says_in_red_what_is_wrong_and_fails(tmp_path: Path) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, "simulate", "--dsn", f"postgresql://postgres@/none?host={tmp_path}"],
-        cwd=PROJECT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert child.returncode == 1
-    assert child.stderr.startswith("The database does not answer.")

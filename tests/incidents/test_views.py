@@ -6,7 +6,7 @@ import pytest
 
 from millrace.resources.errors import LeaseLost, NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.platform_defs.cli.test_views import cells
+from tests.support.command_line import cells
 from tests.support.factories import append_to, pump, refusal, register_orders, rows
 from tests.support.incidents.page import Operator, declare, incident
 

@@ -1,10 +1,7 @@
 """What a scrape says of Dagster."""
 
 import json
-import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -14,27 +11,16 @@ import pytest
 
 from millrace.platform_defs.metrics.serve import serving_metrics
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
 from tests.support.patience import patience
+from tests.support.running.dagster_instance import DATABASE, instance
 from tests.support.scrapes import of, scraped
+
+__all__ = ["instance"]
 
 
 @dg.asset
 def greeting() -> None:
     pass
-
-
-@pytest.fixture
-def instance(
-    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dg.DagsterInstance]:
-    """Open the instance that DAGSTER_HOME names, on our storage."""
-    postgres.create_database("metrics_of_dagster")
-    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn("metrics_of_dagster"))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
-    with dg.DagsterInstance.get() as opened:
-        yield opened
 
 
 def test_runs_are_told_of(dsn: str, instance: dg.DagsterInstance) -> None:
@@ -117,7 +103,7 @@ def test_a_daemon_that_nobody_asks_for_any_more_is_not_dead(dsn: str, instance: 
 @pytest.mark.usefixtures("instance")
 def test_a_dagster_that_does_not_answer_is_down(dsn: str, postgres: EmbeddedPostgres) -> None:
     with serving_metrics(dsn, 0) as port, psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute("drop database metrics_of_dagster with (force)")
+        admin.execute(f"drop database {DATABASE} with (force)".encode())
         samples = scraped(port)
     assert {name for name, _ in samples if "dagster" in name} == {"millrace_dagster_up"}
     assert of(samples, "millrace_dagster_up") == 0

@@ -24,15 +24,18 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
     dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
-def test_log_partitions_that_one_chooses_in_the_ui_are_rebuilt_in_one_run(defs: dg.Definitions) -> None:
+def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owner_and_a_description(
+    defs: dg.Definitions,
+) -> None:
     graph = defs.resolve_asset_graph()
-    models = [dg.AssetKey(["read_models", name]) for name in SHOP.models]
-    assert {graph.get(model).backfill_policy for model in models} == {dg.BackfillPolicy.single_run()}
-
-
-def test_every_asset_has_a_group_kinds_an_owner_and_a_description(defs: dg.Definitions) -> None:
-    graph = defs.resolve_asset_graph()
-    for key in graph.get_all_asset_keys():
+    expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
+    expected |= {dg.AssetKey(["read_models", name]) for name in SHOP.models}
+    expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
+    expected.add(dg.AssetKey(["archive", "events"]))
+    expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
+    expected |= {dg.AssetKey(["crm", "public", "customers"]), dg.AssetKey(["subscriptions", "mails"])}
+    assert expected == set(graph.get_all_asset_keys())
+    for key in expected:
         node = graph.get(key)
         assert node.group_name in {
             "event_store", "consumption", "read_models", "reports", "archive", "change_capture", "sources",
@@ -43,19 +46,15 @@ def test_every_asset_has_a_group_kinds_an_owner_and_a_description(defs: dg.Defin
         assert node.description
 
 
-def test_lineage_leads_from_events_to_every_read_model(defs: dg.Definitions) -> None:
-    graph = defs.resolve_asset_graph()
-    events = dg.AssetKey(["event_store", "events"])
-    for name in SHOP.models:
-        assert events in graph.get_ancestor_asset_keys(dg.AssetKey(["read_models", name]))
-
-
-def test_lineage_leads_from_a_captured_table_to_events(defs: dg.Definitions) -> None:
+def test_lineage_leads_from_a_captured_table_to_events_and_from_these_to_every_read_model(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     way = [["crm", "public", "customers"], ["change_capture", "wal_events"], ["change_capture", "change_events"]]
     for table, following in pairwise([*way, ["event_store", "events"]]):
         assert dg.AssetKey(table) in graph.get(dg.AssetKey(following)).parent_keys
     assert dg.AssetKey(way[0]) in graph.get_ancestor_asset_keys(dg.AssetKey(["read_models", "crm_customers"]))
+    for name in SHOP.models:
+        ancestors = graph.get_ancestor_asset_keys(dg.AssetKey(["read_models", name]))
+        assert dg.AssetKey(["event_store", "events"]) in ancestors
 
 
 def test_captures_are_partitions_and_the_event_store_has_none(defs: dg.Definitions) -> None:
@@ -76,30 +75,22 @@ def test_without_captures_there_is_nothing_of_them() -> None:
     assert "capture" not in {job.name for job in defs.jobs or []}
 
 
-@pytest.mark.parametrize("name", ["orders", "views"])
-def test_a_capture_that_is_named_as_a_view_is_refused(name: str) -> None:
-    capture = Capture(name, lambda: "", (CapturedTable("items"),))
-    with pytest.raises(InvalidDeclarations, match=f"capture {name}: a view has this name"):
-        build_defs(declarations=replace(SHOP, captures={name: capture}))
+def test_a_capture_that_is_named_as_a_view_is_refused() -> None:
+    for name in ("orders", "views"):
+        capture = Capture(name, lambda: "", (CapturedTable("items"),))
+        with pytest.raises(InvalidDeclarations, match=f"capture {name}: a view has this name"):
+            build_defs(declarations=replace(SHOP, captures={name: capture}))
 
 
-def test_every_table_and_every_read_model_is_an_asset(defs: dg.Definitions) -> None:
-    graph = defs.resolve_asset_graph()
-    expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
-    expected |= {dg.AssetKey(["read_models", name]) for name in SHOP.models}
-    expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
-    expected.add(dg.AssetKey(["archive", "events"]))
-    expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
-    expected |= {dg.AssetKey(["crm", "public", "customers"]), dg.AssetKey(["subscriptions", "mails"])}
-    assert expected == set(graph.get_all_asset_keys())
-
-
-def test_read_models_have_the_log_partitions_and_their_column_schema(defs: dg.Definitions) -> None:
+def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_their_column_schema(
+    defs: dg.Definitions,
+) -> None:
     graph = defs.resolve_asset_graph()
     for name, model in SHOP.models.items():
         node = graph.get(dg.AssetKey(["read_models", name]))
         assert node.partitions_def is not None
         assert node.partitions_def.get_partition_keys() == [f"p{n:02}" for n in range(16)]
+        assert node.backfill_policy == dg.BackfillPolicy.single_run()
         schema = node.metadata["dagster/column_schema"]
         assert isinstance(schema, dg.TableSchema)
         assert [column.name for column in schema.columns] == list(model.public_columns())

@@ -94,96 +94,69 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
 # A run of many views ----------------------------------------------------------------------------------------------
 
 JOINED = SharedRun(ViewRuns(in_flight=True, started=NOW - 100), lives=True)
+LEFT = {"orders": "a bad value"}
+OWN = ViewRuns(in_flight=True, started=NOW - 3)
+DIED = ViewRuns(in_flight=True, started=OLD)
+ALONE, TOGETHER = Start.ALONE, Start.TOGETHER
+# given its row, the shared run, its own runs and a reason for a run of its own: who drains a view now, and what is said
+SHARED: tuple[tuple[ViewPoll, SharedRun, ViewRuns, str | None, Start | None, str], ...] = (
+    (row(), SharedRun(), ViewRuns(), None, TOGETHER, "orders: 5 due"),
+    (row(consumers=1), JOINED, ViewRuns(), None, None, "orders: drained together with other views, 5 due"),
+    # one that starts is waited for, one that died is replaced
+    (row(), SharedRun(ViewRuns(in_flight=True), starting=True), ViewRuns(), None, None, "a drain of all views starts, 5 due"),
+    (row(), replace(JOINED, lives=False), ViewRuns(), None, TOGETHER, "orders: 5 due"),
+    # those that it does not consume
+    (row(), replace(JOINED, left=LEFT), ViewRuns(), None, ALONE, "by itself: the drain of all views left it: a bad value"),
+    (row(), JOINED, ViewRuns(), None, ALONE, "by itself: the drain of all views does not consume it"),
+    (row(), JOINED, ViewRuns(last_ended=NOW - 1, failures=3), None, None, "3 drains failed in a row"),
+    # also where the shared run began just now
+    (row(), SharedRun(ViewRuns(in_flight=True), starting=True, left=LEFT, since=NOW), ViewRuns(), None, ALONE, "left it"),
+    # failures in a row back off
+    (row(), SharedRun(ViewRuns(last_ended=NOW - 1, failures=2)), ViewRuns(), None, None, "2 drains failed in a row"),
+    # a reason for a run of its own, beside the shared one; its own run in flight is enough, unless it died
+    (row(consumers=1), JOINED, ViewRuns(), "it is far behind", ALONE, "orders: 5 due, by itself: it is far behind"),
+    (row(), JOINED, OWN, "it is far behind", None, "orders: a drain is in flight, 5 due"),
+    (row(), SharedRun(), OWN, None, None, "orders: a drain is in flight, 5 due"),
+    (row(), SharedRun(), DIED, None, TOGETHER, "orders: 5 due"),
+    # one that rests asks for nothing
+    (row(due=0), SharedRun(), ViewRuns(), None, None, "orders: nothing is due"),
+    (row(enabled=False), SharedRun(), ViewRuns(), "it is far behind", None, "orders: the view is disabled"),
+)  # fmt: skip
 
 
-def together(
-    poll_row: ViewPoll,
-    shared: SharedRun | None = None,
-    own: ViewRuns | None = None,
-    alone: str | None = None,
-) -> Poll:
-    return plan_together(poll_row, own or ViewRuns(), shared or SharedRun(), alone, NOW)
+def together(poll_row: ViewPoll, shared: SharedRun, own: ViewRuns | None = None) -> Poll:
+    return plan_together(poll_row, own or ViewRuns(), shared, None, NOW)
 
 
-def test_a_view_that_is_due_asks_for_a_run_of_all_views() -> None:
-    assert together(row()) == Poll("orders", Start.TOGETHER, "orders: 5 due")
-
-
-def test_a_view_that_the_shared_run_is_attached_to_needs_no_run() -> None:
-    assert together(row(consumers=1), JOINED) == Poll(
-        "orders", None, "orders: drained together with other views, 5 due"
-    )
-
-
-def test_a_shared_run_that_starts_is_waited_for() -> None:
-    poll = together(row(), SharedRun(ViewRuns(in_flight=True), starting=True))
-    assert poll == Poll("orders", None, "orders: a drain of all views starts, 5 due")
-
-
-def test_a_view_that_the_shared_run_left_gets_a_run_of_its_own() -> None:
-    left = replace(JOINED, left={"orders": "a bad value"})
-    assert together(row(), left) == Poll(
-        "orders", Start.ALONE, "orders: 5 due, by itself: the drain of all views left it: a bad value"
-    )
-    assert together(row(), JOINED).reason.endswith("by itself: the drain of all views does not consume it")
-    failing = ViewRuns(last_ended=NOW - 1, failures=3)
-    assert "3 drains failed in a row" in together(row(), JOINED, failing).reason
-
-
-def test_a_shared_run_that_died_is_replaced() -> None:
-    dead = SharedRun(ViewRuns(in_flight=True, started=NOW - 100), lives=False)
-    assert together(row(), dead).start is Start.TOGETHER
+def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_run_and_its_own() -> None:
+    for view, shared, own, alone, start, said in SHARED:
+        poll = plan_together(view, own, shared, alone, NOW)
+        assert (poll.view, poll.start) == ("orders", start), (view, shared, own, alone)
+        assert said in poll.reason, (said, poll.reason)
 
 
 def test_a_view_that_left_the_last_shared_run_gets_its_own_until_one_of_these_ends_well() -> None:
     # the shared one had no other view, so it is attached to none, or has ended
     for runs in (JOINED.runs, ViewRuns(last_ended=NOW - 100)):
-        left = SharedRun(runs, lives=False, left={"orders": "a bad value"}, since=NOW - 200)
-        assert together(row(), left).start is Start.ALONE
-        assert together(row(view="other"), left).start is Start.TOGETHER
+        left = SharedRun(runs, lives=False, left=LEFT, since=NOW - 200)
+        assert together(row(), left).start is ALONE
+        assert together(row(view="other"), left).start is TOGETHER
         ended_before = ViewRuns(last_ended=NOW - 201)
-        assert together(row(), left, ended_before).start is Start.ALONE
+        assert together(row(), left, ended_before).start is ALONE
         failed_since = ViewRuns(last_ended=NOW - 100, failures=1)
-        assert together(row(), left, failed_since).start is Start.ALONE
+        assert together(row(), left, failed_since).start is ALONE
         mended = ViewRuns(last_ended=NOW - 100)
-        assert together(row(), left, mended).start is Start.TOGETHER
-
-
-def test_a_view_that_left_is_not_kept_waiting_for_a_shared_run_that_began_just_now() -> None:
-    began = SharedRun(ViewRuns(in_flight=True), starting=True, left={"orders": "a bad value"}, since=NOW)
-    assert together(row(), began).start is Start.ALONE
+        assert together(row(), left, mended).start is TOGETHER
 
 
 def test_shared_runs_that_fail_again_and_again_make_each_view_try_by_itself() -> None:
     for failures in (3, 8):
         failing = SharedRun(ViewRuns(last_ended=NOW - SHARED_REST_S + 1, failures=failures))
         assert together(row(), failing) == Poll(
-            "orders", Start.ALONE, f"orders: 5 due, by itself: {failures} drains of all views failed in a row"
+            "orders", ALONE, f"orders: 5 due, by itself: {failures} drains of all views failed in a row"
         )
         # after some minutes one is tried, which the others wait for
         rested = replace(failing, runs=replace(failing.runs, last_ended=NOW - SHARED_REST_S))
-        assert together(row(), rested) == Poll("orders", Start.TOGETHER, "orders: 5 due")
+        assert together(row(), rested) == Poll("orders", TOGETHER, "orders: 5 due")
         tried = replace(rested, starting=True, runs=replace(rested.runs, in_flight=True))
         assert together(row(), tried).reason == "orders: a drain of all views starts, 5 due"
-
-
-def test_shared_runs_that_fail_in_a_row_back_off() -> None:
-    assert "2 drains failed in a row" in together(row(), SharedRun(ViewRuns(last_ended=NOW - 1, failures=2))).reason
-
-
-def test_a_view_with_a_reason_gets_a_run_of_its_own_beside_the_shared_one() -> None:
-    poll = together(row(consumers=1), JOINED, alone="it is far behind")
-    assert poll == Poll("orders", Start.ALONE, "orders: 5 due, by itself: it is far behind")
-
-
-def test_a_run_of_the_views_own_in_flight_is_enough() -> None:
-    own = ViewRuns(in_flight=True, started=NOW - 3)
-    for shared in (JOINED, SharedRun()):
-        assert together(row(), shared, own, "it is far behind").reason == "orders: a drain is in flight, 5 due"
-    died = ViewRuns(in_flight=True, started=NOW - STARTUP_S - 1)
-    assert together(row(), SharedRun(), died).start is Start.TOGETHER
-
-
-def test_a_view_that_rests_asks_for_nothing() -> None:
-    assert together(row(due=0)).reason == "orders: nothing is due"
-    assert together(row(enabled=False), alone="it is far behind").reason == "orders: the view is disabled"

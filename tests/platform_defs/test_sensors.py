@@ -99,16 +99,6 @@ def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatc
     return shared_run(instance)
 
 
-def test_new_events_start_one_drain_of_all_views(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
-    place(shop)
-    result = tick(instance, dsn, "poll_orders")
-    # another view's sensor that finds the same events, before there is a run
-    again = tick(instance, dsn, "poll_orders")
-    assert started_by(result) == (SHARED_JOB, None)
-    assert not again.run_requests
-    assert reason(again) == "orders: 1 due; a drain of all views was asked for"
-
-
 def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_for(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,17 +123,9 @@ def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own(
     # it serves nobody any more, and Dagster does not know yet that it died
     shop.detach_consumer("other", run)
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
-
-
-def test_the_only_view_of_a_drain_of_all_views_that_it_left_gets_a_drain_of_its_own(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
-    place(shop)
-    run = shared_run(instance)
+    # but one whose only view it left is attached to none, too
     instance.add_run_tags(run, {LEFT_TAG: json.dumps({"orders": "a bad value"})})
-    # it is attached to no view, as one that died is
-    result = tick(instance, dsn, "poll_orders")
-    assert started_by(result) == ("drain", "orders")
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
 
 
 def test_a_drain_of_its_own_that_died_does_not_hide_behind_the_drain_of_all_views(
@@ -254,8 +236,9 @@ def test_two_sensors_that_find_the_same_events_ask_for_one_drain(
     kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop)
-    assert tick(kept, dsn, "poll_read_models").run_requests
+    asked = tick(kept, dsn, "poll_read_models")
     assert reason(tick(kept, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
+    assert started_by(asked) == (SHARED_JOB, None)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
     assert started_by(tick(kept, dsn, "poll_orders")) == ("drain", "orders")
     assert tick(kept, dsn, "poll_orders").run_requests

@@ -1,14 +1,11 @@
 """What Dagster's own programs do to our definitions and our store's judgement: its daemon, and its command line."""
 
 import os
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import dagster as dg
-import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
@@ -20,11 +17,13 @@ from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.sensors import ASKED
 from millrace.resources.alerts.incidents import Finding
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
 from tests.support.patience import patience, wait_until
+from tests.support.running.dagster_instance import instance
+
+__all__ = ["instance"]
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 DEFINED = """
@@ -40,21 +39,6 @@ def nothing():
 
 defs = dg.Definitions(sensors=[poll_orders], jobs=[nothing])
 """
-
-
-@pytest.fixture
-def instance(
-    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dg.DagsterInstance]:
-    """Open the instance that DAGSTER_HOME names, on our storage."""
-    postgres.create_database("alerts_of_dagster")
-    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn("alerts_of_dagster"))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
-    with dg.DagsterInstance.get() as opened:
-        yield opened
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute("drop database if exists alerts_of_dagster with (force)")
 
 
 def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:

@@ -18,9 +18,7 @@ from tests.support.patience import patience
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_the_example_runs_and_leaves_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_example_runs_and_leaves_nothing(tmp_path: Path) -> None:
     lines = (testing.__doc__ or "").splitlines()
     example = textwrap.dedent("\n".join(line for line in lines if not line or line.startswith("    ")))
     (tmp_path / "test_orders.py").write_text(example)
@@ -32,15 +30,7 @@ def test_the_example_runs_and_leaves_nothing(
                 sys.executable,
                 "-m",
                 "pytest",
-                "-q",
-                "-n",
-                "1",
-                "-W",
-                "error",
-                "--tb",
-                "native",
-                "-p",
-                "no:cacheprovider",
+                *["-q", "-n", "1", "-W", "error", "--tb", "native", "-p", "no:cacheprovider"],
             ],
             cwd=tmp_path,
             env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},

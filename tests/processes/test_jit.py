@@ -1,6 +1,5 @@
 """No plan of a function is compiled: where no table may be scanned in order, reading one row is priced at 10^10."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import append_to, register_orders, value
 from tests.support.filled_store import fill
+from tests.support.running.own_server import own_server
 
 # Debian's, and those that `--postgres` is given most often; the wheel's has no LLVM
 SERVERS = [PROGRAMS, *(Path(f"/usr/lib/postgresql/{major}/bin") for major in (18, 17, 16, 15))]
@@ -46,10 +46,7 @@ def compiling() -> Iterator[EmbeddedPostgres]:
     for programs in SERVERS:
         if not (programs / "postgres").exists():
             continue
-        with (
-            tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-            EmbeddedPostgres(Path(directory), programs) as server,
-        ):
+        with own_server(programs=programs) as server:
             with psycopg.connect(server.dsn("postgres")) as connection:
                 able = value(connection, "select pg_jit_available()")
             if able:

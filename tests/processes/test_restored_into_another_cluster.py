@@ -13,7 +13,7 @@ import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.resources.postgres.embedded import PROGRAMS
 from tests.support.factories import (
     Connect,
     append,
@@ -27,6 +27,7 @@ from tests.support.factories import (
 )
 from tests.support.pages.documents import chapters
 from tests.support.patience import wait_until
+from tests.support.running.own_server import own_server
 
 
 def dump_and_restore(source: str, target: str, *options: str) -> None:
@@ -75,12 +76,7 @@ def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
     assert len(before) == 50
     there = transaction_id(orders.connection)
 
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory)) as cluster,
-    ):
-        cluster.create_database("new")
-        migrate(cluster.dsn("new"))  # the roles, which the dump names
+    with own_server("new") as cluster:  # a store brings the roles, which the dump names
         cluster.create_database("restored")
         if younger == "older":
             with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
@@ -121,12 +117,7 @@ def test_a_store_that_moves_by_logical_replication_goes_on_without_its_sequences
     chapter = chapters("docs/archive_and_backup.md")["Move a store"]
     for statement in chapter[0].text.split("\n\n"):
         orders.connection.execute(statement.encode())
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory)) as cluster,
-    ):
-        cluster.create_database("new")
-        migrate(cluster.dsn("new"))  # the roles
+    with own_server("new") as cluster:  # a store brings the roles
         cluster.create_database("moved")
         dump_and_restore(dsn, cluster.dsn("moved"), "--schema-only", "--no-publications")
         with psycopg.connect(cluster.dsn("moved"), autocommit=True) as connection:

@@ -27,17 +27,9 @@ from millrace.resources.processes import alive, private_files, wait_ended
 from millrace.resources.settings import Settings
 from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
+from tests.support.browsing.ui import STUB
 from tests.support.patience import patience, wait_until
 
-STUB = """
-import dagster as dg
-
-@dg.asset
-def greeting():
-    return 1
-
-defs = dg.Definitions(assets=[greeting], executor=dg.in_process_executor)
-"""
 WORKER_IMPORTS = """
 import sys, warnings
 warnings.simplefilter("ignore")

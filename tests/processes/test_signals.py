@@ -2,9 +2,7 @@
 
 import os
 import sys
-import tempfile
 import threading
-from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, Signals
 from subprocess import PIPE, Popen
 
@@ -13,12 +11,11 @@ import pytest
 
 from millrace.resources import connecting
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import append, register_orders, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.running.own_server import own_server
 
 # a command that is told to stop, and does not end
 STUBBORN = """
@@ -52,13 +49,7 @@ def test_a_sequencer_whose_server_processes_stand_still_goes_on_with_others(
 ) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
     monkeypatch.setattr("millrace.resources.event_store.wake_ups.ANSWER_S", 1)
-    # not pytest's tmp_path: its long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
-        EmbeddedPostgres(Path(directory), pytestconfig.getoption("postgres")) as server,
-    ):
-        server.create_database("own")
-        migrate(server.dsn("own"))
+    with own_server("own", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         stop = threading.Event()
         with psycopg.connect(server.dsn("own"), autocommit=True) as connection:
             store = register_orders(EventStore(connection))

@@ -152,16 +152,10 @@ def test_a_new_repository_is_installed_with_the_millrace_that_made_it(
     if not pytestconfig.getoption("full_install"):
         pytest.skip("it installs packages: --full-install")
     installed.run("millrace", "new", tmp_path / "our_platform")
-    pip: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        installed.home / "bin" / "python",
-        "install",
-        "--dry-run",
-    ]
-    done = subprocess.run([*pip, tmp_path / "our_platform"], capture_output=True, text=True, check=False)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed.home / "bin" / "python"]
+    done = subprocess.run(
+        [*pip, "install", "--dry-run", tmp_path / "our_platform"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Would install our_platform" in done.stdout
 
@@ -224,27 +218,21 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     assert not (installed.packages / ".millrace").exists()
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        ("ruff", "check", f"--config={PROJECT / 'pyproject.toml'}"),
-        ("ruff", "format", "--check", f"--config={PROJECT / 'pyproject.toml'}"),
-        ("mypy", "--strict", f"--config-file={PROJECT / 'pyproject.toml'}", "--follow-imports=silent"),
-    ],
-    ids=["lint", "format", "types"],
+TOOLS = (
+    ("ruff", "check", f"--config={PROJECT / 'pyproject.toml'}"),
+    ("ruff", "format", "--check", f"--config={PROJECT / 'pyproject.toml'}"),
+    ("mypy", "--strict", f"--config-file={PROJECT / 'pyproject.toml'}", "--follow-imports=silent"),
 )
-def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tool: tuple[str, ...], tmp_path: Path) -> None:
+
+
+def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tmp_path: Path) -> None:
     folder = tmp_path / "new_platform"
     make_repository(folder)
-    done = subprocess.run(
-        [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / 'cache'}", "new_platform", "tests"],
-        cwd=folder,
-        env={**os.environ, "MYPYPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    env = {**os.environ, "MYPYPATH": str(PROJECT)}
+    for tool in TOOLS:
+        command = [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / tool[0]}", "new_platform", "tests"]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str) -> None:

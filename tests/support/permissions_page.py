@@ -2,8 +2,9 @@
 
     .venv/bin/python -m tests.support.permissions_page    # after every change of who may do what
 
-Belongs here: the logins, the tries, and how the page is made. Not here: its section of files, ports and processes
-(`other_account`), what is asserted of it (tests/docs/test_who_may_do_what.py).
+Belongs here: the logins, the tries, and how the page is made. Not here: its recipes, which are written in the page
+itself, its section of files, ports and processes (`other_account`), what is asserted of it
+(tests/docs/test_who_may_do_what.py).
 """
 
 import json
@@ -113,83 +114,6 @@ test tries all of them again.
 
 `yes` means allowed, `no` refused. `own` means that a login may do it with views, or as producers, that belong to it or
 to a role that it is a member of. Another login with the same role is refused (MR041, MR045).
-"""
-RECIPES = """
-## Recipes
-
-Run each as the role that migrated, which needs CREATEROLE. Another test tries what each login may then do. Whom you
-let read a model's tables by name needs the grant again for its next version.
-
-A service appends, waits for what it appended, and reads one read model, here `jars`:
-
-```sql
-create role jar_service login in role event_store_writer;
-
-grant usage on schema read_models to jar_service;
-
-do $$
-declare
-  _table regclass;
-begin
-  for _table in
-    select oid from pg_class
-    where relnamespace = 'read_models'::regnamespace and relkind in ('r', 'p', 'v') and relname ~ '^jars(_state(_v[0-9]+)?)?$'
-  loop
-    execute format('grant select on %s to jar_service', _table);
-  end loop;
-end
-$$;
-```
-
-If the service decides with the fold `jars` as `evolve`, it also reads where events are, and not what they hold:
-
-```sql
-grant execute on function event_store.stream_state to jar_service;
-
-grant select on read_models.declarations, event_store.log_partitions, event_store.event_log, event_store.purged_streams
-to jar_service;
-
-grant select ("offset", version) on event_store.events to jar_service;
-
-grant select (view, decider, decider_id) on event_store.stream_locks to jar_service;
-
-grant select (view, operation, detail) on event_store.audit_log to jar_service;
-```
-
-A consumer, whose views belong to its team:
-
-```sql
-create role mail_team nologin in role event_store_consumer;
-
-create role mailer login in role mail_team;
-```
-
-A reader of all read models, also those to come, and of no event. `millrace` is the login of the drains:
-
-```sql
-create role analyst login;
-
-grant usage on schema read_models to analyst;
-
-grant select on all tables in schema read_models to analyst;
-
-alter default privileges for role event_store_owner in schema read_models grant select on tables to analyst;
-```
-
-An operator, and a login of `millrace metrics`, which reads figures and no event:
-
-```sql
-create role oncall login in role event_store_owner;
-
-create role watcher login;
-
-grant usage on schema event_store to watcher;
-
-grant execute on function event_store.partition_info, event_store.last_sequenced, event_store.oldest_writer,
-  event_store.sequencer_holder, event_store.view_info, event_store.producer_statistics, event_store.capture_info,
-  event_store.alert_state
-to watcher;
-```
 """
 TABLES_HEAD = """
 ## Tables
@@ -402,7 +326,13 @@ def page(server: EmbeddedPostgres) -> str:
         migrator.rollback()
         for table, column in tables:
             parts.append(_row(f"`{table}`", [rights(connections[login], table, column) for login in LOGINS]))
-    return "".join(parts) + RECIPES + other_account.section()
+    return "".join(parts) + recipes() + other_account.section()
+
+
+def recipes() -> str:
+    """Return the chapter that people write, as the page has it."""
+    written = PAGE.read_text()
+    return written[written.index("\n## Recipes\n") : written.index(other_account.HEAD)]
 
 
 def _header(subject: str) -> str:

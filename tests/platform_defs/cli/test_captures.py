@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
-from typer.testing import CliRunner
 
 from millrace.assets.declarations import Declarations, Fault
-from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli import captures as capture_commands
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import NotReady
@@ -27,15 +24,14 @@ from millrace.resources.errors import (
     Unreachable,
 )
 from millrace.resources.event_store.migrations import validate
-from tests.platform_defs.cli.test_views import cells
 from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.command_line import cells, millrace
 from tests.support.factories import rows, start, value
 from tests.support.migrators import empty
 from tests.support.patience import patience, wait_until
 
 __all__ = ["captured", "empty", "new_source"]
 
-RUNNER = CliRunner()
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 
@@ -48,12 +44,8 @@ def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
     monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(captures={c.name: c for c in captures}))
 
 
-def run(dsn: str, arguments: Sequence[str], answer: str | None = None) -> str:
-    result = RUNNER.invoke(app, ["capture", *arguments, "--dsn", dsn], env={"COLUMNS": "250"}, input=answer)
-    if isinstance(result.exception, MillraceError | psycopg.Error):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
+def run(dsn: str, arguments: Sequence[str], answer: str | None = None, code: int = 0) -> str:
+    return millrace("capture", *arguments, dsn=dsn, answer=answer, code=code)
 
 
 def audited(captured: Captured) -> list[tuple[str, str]]:
@@ -150,17 +142,13 @@ def test_a_restart_reads_all_rows_again_and_has_its_reason(captured: Captured, d
     assert len(slots(captured)) == 1
 
 
-def test_a_capture_that_runs_is_neither_restarted_nor_removed(captured: Captured, dsn: str) -> None:
+def test_a_capture_is_removed_when_somebody_says_yes_and_none_runs(captured: Captured, dsn: str) -> None:
+    captured.source.run("insert into items values (1)")
+    captured.drain()
     with captured.process("a run"):
         for command in (["restart", "shop"], ["remove", "shop", "--yes"]):
             with pytest.raises(CaptureInUse, match="a run"):
                 run(dsn, [*command, "--reason", "a test"])
-    assert len(slots(captured)) == 1
-
-
-def test_a_capture_is_removed_when_somebody_says_yes(captured: Captured, dsn: str) -> None:
-    captured.source.run("insert into items values (1)")
-    captured.drain()
     for answer in ("n\n", ""):
         with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
             run(dsn, ["remove", "shop", "--reason", "replaced"], answer)
@@ -206,11 +194,12 @@ def test_a_capture_that_never_ran_that_nobody_declared_or_that_is_left_out_is_na
         ("discard first --reason w", "NUMBER"),
         ("check", "CAPTURE"),
     ):
-        result = RUNNER.invoke(app, ["capture", *command.split()], env={"COLUMNS": "250"})
-        assert (result.exit_code, said in result.output) == (2, True), command
+        assert said in run(dsn, command.split(), code=2), command
 
 
-def test_a_source_that_nobody_configured_is_refused_with_the_setting(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_nobody_configured_or_that_does_not_answer_is_named(
+    dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("MILLRACE_DSN", dsn)
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
@@ -218,9 +207,6 @@ def test_a_source_that_nobody_configured_is_refused_with_the_setting(dsn: str, m
     for command in (["check", "crm"], ["restart", "crm", "--reason", "w"]):
         with pytest.raises(Unreachable, match=r"(?s)no customer database.*Set MILLRACE_CRM_DSN"):
             run(dsn, command)
-
-
-def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     declare(monkeypatch, replace(captured.capture, source=lambda: NOWHERE))
     for command in (["check", "shop"], ["restart", "shop", "--reason", "w"]):
         with pytest.raises(Unreachable, match="source database does not answer"):
@@ -282,26 +268,23 @@ def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -
 # Reading again
 
 
-def outcome(dsn: str, *arguments: str) -> tuple[int, list[str]]:
-    """Return how a command ends, and the cells of its table's first row."""
-    result = RUNNER.invoke(app, ["capture", *arguments, "--dsn", dsn], env={"COLUMNS": "250"})
-    if isinstance(result.exception, MillraceError | psycopg.Error):
-        raise result.exception
-    return result.exit_code, list(cells(result.output)[0])
+def verified(dsn: str, *arguments: str, code: int = 0) -> list[str]:
+    """Return the cells of the first row that `verify` prints."""
+    return list(cells(run(dsn, ["verify", "shop", *arguments], code=code))[0])
 
 
 def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured: Captured, dsn: str) -> None:
     quarantine(captured)
-    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "2", "1", "0", "0", "0", "1", "2"])
+    assert verified(dsn, code=1) == ["public.items", "2", "1", "0", "0", "0", "1", "2"]
     captured.source.run("update items set name = 'short' where id = 1")
-    assert outcome(dsn, "verify", "shop", "items")[0] == 1
+    verified(dsn, "items", code=1)
     output = run(dsn, ["reread", "shop", "public.items", "--where", "id < 2", "--reason", "it is shorter now"])
     assert "[1]" in output
     assert list(cells(output)[0]) == ["public.items", "1", "0", "0", "1", "0", "0", "0"]
-    assert outcome(dsn, "verify", "shop") == (0, ["public.items", "2", "2", "0", "0", "0", "0", "0"])
+    assert verified(dsn) == ["public.items", "2", "2", "0", "0", "0", "0", "0"]
     assert captured.replayed() == captured.table()
     captured.source.run("insert into items values (3, 'new')")
-    assert outcome(dsn, "verify", "shop", "--repair") == (0, ["public.items", "3", "3", "0", "0", "0", "0", "0"])
+    assert verified(dsn, "--repair") == ["public.items", "3", "3", "0", "0", "0", "0", "0"]
     assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
 
 
@@ -321,8 +304,8 @@ def test_verify_leaves_out_what_nothing_names_and_says_so(
 def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, dsn: str) -> None:
     quarantine(captured)
     captured.source.run("delete from items where id = 1")
-    assert outcome(dsn, "verify", "shop") == (1, ["public.items", "1", "1", "0", "0", "0", "0", "3"])
-    assert outcome(dsn, "verify", "shop", "--repair")[0] == 0
+    assert verified(dsn, code=1) == ["public.items", "1", "1", "0", "0", "0", "0", "3"]
+    verified(dsn, "--repair")
     assert captured.replayed() == captured.table()
 
 
@@ -333,5 +316,5 @@ def test_a_table_of_a_capture_that_never_ran_is_read_first_and_one_of_another_is
         run(dsn, ["reread", "shop", "orders", "--reason", "why"])
     assert "public.items" in str(refused.value)
     captured.source.run("insert into items values (1)")
-    assert outcome(dsn, "verify", "shop")[0] == 0
+    verified(dsn)
     assert [change["action"] for change in captured.changes()] == ["backfilled"]

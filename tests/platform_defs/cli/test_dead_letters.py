@@ -5,16 +5,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from typer.testing import CliRunner
 
-from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli.output import indented
-from millrace.resources.errors import MillraceError, UnknownView
+from millrace.resources.errors import UnknownView
 from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.command_line import ACTING, millrace
 from tests.support.factories import append_to, pump, register_orders
-
-RUNNER = CliRunner()
-ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
 
 
 @pytest.fixture
@@ -35,17 +31,13 @@ def park(store: EventStore, decider_id: str, error: str = "no such customer", *,
     store.fail_event("v", decider_id, event.offset, error)
 
 
-def millrace(dsn: str, *arguments: str, columns: int = 120) -> str:
-    result = RUNNER.invoke(app, ["dead-letters", *arguments, "--dsn", dsn], env={"COLUMNS": str(columns)})
-    if isinstance(result.exception, MillraceError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
+def shown(dsn: str, *arguments: str) -> str:
+    return millrace("dead-letters", *arguments, dsn=dsn, columns=120)
 
 
 def test_the_event_and_the_error_stand_side_by_side(view: EventStore, dsn: str) -> None:
     park(view, "a", data={"customer": {"id": 7}, "tags": ["x", "y"]})
-    lines = millrace(dsn, "v", "--show").splitlines()
+    lines = shown(dsn, "v", "--show").splitlines()
     assert "v: order a" in lines[0]
     (first,) = (line for line in lines if "placed" in line)
     left, right = (part.strip() for part in first.split("│")[1:3])
@@ -61,11 +53,11 @@ def test_the_event_and_the_error_stand_side_by_side(view: EventStore, dsn: str) 
 
 def test_json_has_the_letter_and_with_show_its_event(view: EventStore, dsn: str) -> None:
     park(view, "a", data={"amount": 12})
-    plain, shown = (json.loads(millrace(dsn, "--json", *more)) for more in ([], ["--show"]))
+    plain, with_event = (json.loads(shown(dsn, "--json", *more)) for more in ([], ["--show"]))
     (letter,) = view.dead_letters("v")
     assert plain == {**vars(letter), "parked_at": letter.parked_at.isoformat()}
-    assert {name: value for name, value in shown.items() if name != "failed_event"} == plain
-    event = shown["failed_event"]
+    assert {name: value for name, value in with_event.items() if name != "failed_event"} == plain
+    event = with_event["failed_event"]
     assert (event["offset"], event["version"], event["data"]) == (letter.offset, 1, {"amount": 12})
     assert event["metadata"] == {"correlation_id": "c-a"}
 
@@ -73,17 +65,17 @@ def test_json_has_the_letter_and_with_show_its_event(view: EventStore, dsn: str)
 def test_more_than_are_shown_are_told(view: EventStore, dsn: str) -> None:
     for decider_id in ("a", "b", "c"):
         park(view, decider_id, data={})
-    output = millrace(dsn, "--show", "--limit", "2")
+    output = shown(dsn, "--show", "--limit", "2")
     assert "2 of 3 dead letters; --limit shows more." in output
     assert ("order a" in output, "order b" in output, "order c" in output) == (True, True, False)
-    assert len(millrace(dsn, "--json").splitlines()) == 3
-    assert "--limit" not in millrace(dsn, "--show")
+    assert len(shown(dsn, "--json").splitlines()) == 3
+    assert "--limit" not in shown(dsn, "--show")
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(view: EventStore, dsn: str) -> None:
     park(view, f"a{ACTING}", f"no {ACTING}", data={ACTING: ACTING})
     for arguments in ((), ("--show",), ("--json",), ("--show", "--json")):
-        output = millrace(dsn, *arguments)
+        output = shown(dsn, *arguments)
         assert not set(output) & set(ACTING)
         if "--json" in arguments:
             assert json.loads(output)["last_error"] == f"no {ACTING}"
@@ -91,37 +83,28 @@ def test_control_characters_of_others_do_not_reach_the_terminal(view: EventStore
 
 def test_a_long_event_is_cut_and_json_has_all_of_it(view: EventStore, dsn: str) -> None:
     park(view, "a", data={"text": "x" * 50_000})
-    output = millrace(dsn, "--show")
+    output = shown(dsn, "--show")
     assert "--json has all 50," in " ".join(output.replace("│", " ").split())
     assert len(output) < 20_000
-    assert json.loads(millrace(dsn, "--show", "--json"))["failed_event"]["data"] == {"text": "x" * 50_000}
+    assert json.loads(shown(dsn, "--show", "--json"))["failed_event"]["data"] == {"text": "x" * 50_000}
 
 
 def test_without_dead_letters_it_says_so_and_an_unknown_view_is_refused(view: EventStore, dsn: str) -> None:
     assert view.dead_letters() == []
-    assert "There are no dead letters." in millrace(dsn, "--show")
-    assert millrace(dsn, "--show", "--json") == ""
+    assert "There are no dead letters." in shown(dsn, "--show")
+    assert shown(dsn, "--show", "--json") == ""
     with pytest.raises(UnknownView):
-        millrace(dsn, "no such view", "--show")
+        shown(dsn, "no such view", "--show")
 
 
 def test_a_letter_whose_view_wants_no_event_of_it_any_more_says_so(view: EventStore, dsn: str) -> None:
     park(view, "a", data={})
     view.register_view("v", events=["shipped"])
-    assert "The view wants no event of this stream any more." in millrace(dsn, "--show")
-    assert json.loads(millrace(dsn, "--show", "--json"))["failed_event"] is None
+    assert "The view wants no event of this stream any more." in shown(dsn, "--show")
+    assert json.loads(shown(dsn, "--show", "--json"))["failed_event"] is None
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("{}", "{}"),
-        ("[]", "[]"),
-        ("1.10", "1.10"),
-        ('{"a": [1e400, "b"]}', '{\n  "a": [\n    1e400,\n    "b"\n  ]\n}'),
-        ("[" * 100_000, "[" * 100_000),
-        ("1" * 5000, "1" * 5000),
-    ],
-)
-def test_numbers_of_an_indented_text_keep_their_digits(text: str, lines: str) -> None:
-    assert indented(text) == lines
+def test_numbers_of_an_indented_text_keep_their_digits() -> None:
+    for text in ("{}", "[]", "1.10", "[" * 100_000, "1" * 5000):
+        assert indented(text) == text
+    assert indented('{"a": [1e400, "b"]}') == '{\n  "a": [\n    1e400,\n    "b"\n  ]\n}'

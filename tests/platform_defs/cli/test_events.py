@@ -1,29 +1,20 @@
 """Looking at events from the command line: what is printed, on a terminal and as JSON."""
 
-import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from typer.testing import CliRunner
 
-from millrace.platform_defs.cli import app
-from millrace.resources.errors import EventNotRegistered, MillraceError
+from millrace.resources.errors import EventNotRegistered
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.settings import PROJECT
+from tests.support.command_line import ACTING, millrace, parsed
 from tests.support.factories import append_to, register_orders, set_clock
 from tests.support.patience import patience
+from tests.support.running.deployment import MILLRACE
 
-RUNNER = CliRunner()
-ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
 HOSTILE = f"{ACTING}[31m"
 
 
@@ -32,34 +23,26 @@ def orders(store: EventStore) -> EventStore:
     return register_orders(store)
 
 
-def millrace(dsn: str, *arguments: str, columns: int = 120) -> str:
-    result = RUNNER.invoke(app, [*arguments, "--dsn", dsn], env={"COLUMNS": str(columns)})
-    if isinstance(result.exception, MillraceError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def parsed(output: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output.splitlines()]
+def events(dsn: str, *arguments: str, columns: int = 120) -> str:
+    return millrace("events", *arguments, dsn=dsn, columns=columns)
 
 
 def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventStore, dsn: str) -> None:
     append_to(orders, *[f"o-{n}" for n in range(25)])
     orders.sequence_events()
-    lines = millrace(dsn, "events").splitlines()
+    lines = events(dsn).splitlines()
     assert len(lines) == 1 + 20 + 1
     assert "o-5" in lines[1]
     assert "o-24" in lines[20]
     assert lines[21] == "The newest 20; --limit shows more, --since and --stream show others."
-    assert len(millrace(dsn, "events", "--limit", "30").splitlines()) == 1 + 25
+    assert len(events(dsn, "--limit", "30").splitlines()) == 1 + 25
 
 
 def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore, dsn: str) -> None:
     long = "-".join(["order"] * 20)
     orders.append_events([NewEvent("order", long, "placed", uuid4(), {"text": "x" * 5000}, uuid4())])
     for columns in (80, 120, 250):
-        lines = millrace(dsn, "events", columns=columns).splitlines()
+        lines = events(dsn, columns=columns).splitlines()
         assert max(map(len, lines)) <= columns
         start, end = lines[0].index("stream"), lines[0].index("v ")
         assert "".join(line[start:end].strip() for line in lines[1:]) == f"order{long}"
@@ -75,7 +58,7 @@ def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) 
         (text,),
     )
     orders.sequence_events()
-    output = millrace(dsn, "events", "--json")
+    output = events(dsn, "--json")
     first, second = parsed(output)
     place = orders.log_position(event.event_id)
     assert place is not None
@@ -111,7 +94,7 @@ def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
     append_to(orders, "new")
 
     def ids(*arguments: str) -> list[str]:
-        return [event["decider_id"] for event in parsed(millrace(dsn, "events", "--json", *arguments))]
+        return [event["decider_id"] for event in parsed(events(dsn, "--json", *arguments))]
 
     assert ids() == ["old", "i-1", "new"]
     assert ids("--decider", "order") == ["old", "new"]
@@ -121,61 +104,49 @@ def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
     assert ids("--since", "2h") == ["i-1", "new"]
     assert ids("--since", "2000-01-01T00:00:00Z") == ["old", "i-1", "new"]
     assert ids("--since", "2h", "--decider", "order", "--stream", "old") == []
-    assert "There are no such events." in millrace(dsn, "events", "--stream", "o-99")
+    assert "There are no such events." in events(dsn, "--stream", "o-99")
 
 
 def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn: str) -> None:
     assert orders.latest_events() == []
     with pytest.raises(EventNotRegistered, match="Registered are: invoice, order"):
-        millrace(dsn, "events", "--decider", "ordr")
+        events(dsn, "--decider", "ordr")
     with pytest.raises(EventNotRegistered, match="Registered are: paid, placed, shipped"):
-        millrace(dsn, "events", "--decider", "order", "--event", "payed")
+        events(dsn, "--decider", "order", "--event", "payed")
 
 
 def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str) -> None:
     for since, said in (("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")):
-        result = RUNNER.invoke(app, ["events", "--since", since, "--dsn", dsn], env={"COLUMNS": "250"})
-        assert (result.exit_code, said in result.output) == (2, True), since
+        assert said in millrace("events", "--since", since, dsn=dsn, code=2)
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventStore, dsn: str) -> None:
     metadata = {"correlation_id": f"c{HOSTILE}", "user": HOSTILE}
     hostile = NewEvent("order", f"o{HOSTILE}", "placed", uuid4(), {HOSTILE: HOSTILE}, uuid4(), metadata=metadata)
     orders.append_events([hostile])
-    assert not set(millrace(dsn, "events")) & set(ACTING)
-    output = millrace(dsn, "events", "--json")
+    assert not set(events(dsn)) & set(ACTING)
+    output = events(dsn, "--json")
     assert not set(output) & set(ACTING)
     (shown,) = parsed(output)
     assert (shown["decider_id"], shown["data"], shown["metadata"]) == (hostile.decider_id, hostile.data, metadata)
 
 
-@contextmanager
-def followed(dsn: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `millrace events --follow` as a program of its own."""
-    millrace_command = str(Path(sys.executable).parent / "millrace")
-    command = [millrace_command, "events", "--follow", "--dsn", dsn]
-    env = os.environ | {"COLUMNS": "120"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=PROJECT
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str) -> None:
     append_to(orders, "a")
     orders.sequence_events()
-    with followed(dsn) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # the header
-        assert " a " in process.stdout.readline()
-        for number in range(3):
-            append_to(orders, f"new-{number}")
-            orders.sequence_events()
-            # one line each, and no second header
-            assert f"new-{number}" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        rest, said = process.communicate(timeout=patience())
-        assert (rest, said, process.returncode) == ("", "", 0)
+    command: list[str | Path] = [MILLRACE, "events", "--follow", "--dsn", dsn]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # the header
+            assert " a " in process.stdout.readline()
+            for number in range(3):
+                append_to(orders, f"new-{number}")
+                orders.sequence_events()
+                # one line each, and no second header
+                assert f"new-{number}" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            rest, said = process.communicate(timeout=patience())
+        finally:
+            process.kill()
+    assert (rest, said, process.returncode) == ("", "", 0)

@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli.system import age, short
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.event_store import EventStore, ViewBeyondLog
-from tests.platform_defs.cli.test_views import RUNNER, cells, millrace, park
+from tests.platform_defs.cli.test_views import park
+from tests.support.command_line import cells, millrace
 from tests.support.factories import append_to, ids_of_one_partition, new_event, pump, register_orders, rows, set_clock
 from tests.support.patience import patience, wait_until
-
-MILLRACE = str(Path(sys.executable).parent / "millrace")
+from tests.support.running.deployment import MILLRACE
 
 
 def ago(**time: int) -> str:
@@ -45,7 +44,7 @@ def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> 
     view.enable_view("off", enabled=False)
     # it wants none of these: the positions ahead of it are no lag
     view.register_view("paid", "-infinity", mode="bulk", events=["paid"])
-    assert cells(millrace(dsn, "status")) == [
+    assert cells(millrace("status", dsn=dsn)) == [
         ["v", "rows", "3", "5 m", "0", "0", "1", "1"],
         ["off", "off", "3", "5 m", "3", "0", "0", "0"],
         ["paid", "bulk", "0", "", "3", "0", "0", "0"],
@@ -54,7 +53,7 @@ def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> 
     set_clock(view.connection, ago(days=3))
     view.append_events([new_event("c", event="shipped")])
     view.sequence_events()
-    lines = cells(millrace(dsn, "status"))
+    lines = cells(millrace("status", dsn=dsn))
     # the oldest lag first, of the same age dead letters
     assert [(line[0], line[2], line[3]) for line in lines] == [
         ("v", "4", "3 d"), ("late", "1", "3 d"), ("off", "3", "5 m"), ("paid", "0", "")
@@ -64,7 +63,7 @@ def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> 
 def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, dsn: str) -> None:
     name = "a view with a name that is longer than a line of a terminal has room for " * 2
     view.register_view(name.strip(), "-infinity", mode="bulk")
-    said = json.loads(millrace(dsn, "status", "--json"))
+    said = json.loads(millrace("status", "--json", dsn=dsn))
     assert said["problems"] == []
     assert [(row["view"], row["lag"], row["exact"], row["behind"]) for row in said["views"]] == [
         (name.strip(), 3, True, 3),
@@ -76,7 +75,7 @@ def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, ds
 def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> None:
     for n in range(3):
         view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
-    output = RUNNER.invoke(app, ["status", "--dsn", dsn], env={"COLUMNS": "80"}).output
+    output = millrace("status", dsn=dsn, columns=80)
     assert max(map(len, output.splitlines())) <= 80
     names = [line[0] for line in cells(output)]
     assert names[:3] == ["a_view_with_a_na…"] * 3
@@ -84,7 +83,7 @@ def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> Non
 
 
 def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str) -> None:
-    command = [MILLRACE, "status", "--json", "--watch", "0.5", "--dsn", dsn]
+    command: list[str | Path] = [MILLRACE, "status", "--json", "--watch", "0.5", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert json.loads(watching.stdout.readline())["views"][0]["behind"] == 0
@@ -121,7 +120,7 @@ def test_only_a_checkpoint_beyond_the_end_is_found_and_status_says_what_helps(
         "update event_store.checkpoints set position = 7 where view = 'odd view' and partition = 3"
     )
     assert store.views_beyond_log() == [ViewBeyondLog("odd view", 3, 7, 2)]
-    said = RUNNER.invoke(app, ["status", "--json", "--dsn", dsn]).output
+    said = millrace("status", "--json", dsn=dsn)
     assert "odd view stands at position 7 of log partition 3, which ends at 2" in said
     assert "millrace seek 'odd view' RESET_TO_EARLIEST" in said
     # the remedy is one
@@ -144,7 +143,7 @@ def test_status_names_a_service_that_is_not_up_whoever_supervises_it(
         supervisor.start()
         supervisor.poll()
         line = f"The service spark is not up, it is .*It ended with exit code 1. Its log: {home}/logs/spark.log"
-        (problem,) = json.loads(millrace(dsn, "status", "--json"))["problems"]
+        (problem,) = json.loads(millrace("status", "--json", dsn=dsn))["problems"]
         supervisor.stop()
         assert re.fullmatch(line, problem)
-        assert json.loads(millrace(dsn, "status", "--json"))["problems"] == []
+        assert json.loads(millrace("status", "--json", dsn=dsn))["problems"] == []

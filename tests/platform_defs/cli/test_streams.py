@@ -8,32 +8,25 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import sql
-from typer.testing import CliRunner
 
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
-from millrace.platform_defs.cli import app
 from millrace.platform_defs.cli.streams import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
 from millrace.resources.read_models.versions import ensure_version
+from tests.support import command_line
+from tests.support.command_line import ACTING
 from tests.support.factories import value
 
-RUNNER = CliRunner()
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDER = ("order_placed", "order_line_added", "order_confirmed")
-ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
 
 
 def millrace(dsn: str, *arguments: str) -> str:
-    env = {"COLUMNS": "250", "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
-    result = RUNNER.invoke(app, ["history", *arguments, "--dsn", dsn], env=env)
-    if isinstance(result.exception, MillraceError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
+    return command_line.millrace("history", *arguments, dsn=dsn, MILLRACE_DECLARATIONS="millrace.examples.shop")
 
 
 def parsed(dsn: str, *arguments: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from typer.testing import CliRunner
 
 from millrace.platform_defs import cli
 from millrace.platform_defs.cli.system import behind
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import EXAMPLE
+from tests.support.command_line import millrace, typed
 from tests.support.factories import append_to, register_orders
 
 LOADED = """
@@ -47,17 +47,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     yield write
     for name in [name for name in sys.modules if name.partition(".")[0] == "mine_only"]:
         del sys.modules[name]
-
-
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[object, str, str]:
-    """Type a command and return its exit code, what it prints, and what it complains of."""
-    monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
 
 
 def test_the_help_of_the_command_line_is_cheap() -> None:
@@ -100,44 +89,36 @@ def test_commands_that_do_not_load_cost_only_themselves(
     assert "its app is no Typer" not in typed(monkeypatch, capsys, "status", "--help")[2]
 
 
-def test_status_says_which_declarations_fail_and_where(
-    dsn: str, mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_says_which_declarations_fail_and_where(dsn: str, mine: Callable[..., None]) -> None:
     sys.path.insert(0, str(Path.cwd()))
     mine(read_models="\n\nraise OSError('no disk')\n", services="import no_such_thing\n")
-    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
-    assert result.exit_code == 0
+    said = millrace("status", dsn=dsn)
     here = Path.cwd() / "mine_only"
-    assert f"A declaration fails to load: {here / 'read_models.py'}:3: OSError: no disk" in result.output
-    assert f"A declaration fails to load: {here / 'services.py'}:1: ModuleNotFoundError" in result.output
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "no_such_package")
-    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
-    assert "There is no package 'no_such_package'" in result.output
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", EXAMPLE)
-    result = CliRunner().invoke(cli.app, ["status", "--dsn", dsn], env={"COLUMNS": "250"})
-    assert "fails" not in result.output
+    assert f"A declaration fails to load: {here / 'read_models.py'}:3: OSError: no disk" in said
+    assert f"A declaration fails to load: {here / 'services.py'}:1: ModuleNotFoundError" in said
+    missing = millrace("status", dsn=dsn, MILLRACE_DECLARATIONS="no_such_package")
+    assert "There is no package 'no_such_package'" in missing
+    assert "fails" not in millrace("status", dsn=dsn, MILLRACE_DECLARATIONS=EXAMPLE)
 
 
-@pytest.mark.parametrize(
-    "dsn",
-    [
-        "postgresql://u:hunter2@127.0.0.1:1/x",
-        "postgresql://u:hunter2/and@127.0.0.1:1/x",
-        "postgresql://u:hunter2@127.0.0.1:hunter2/x",
-        "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
-        "hunter2",
-        "host=127.0.0.1 hunter2",
-        "password=hunter2 sslmode=hunter2",
-    ],
+WITH_PASSWORDS = (
+    "postgresql://u:hunter2@127.0.0.1:1/x",
+    "postgresql://u:hunter2/and@127.0.0.1:1/x",
+    "postgresql://u:hunter2@127.0.0.1:hunter2/x",
+    "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
+    "hunter2",
+    "host=127.0.0.1 hunter2",
+    "password=hunter2 sslmode=hunter2",
 )
+
+
 def test_no_error_about_a_dsn_says_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for command in ("status", "migrate", "psql"):
-        code, out, err = typed(monkeypatch, capsys, command, "--dsn", dsn)
-        assert code == 1
-        assert err
-        assert "hunter2" not in out + err
+    for dsn in WITH_PASSWORDS:
+        for command in ("status", "migrate", "psql"):
+            code, out, err = typed(monkeypatch, capsys, command, "--dsn", dsn)
+            assert (code, bool(err), "hunter2" in out + err) == (1, True, False), (command, dsn)
 
 
 def test_status_names_who_holds_up_the_log(

@@ -71,23 +71,18 @@ def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "error"),
-    [
+def test_a_file_that_fails_costs_its_services_only_and_is_named(
+    declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    for text, line, error in (
         ("import no_such_thing\n", 1, "ModuleNotFoundError"),
         ("def services(here):\n    return 1 / 0\n", 2, "ZeroDivisionError"),
         ("answer = 42\n", 0, "AttributeError"),
-    ],
-)
-def test_a_file_that_fails_costs_its_services_only_and_is_named(
-    declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture, text: str, line: int, error: str
-) -> None:
-    with caplog.at_level(logging.ERROR):
-        assert declare(text) == OURS
-    assert f"The services of served are not started: {Path.cwd()}/served/services.py:{line}: {error}" in caplog.text
-
-
-def test_a_service_that_is_named_as_one_of_ours_is_refused(declare: Callable[[str], list[str]]) -> None:
+    ):
+        with caplog.at_level(logging.ERROR):
+            assert declare(text) == OURS
+        assert f"The services of served are not started: {Path.cwd()}/served/services.py:{line}: {error}" in caplog.text
+    # but one that is named as one of ours is refused
     with pytest.raises(MillraceError, match=r"(?s)two services named 'web'.*served\.services"):
         declare(SERVICES.format(name="web"))
 
@@ -105,7 +100,9 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
     assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
 
 
-def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_has_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
@@ -116,6 +113,8 @@ def test_spark_is_told_no_dsn_and_no_token_of_the_ui(tmp_path: Path, monkeypatch
     )
     env = environment(settings, endpoints)
     spark = spark_service(settings, 1, {**env, "MILLRACE_CRM_DSN": str(settings.dsn)})
+    with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
+        spark_service(settings, 1, {})
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}
@@ -153,11 +152,6 @@ def test_a_file_of_dagsters_that_somebody_else_wrote_or_changed_is_never_overwri
     assert prepare_home(settings, after) == []
     assert file.read_text() == ours
     assert yaml.safe_load(ours)
-
-
-def test_a_spark_without_a_token_is_not_started(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
-        spark_service(Settings(home=tmp_path), 1, {})
 
 
 def test_the_users_postgres_gets_a_schema_for_dagster(tmp_path: Path, dsn: str) -> None:

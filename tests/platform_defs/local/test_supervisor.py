@@ -89,11 +89,15 @@ def home(tmp_path: Path) -> Iterator[Path]:
     end_leftovers(tmp_path / "home")
 
 
-def test_stopping_ends_children_grandchildren_and_other_sessions(home: Path) -> None:
+def test_stopping_ends_children_grandchildren_and_other_sessions_and_another_home_is_left_alone(
+    home: Path, tmp_path: Path
+) -> None:
     with Supervisor(home, [family(home, "family", "stubborn")]) as supervisor:
         processes = members(home)
         assert len(processes) == 3
         assert [s.state for s in supervisor.states()] == ["ready"]
+        assert {process.environ()[MARK] for process in processes} == {str(home / "run" / "family")}
+        assert end_leftovers(tmp_path / "home2") == []
         assert all(alive(process) for process in processes)
     assert wait_ended(processes, 0) == []
     assert not list((home / "run").glob("*.json"))
@@ -302,12 +306,6 @@ def test_a_record_whose_pid_was_used_again_ends_nobody(home: Path) -> None:
         stranger.kill()
 
 
-def test_another_home_is_left_alone(home: Path, tmp_path: Path) -> None:
-    with Supervisor(home, [family(home)]):
-        assert end_leftovers(tmp_path / "home2") == []
-        assert all(alive(process) for process in members(home))
-
-
 def test_a_service_can_be_interrupted_even_if_we_ignore_signals(home: Path) -> None:
     code = """
 import signal
@@ -323,9 +321,3 @@ signal.pause()
             assert log.read_text() == "False False\n"
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_every_process_carries_the_mark_of_its_service(home: Path) -> None:
-    with Supervisor(home, [family(home)]):
-        marks = {process.environ()[MARK] for process in members(home)}
-    assert marks == {str(home / "run" / "family")}

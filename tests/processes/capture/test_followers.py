@@ -1,21 +1,19 @@
 """Followers as processes of their own that are killed, and both servers under one that goes on."""
 
 import sys
-import tempfile
-from pathlib import Path
 from signal import SIGKILL
 from subprocess import Popen
 
 import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, captured, did, new_source
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
+from tests.support.running.own_server import own_server
 
 __all__ = ["captured", "new_source"]
 
@@ -61,14 +59,8 @@ def test_killed_again_and_again_each_change_is_one_event(captured: Captured) -> 
 
 
 def test_both_servers_may_restart(postgres: EmbeddedPostgres) -> None:
-    # not pytest's tmp_path: its long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory), postgres.programs) as server,
-    ):
-        for name in ("source", "store"):
-            server.create_database(name)
-        migrate(server.dsn("store"))
+    with own_server("store", programs=postgres.programs) as server:
+        server.create_database("source")
         capture = Capture("shop", lambda: server.dsn("source"), (CapturedTable("items"),))
         source = Source(server.dsn("source"), "source")
         source.run(ITEMS)

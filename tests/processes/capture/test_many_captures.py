@@ -1,11 +1,9 @@
 """Many captures of one source go into one store at once: each ends, and each has its own rows."""
 
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,11 +11,11 @@ import pytest
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import replay
 from tests.support.factories import rows, start
 from tests.support.patience import patience
+from tests.support.running.own_server import own_server
 
 MANY = 40
 
@@ -58,11 +56,7 @@ class Crowd:
 
 @pytest.fixture
 def crowd(postgres: EmbeddedPostgres) -> Iterator[Crowd]:
-    # not pytest's tmp_path: its long path does not fit a unix socket
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory), postgres.programs) as server,
-    ):
+    with own_server("store", programs=postgres.programs) as server:
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
             admin.execute("alter system set fsync = off")
             # a slot for each; of the sessions, a run has four
@@ -70,9 +64,7 @@ def crowd(postgres: EmbeddedPostgres) -> Iterator[Crowd]:
                 admin.execute(f"alter system set {setting} = {MANY * (6 if 'connections' in setting else 2)}".encode())
         server.stop()
         server.start()
-        for name in ("source", "store"):
-            server.create_database(name)
-        migrate(server.dsn("store"))
+        server.create_database("source")
         with (
             psycopg.connect(server.dsn("source"), autocommit=True) as source,
             psycopg.connect(server.dsn("store"), autocommit=True) as store,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import psycopg
@@ -11,11 +10,11 @@ import pytest
 
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
+from tests.support.running.own_server import own_server
 
 __all__ = ["captured", "new_source"]
 
@@ -23,12 +22,9 @@ ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where
 
 
 @pytest.fixture
-def fragile(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def fragile(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
     """Start a store of the test's own whose commits wait for no disk."""
-    folder: Path = tmp_path_factory.mktemp("s")
-    with EmbeddedPostgres(folder, pytestconfig.getoption("postgres")) as server:
-        server.create_database("store")
-        migrate(server.dsn("store"))
+    with own_server("store", programs=pytestconfig.getoption("postgres")) as server:
         with psycopg.connect(server.dsn("store"), autocommit=True) as admin:
             admin.execute("alter system set synchronous_commit = off")
             admin.execute("select pg_reload_conf()")

@@ -16,6 +16,7 @@ from tests.conftest import in_memory
 from tests.consumers.test_consume import handled_by
 from tests.support.factories import register_orders, rows
 from tests.support.patience import patience, wait_until
+from tests.support.running.own_server import own_server
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 from tests.support.views.pooler import PROGRAM, pooled
 
@@ -28,12 +29,9 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def own_server(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
+def mortal(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
     """Yield a server that the tests may stop."""
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
-        EmbeddedPostgres(Path(directory), pytestconfig.getoption("postgres")) as server,
-    ):
+    with own_server(programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         yield server
 
 
@@ -49,9 +47,9 @@ def filled(server: EmbeddedPostgres, name: str, streams: int, events: int) -> st
 
 
 def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
-    own_server: EmbeddedPostgres, said: Callable[[str], list[str]]
+    mortal: EmbeddedPostgres, said: Callable[[str], list[str]]
 ) -> None:
-    dsn = filled(own_server, "restarted", 40, 5)
+    dsn = filled(mortal, "restarted", 40, 5)
     seen = Seen()
     half = threading.Event()
 
@@ -63,9 +61,9 @@ def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
 
     with consuming(dsn, handled_by(handle, lock_timeout_s=1, max_attempts=1000)):
         assert half.wait(patience())
-        own_server.stop()
+        mortal.stop()
         wait_until(lambda: bool(said("server is away")), "it noticed")
-        own_server.start()
+        mortal.start()
         with psycopg.connect(dsn, autocommit=True) as connection:
             wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -77,10 +75,10 @@ def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
 
 
 def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
-    own_server: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+    mortal: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
-    dsn = filled(own_server, "away", 3, 1)
+    dsn = filled(mortal, "away", 3, 1)
     begun, go_on = threading.Barrier(4), threading.Event()
 
     def handle(_: LeasedEvent) -> None:
@@ -89,7 +87,7 @@ def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
 
     with consuming(dsn, handled_by(handle, concurrency=3)) as running:
         begun.wait(patience())
-        own_server.stop()
+        mortal.stop()
         running.stop.set()
         go_on.set()
         wait_until(running.ended.done, "it ends")

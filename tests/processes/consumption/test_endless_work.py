@@ -35,7 +35,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import FEW, positions, share, why_away
+from tests.support.building.shared_drains import FEW, locking_events, positions, share, why_away
 from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
 
@@ -135,16 +135,7 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
 ) -> None:
     fill(warm, 40, seed=2)
     holder = connect(autocommit=False)
-    locked: list[int] = []
-
-    def spark_while_events_are_locked() -> "SparkSession":
-        # between the claim and the read, once: another plan asks again
-        if not locked:
-            locked.append(1)
-            holder.execute("lock table event_store.events in access exclusive mode")
-        return spark
-
-    with SharedDrain(dsn, WELL, spark_while_events_are_locked, "rounds", limits=soon()) as shared:
+    with SharedDrain(dsn, WELL, locking_events(spark, holder), "rounds", limits=soon()) as shared:
         running = start(lambda: shared.run(budget_s=3 * patience(), idle_s=0))
         wait_blocked_in(observer, "event_store.event_log s where")
         # two were tried alone, and the third was not

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore, RecordedEvent
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building import read_models as models
@@ -45,25 +45,20 @@ if TYPE_CHECKING:
 __all__ = ["observer", "things"]
 
 Step = Callable[[psycopg.Connection], bool]
-MODELS: list[tuple[ReadModel, Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]]] = [
-    (Everything, expected_everything),
-    (machines, expected_machines),
-    (cast("ReadModel", models.uses), expected_uses),
-]
+Uses = cast("ReadModel", models.uses)
+EXPECTED = {"everything": expected_everything, "machines": expected_machines, "uses": expected_uses}
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
-STEPS = (lease_taken, rows_staged, merged_but_not_committed, some_commits)
 
 
 @pytest.mark.usefixtures("spark_remote")
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize(("model", "expected"), MODELS, ids=lambda each: getattr(each, "name", ""))
+@pytest.mark.parametrize("step", [lease_taken, rows_staged, merged_but_not_committed, some_commits])
+@pytest.mark.parametrize("model", [Everything, machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clean_run(
     things: EventStore,
     dsn: str,
     spark: "SparkSession",
     connect: Connect,
     model: ReadModel,
-    expected: Callable[[list[RecordedEvent]], list[tuple[Any, ...]]],
     step: Step,
 ) -> None:
     fill(things, 200)
@@ -76,7 +71,7 @@ def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clea
         kill_at(process, connect(), step)
     assert consumed(things.connection) < 200
     drain(later(dsn), spark, model)
-    assert close(rows_of(things.connection, model)) == close(expected(all_events(things)))
+    assert close(rows_of(things.connection, model)) == close(EXPECTED[model.name](all_events(things)))
     assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
 
 

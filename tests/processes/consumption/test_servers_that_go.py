@@ -2,8 +2,6 @@
 
 import os
 import signal
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,7 +18,6 @@ from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
@@ -34,10 +31,11 @@ from tests.support.building.drains import (
 )
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import ALL_WELL, FEW, share, why_away
+from tests.support.building.shared_drains import ALL_WELL, FEW, locking_events, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 from tests.support.patience import patience
+from tests.support.running.own_server import own_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +49,7 @@ READING = "event_store.event_log s where"
 @pytest.fixture
 def own_dsn() -> Iterator[tuple[EmbeddedPostgres, str]]:
     """Yield a server of the test's own, to be restarted, and an event store there."""
-    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
-        server.create_database("own")
-        migrate(server.dsn("own"))
+    with own_server("own") as server:
         with store_at(server.dsn("own")) as store:
             for event in EVENTS:
                 store.register_decider_event(DECIDER, event, f"a thing was {event}")
@@ -116,17 +112,7 @@ def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_w
     share(dsn, spark, FEW)
     fill(things, 60)
     holder = connect(autocommit=False)
-
-    locked: list[int] = []
-
-    def spark_while_events_are_locked() -> "SparkSession":
-        # between the claim and the read, once: another plan asks again
-        if not locked:
-            locked.append(1)
-            holder.execute("lock table event_store.events in access exclusive mode")
-        return spark
-
-    with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
+    with SharedDrain(dsn, FEW, locking_events(spark, holder), "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         terminate(observer, wait_blocked_in(observer, READING))
         terminate(observer, shared._store.connection.info.backend_pid)
@@ -151,21 +137,16 @@ def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_
     assert_whole(dsn, FEW)
 
     fill_anew(dsn, 42)
-    locked = threading.Event()
-    with closing(psycopg.connect(dsn)) as holder, closing(psycopg.connect(dsn, autocommit=True)) as watcher:
-
-        def spark_while_events_are_locked() -> "SparkSession":
-            if not locked.is_set():
-                locked.set()
-                holder.execute("lock table event_store.events in access exclusive mode")
-            return spark
-
-        with SharedDrain(dsn, FEW, spark_while_events_are_locked, "rounds") as shared:
-            running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
-            wait_blocked_in(watcher, READING)
-            restart(server)
-            running.result(patience())
-            assert why_away(shared) == ALL_WELL
+    with (
+        closing(psycopg.connect(dsn)) as holder,
+        closing(psycopg.connect(dsn, autocommit=True)) as watcher,
+        SharedDrain(dsn, FEW, locking_events(spark, holder), "rounds") as shared,
+    ):
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
+        wait_blocked_in(watcher, READING)
+        restart(server)
+        running.result(patience())
+        assert why_away(shared) == ALL_WELL
     assert_whole(dsn, FEW)
 
     told = tmp_path / "told"

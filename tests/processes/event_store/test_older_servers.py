@@ -1,6 +1,5 @@
 """Older servers: PostgreSQL 15, 16 and 17 migrate, store and deliver as the one of the wheel does."""
 
-import tempfile
 from pathlib import Path
 
 import psycopg
@@ -9,12 +8,13 @@ import pytest
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
+from millrace.resources.postgres.embedded import PROGRAMS, major_version
 from tests.support.capturing.captures import Source, inserted, with_data
 from tests.support.factories import append_to, assert_log_holds_every_event_once, rows, set_clock, value
 from tests.support.filled_store import fill
 from tests.support.migrators import consume_rows
 from tests.support.patience import wait_until
+from tests.support.running.own_server import own_server
 
 
 def go_on(connection: psycopg.Connection) -> None:
@@ -78,10 +78,7 @@ def test_an_older_postgres_does_it_too(major: int) -> None:
     programs = programs_of(major)
     if programs is None:
         pytest.skip(f"PostgreSQL {major} is not on this machine: install the package postgresql-{major}")
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory), programs) as server,
-    ):
+    with own_server(programs=programs) as server:
         server.create_database("fresh")
         migrate(server.dsn("fresh"), log_partitions=4)
         validate(server.dsn("fresh"))

@@ -11,7 +11,6 @@ import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.following import Wanted, follow
-from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.sequencer import run_sequencer
@@ -21,18 +20,14 @@ from tests.event_store.test_wake_ups import announce, listeners
 from tests.support.factories import append, append_to, register_orders, start, value
 from tests.support.incidents.servers import Copy, crash, either
 from tests.support.patience import patience, wait_until
+from tests.support.running.own_server import own_server
 from tests.support.views.pooler import PROGRAM, pooled
 
 
 @pytest.fixture
 def followed(pytestconfig: pytest.Config) -> Iterator[tuple[EmbeddedPostgres, str]]:
     """Yield a server that the test may stop, and the DSN of a store in it."""
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
-        EmbeddedPostgres(Path(directory), pytestconfig.getoption("postgres")) as server,
-    ):
-        server.create_database("followed")
-        migrate(server.dsn("followed"))
+    with own_server("followed", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         yield server, server.dsn("followed")
 
 
@@ -68,12 +63,9 @@ def test_a_follower_outlasts_a_restart_of_the_server_and_says_so_once(followed: 
 def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytestconfig: pytest.Config) -> None:
     stop, screen = threading.Event(), Screen()
     with ExitStack() as opened:
-        folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="wake_"))) for _ in range(2)]
         programs = pytestconfig.getoption("postgres")
-        first = opened.enter_context(EmbeddedPostgres(folders[0], programs))
-        first.create_database("store")
-        migrate(first.dsn("store"))
-        second = Copy(folders[1], programs)
+        first = opened.enter_context(own_server("store", programs=programs))
+        second = Copy(Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="wake_"))), programs)
         opened.callback(second.stop)
         second.follow(first, synchronous=True)
         dsn = either("store", first, second)

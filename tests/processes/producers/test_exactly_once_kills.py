@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 
 from millrace.resources.errors import UnknownTransaction
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
 from millrace.resources.settings import PROJECT
 from tests.processes.producers.killed_producers import SOURCE, payments, work
 from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
 from tests.support.patience import wait_until
+from tests.support.running.own_server import own_server
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
@@ -111,10 +109,8 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
 
 
 def test_a_server_that_crashes_forgets_open_transactions_and_nothing_else_and_their_messages_are_done_once() -> None:
-    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
-        server.create_database("crashes")
+    with own_server("crashes") as server:
         dsn = server.dsn("crashes")
-        migrate(dsn)
         with ExactlyOnce(dsn) as exactly_once, ExactlyOnce(dsn) as other:
             register_orders(EventStore(exactly_once.store.connection))
             producer = exactly_once.register("p")

@@ -3,7 +3,7 @@
 Belongs here: what several tests of rounds share. Not here: what a test asserts by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import psycopg
@@ -33,6 +33,20 @@ def share(
     with SharedDrain(dsn, declared, lambda: spark, owner) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         return why_away(shared)
+
+
+def locking_events(spark: "SparkSession", holder: psycopg.Connection) -> "Callable[[], SparkSession]":
+    """Return what gives Spark, and locks the events the first time: between a round's claim and its read."""
+    locked: list[int] = []
+
+    def give() -> "SparkSession":
+        # once: another plan asks again
+        if not locked:
+            locked.append(1)
+            holder.execute("lock table event_store.events in access exclusive mode")
+        return spark
+
+    return give
 
 
 def why_away(shared: SharedDrain) -> dict[str, str | None]:

@@ -1,0 +1,52 @@
+"""Commands of `millrace`, typed in this process.
+
+Belongs here: typing one, and reading what it printed. Not here: commands in processes of their own (`deployment`).
+"""
+
+import json
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from millrace.platform_defs.cli import app, main
+from millrace.resources.errors import MillraceError
+
+# characters that act on a terminal
+ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
+
+
+def millrace(
+    *arguments: object, dsn: str | None = None, answer: str | None = None, columns: int = 250, code: int = 0, **env: str
+) -> str:
+    """Type a command and return what it prints; a refusal is raised, with a note of what was printed before it."""
+    words = [*map(str, arguments), *(("--dsn", dsn) if dsn is not None else ())]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns), **env}, input=answer)
+    if isinstance(result.exception, MillraceError | psycopg.Error):
+        result.exception.add_note(result.output)
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[object, str, str]:
+    """Type a command; return its exit code, what it prints, and what it complains of."""
+    monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def cells(output: str) -> list[list[str]]:
+    """Return the rows of a table that was printed."""
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
+
+
+def parsed(output: str) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines."""
+    return [json.loads(line) for line in output.splitlines()]

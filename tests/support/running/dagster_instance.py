@@ -1,0 +1,32 @@
+"""Dagster's instance as `millrace up` sets it up, on our storage, in a database of a test's own.
+
+Belongs here: the fixture. Not here: instances in memory, which most tests take.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import psycopg
+import pytest
+
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.settings import PROJECT
+
+DATABASE = "of_dagster"
+
+
+@pytest.fixture
+def instance(
+    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dg.DagsterInstance]:
+    """Open the instance that DAGSTER_HOME names."""
+    postgres.create_database(DATABASE)
+    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn(DATABASE))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.get() as opened:
+        yield opened
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"drop database if exists {DATABASE} with (force)".encode())

@@ -1,0 +1,32 @@
+"""A Postgres of a test's own, which it may stop, crash or set otherwise.
+
+Belongs here: starting it, and stores in it. Not here: standbys (`tests.support.incidents.servers`).
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millrace.resources.event_store.migrations import migrate
+from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+
+
+@contextmanager
+def own_server(*stores: str, programs: Path = PROGRAMS, home: Path | None = None) -> Iterator[EmbeddedPostgres]:
+    """Start a server with these event stores.
+
+    Args:
+        stores: The names of their databases.
+        programs: The server's programs.
+        home: Where its folder is made, such as `in_memory()`; None for where temporary files are.
+    """
+    # not pytest's tmp_path: its long path does not fit a unix socket
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-", dir=home) as directory,
+        EmbeddedPostgres(Path(directory), programs) as server,
+    ):
+        for store in stores:
+            server.create_database(store)
+            migrate(server.dsn(store))
+        yield server
