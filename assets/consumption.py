@@ -191,8 +191,6 @@ class DrainProgress(Progress[DrainReport]):
         # what Dagster shows as green, as far as this drain knows; None: it has to ask
         self._green: set[int] | None = None
         self._lags: Sequence[PartitionLag] | None = None
-        # the last evaluation of lag_within_objective
-        self._in_time: bool | None = None
 
     def begin(self) -> None:
         """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
@@ -248,11 +246,6 @@ class DrainProgress(Progress[DrainReport]):
             )
         )
         self._show_partitions(lags, self._events)
-        evaluation = lag_evaluation(self._model, metadata)
-        # Dagster never forgets one: it is told what changed
-        if evaluation.passed != self._in_time:
-            self._context.instance.report_runless_asset_event(evaluation)
-            self._in_time = evaluation.passed
         self._lags = lags
 
     def _show_partitions(self, lags: Sequence[PartitionLag], moved: Collection[int]) -> None:
@@ -281,12 +274,17 @@ class DrainProgress(Progress[DrainReport]):
             self._green |= set(positions)
 
 
-def lag_evaluation(model: ReadModel, lag: Mapping[str, float]) -> dg.AssetCheckEvaluation:
+def late_models(store: EventStore) -> set[str]:
+    """Return the read models that are late, as the store judges."""
+    return {each.subject for each in store.standing() if (each.kind, each.about) == ("late", "read_model")}
+
+
+def lag_evaluation(model: ReadModel, lag: Mapping[str, float], *, passed: bool) -> dg.AssetCheckEvaluation:
     """Say how a read model stands to its objective, as its check does; `lag` is what `lag_metadata` returns."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(["read_models", model.name]),
         check_name=LAG_CHECK,
-        passed=lag["lag_seconds"] <= model.max_lag_s,
+        passed=passed,
         metadata={
             name: dg.MetadataValue.float(float(number))
             for name, number in {**lag, "objective_seconds": model.max_lag_s}.items()

@@ -1,10 +1,8 @@
 """The sensors that say in Dagster when a read model becomes late, when it is fresh again, and how subscriptions stand.
 
-Belongs here: telling that the state changed. Not here: what late means (the check `lag_within_objective` of the model),
-starting drains (`sensors`).
+Belongs here: telling that the state changed. Not here: what late means (`standing.sql`), starting drains (`sensors`).
 
-A drain says how its model stands while it runs, and every hour the check does. A model that nobody drains, as while
-Spark is away, would look fresh until then.
+Every hour the check of the model says it, too.
 """
 
 import json
@@ -12,7 +10,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from millrace.assets.consumption import lag_evaluation, lag_metadata
+from millrace.assets.consumption import lag_evaluation, lag_metadata, late_models
 from millrace.assets.subscriptions import asset_key, standing_of
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.postgres.kept import kept_store
@@ -35,28 +33,17 @@ def freshness_sensor(models: Sequence[ReadModel]) -> dg.SensorDefinition:
         description="Turns the check lag_within_objective of a read model red when it becomes late, and green again.",
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
+        called = set(json.loads(context.cursor or "[]"))
         with kept_store(postgres) as store:
             built = {model.name: current_version(store.connection, model) for model in models}
-            standing = {info.view: info for info in store.view_info()}
-        called = set(json.loads(context.cursor or "[]"))
-        late = set()
-        for model in models:
-            version = built[model.name]
-            info = standing.get(version.view) if version else None
-            if version is None or info is None:
-                # nobody knows; what was said of it stands
-                late |= called & {model.name}
-                continue
-            figures = {"lag": float(info.lag), "lag_seconds": round(info.lag_seconds, 3)}
-            if not info.exact:
-                # of all views together only so many events are read; of one by itself more
-                with kept_store(postgres) as store:
+            # nobody can judge a model that no drain has made: what was said of it stays
+            late = late_models(store) & set(built) | {name for name in called if built.get(name, "") is None}
+            for model in models:
+                version = built[model.name]
+                if version is not None and (model.name in late) != (model.name in called):
                     figures = lag_metadata(store.view_lag(version.view))
-            evaluation = lag_evaluation(model, figures)
-            if not evaluation.passed:
-                late.add(model.name)
-            if evaluation.passed == (model.name in called):
-                context.instance.report_runless_asset_event(evaluation)
+                    evaluation = lag_evaluation(model, figures, passed=model.name not in late)
+                    context.instance.report_runless_asset_event(evaluation)
         said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(models)} read models is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
 

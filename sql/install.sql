@@ -51,6 +51,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0018_tables_without_keys.sql
 \ir migrations/0019_new_tables.sql
 \ir migrations/0020_begun_deliveries.sql
+\ir migrations/0021_objectives.sql
 
 \ir roles.sql
 
@@ -62,7 +63,10 @@ set local check_function_bodies = off;
 \ir functions/alerts/first_dead_letter.sql
 \ir functions/alerts/observe_incidents.sql
 \ir functions/alerts/open_incidents.sql
+\ir functions/alerts/private/age_text.sql
+\ir functions/alerts/private/shell_word.sql
 \ir functions/alerts/settle_alert.sql
+\ir functions/alerts/standing.sql
 \ir functions/archive/archive_state.sql
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
@@ -327,6 +331,7 @@ set local check_function_bodies = off;
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
 \ir functions/views/seek_view.sql
+\ir functions/views/set_max_lag.sql
 \ir functions/views/unregister_view.sql
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
@@ -335,7 +340,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '90cb6238098993544c7ecf13acfe217590d5196540747909764a0339a31ae6c7'),
+  (0, '61753414ebb8be6656c9057915e624124874d7c4a3c64ecaa074a2d6877ca67b'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -355,5 +360,6 @@ insert into event_store.migrations (version, name) values
   (17, '0017_stopped_tables'),
   (18, '0018_tables_without_keys'),
   (19, '0019_new_tables'),
-  (20, '0020_begun_deliveries');
+  (20, '0020_begun_deliveries'),
+  (21, '0021_objectives');
 commit;

@@ -98,6 +98,13 @@ KINDS = MappingProxyType(
             "The slots of {number} captures are in trouble",
             "`millrace capture status` has the problem and its remedy. A slot that nobody reads fills its source's disk.",
         ),
+        "overdue": Kind(
+            "ticket",
+            0,
+            "The producer {subject} has a transaction past its deadline",
+            "{number} producers have transactions past their deadlines",
+            "Is `millrace sequence` running? Otherwise a session holds the producer: a client with an open transaction.",
+        ),
         "log_held": Kind(
             "page",
             0,

@@ -375,8 +375,10 @@ CREATE TABLE event_store.views (
     owner text NOT NULL,
     version integer DEFAULT 0 NOT NULL,
     push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
+    max_lag_s bigint DEFAULT 300 NOT NULL,
     CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
+    CONSTRAINT views_max_lag_is_not_negative CHECK ((max_lag_s >= 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
     CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
@@ -415,6 +417,8 @@ COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change 
 COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
 
 COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+
+COMMENT ON COLUMN event_store.views.max_lag_s IS 'How old an event that the view wants and has not may become before the view is late, in seconds.';
 
 CREATE VIEW event_store.versioned_events AS
  SELECT event,
@@ -1868,6 +1872,8 @@ GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT(version) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(push_format) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(max_lag_s) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;

@@ -38,7 +38,6 @@ def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel["targets"]]
-    assert len(expressions) > 10
     assert len(shown) > 10
     assert named(" ".join([*expressions, *shown])) <= metrics
     # the dashboard shows what there is of alerts
