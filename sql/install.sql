@@ -52,6 +52,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0019_new_tables.sql
 \ir migrations/0020_begun_deliveries.sql
 \ir migrations/0021_objectives.sql
+\ir migrations/0022_told_incidents.sql
 
 \ir roles.sql
 
@@ -59,8 +60,6 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 set local check_function_bodies = off;
 \ir functions/alerts/alert_state.sql
 \ir functions/alerts/claim_alert.sql
-\ir functions/alerts/claim_look.sql
-\ir functions/alerts/first_dead_letter.sql
 \ir functions/alerts/observe_incidents.sql
 \ir functions/alerts/open_incidents.sql
 \ir functions/alerts/private/age_text.sql
@@ -340,7 +339,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '61753414ebb8be6656c9057915e624124874d7c4a3c64ecaa074a2d6877ca67b'),
+  (0, '1283f685ad703a3f52a41ffe48297b64671d009f8c7068c442b43a52f07507fe'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -361,5 +360,6 @@ insert into event_store.migrations (version, name) values
   (18, '0018_tables_without_keys'),
   (19, '0019_new_tables'),
   (20, '0020_begun_deliveries'),
-  (21, '0021_objectives');
+  (21, '0021_objectives'),
+  (22, '0022_told_incidents');
 commit;

@@ -97,14 +97,16 @@ def sequence_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.alerts.beside import alerts_beside
+    from millrace.platform_defs.beside_store import sources_of_alerts
     from millrace.platform_defs.metrics.serve import metrics_beside
+    from millrace.resources.alerts.alerter import alerting
     from millrace.resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings, store = Settings(), chosen_dsn(dsn)
     port = settings.metrics_port if metrics_port is None else metrics_port
-    with stop_on_signals() as stop, metrics_beside(store, port), alerts_beside(store, settings):
+    sources = sources_of_alerts(settings)
+    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
         run_sequencer(store, stop)
 
 
