@@ -187,7 +187,7 @@ grant usage on schema event_store to watcher;
 
 grant execute on function event_store.partition_info, event_store.last_sequenced, event_store.oldest_writer,
   event_store.sequencer_holder, event_store.view_info, event_store.producer_statistics, event_store.capture_info,
-  event_store.alert_state
+  event_store.standing, event_store.alert_state
 to watcher;
 ```
 """
