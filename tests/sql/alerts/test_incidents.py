@@ -107,8 +107,8 @@ def test_it_began_when_its_source_says_and_its_cause_is_the_first_one(watched: W
 def test_what_is_not_seen_for_long_enough_vanishes_without_a_trace(watched: Watched) -> None:
     watched.look("orders", wait_s=120)
     watched.look("orders", at=119, wait_s=120)
-    assert watched.send() == []
     # also where nobody looked when it would have been due
+    assert watched.send(at=HOUR) == []
     watched.look(at=HOUR)
     assert watched.store.open_incidents() == []
     watched.look("orders", wait_s=120)
@@ -163,6 +163,13 @@ def test_a_message_is_nobody_elses_for_half_a_minute_and_a_late_answer_counts(wa
     assert not watched.store.settle_alert(again.incident_id, again.told)
     assert not watched.store.settle_alert(again.incident_id, again.told, "No answer.")
     assert watched.send(at=HOUR) == [("nothing", second.subject)]
+    # nor does it say anything of the next message
+    watched.look(second.subject, at=HOUR)
+    watched.look(second.subject, at=2 * HOUR)
+    over = watched.store.claim_alert()
+    assert over
+    assert not watched.store.settle_alert(first.incident_id, first.told)
+    assert watched.store.settle_alert(over.incident_id, over.told)
     assert not watched.store.settle_alert(uuid4(), "nothing")
 
 
