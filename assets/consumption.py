@@ -192,8 +192,6 @@ class DrainProgress(Progress[DrainReport]):
         # what Dagster shows as green, as far as this drain knows; None: it has to ask
         self._green: set[int] | None = None
         self._lags: Sequence[PartitionLag] | None = None
-        # the last evaluation of lag_within_objective
-        self._in_time: bool | None = None
 
     def begin(self) -> None:
         """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
@@ -249,11 +247,6 @@ class DrainProgress(Progress[DrainReport]):
             )
         )
         self._show_partitions(lags, self._events)
-        evaluation = lag_evaluation(model_objective(self._model), metadata)
-        # Dagster never forgets one: it is told what changed
-        if evaluation.passed != self._in_time:
-            self._context.instance.report_runless_asset_event(evaluation)
-            self._in_time = evaluation.passed
         self._lags = lags
 
     def _show_partitions(self, lags: Sequence[PartitionLag], moved: Collection[int]) -> None:
@@ -288,11 +281,13 @@ class Objective:
 
     Attributes:
         asset: What shows it.
-        max_lag_s: After how many seconds the view is late.
+        stands_for: What the store calls late: a read_model or a view, and its name.
+        max_lag_s: After how many seconds it is late.
         view: Finds the view in the event store; None where there is none yet.
     """
 
     asset: dg.AssetKey
+    stands_for: tuple[str, str]
     max_lag_s: float
     view: Callable[[EventStore], str | None]
 
@@ -304,15 +299,20 @@ def model_objective(model: ReadModel) -> Objective:
         built = current_version(store.connection, model)
         return built.view if built else None
 
-    return Objective(dg.AssetKey(["read_models", model.name]), model.max_lag_s, view)
+    return Objective(dg.AssetKey(["read_models", model.name]), ("read_model", model.name), model.max_lag_s, view)
 
 
-def lag_evaluation(objective: Objective, lag: Mapping[str, float]) -> dg.AssetCheckEvaluation:
+def late_ones(store: EventStore) -> set[tuple[str, str]]:
+    """Return what is late, as the store judges, each as `Objective.stands_for`."""
+    return {(each.about, each.subject) for each in store.standing() if each.kind == "late"}
+
+
+def lag_evaluation(objective: Objective, lag: Mapping[str, float], *, passed: bool) -> dg.AssetCheckEvaluation:
     """Say how a view stands to its objective, as its check does; `lag` is what `lag_metadata` returns."""
     return dg.AssetCheckEvaluation(
         asset_key=objective.asset,
         check_name=LAG_CHECK,
-        passed=lag["lag_seconds"] <= objective.max_lag_s,
+        passed=passed,
         metadata={
             name: dg.MetadataValue.float(float(number))
             for name, number in {**lag, "objective_seconds": objective.max_lag_s}.items()

@@ -4,24 +4,20 @@ Belongs here: what is checked and how bad a breach is. Not here: repairing anyth
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC
 
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, model_objective
+from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.faults import faults_by_asset
 from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.known_names import LOOKED_AT, unknown_names
-from millrace.resources.sequencer import held_up, said_of
 
 RECENT = 10_000
 NAMES_CHECK = "names_are_known"
@@ -44,10 +40,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
     """Make every check there is."""
     return [
         offsets_are_dense,
-        log_is_not_held_up,
-        messages_are_settled,
-        leases_are_in_time,
-        no_dead_letters,
+        *STANDING_CHECKS,
         *(lag_check(objective) for objective in objectives(declared)),
         *(names_check(model) for model in declared.models.values()),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
@@ -66,62 +59,55 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": gaps})
 
 
-@dg.asset_check(asset=EVENT_LOG, description="No open transaction keeps everybody from giving events their positions.")
-def log_is_not_held_up(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Look for a session that holds the sequencer's row, and goes on holding it."""
-    with postgres.store() as store:
-        holder = held_up(store)
-    return dg.AssetCheckResult(passed=holder is None, metadata={"held_by": said_of(holder)} if holder else {})
+def standing_check(name: str, kind: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
+    """Make the check that nothing of a kind is wrong in the store: `event_store.standing` judges, and nobody else."""
+
+    @dg.asset_check(asset=asset, name=name, description=description)
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        with postgres.store() as store:
+            found = [problem for problem in store.standing() if problem.kind == kind]
+        grave = any(problem.severity == "page" for problem in found)
+        return dg.AssetCheckResult(
+            passed=not found,
+            severity=dg.AssetCheckSeverity.ERROR if grave else dg.AssetCheckSeverity.WARN,
+            metadata={"found": len(found), **{problem.subject: str(problem) for problem in found}},
+        )
+
+    return check
 
 
-@dg.asset_check(
-    asset=PRODUCERS,
-    description="No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
+STANDING_CHECKS = (
+    standing_check(
+        "log_is_not_held_up",
+        "log_held",
+        EVENT_LOG,
+        "No open transaction keeps everybody from giving events their positions.",
+    ),
+    standing_check(
+        "messages_are_settled",
+        "overdue",
+        PRODUCERS,
+        "No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
+    ),
+    standing_check(
+        "leases_are_in_time",
+        "expired_lease",
+        CHECKPOINTS,
+        "No lease is past its time: whoever held it ended without giving it back.",
+    ),
+    standing_check(
+        "no_dead_letters",
+        "dead_letters",
+        STREAM_LOCKS,
+        "No stream was given up after its last attempt: each one waits for an operator.",
+    ),
 )
-def messages_are_settled(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Look for transactions that nobody ended after their deadline."""
-    with postgres.store() as store:
-        overdue = ProducerStore(store.connection).overdue_transactions()
-    return dg.AssetCheckResult(
-        passed=not overdue,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={
-            "overdue": [
-                f"{each.producer_id}, partition {each.partition}: message {each.sequence},"
-                f" begun {each.begun_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-                for each in overdue
-            ]
-        },
-    )
-
-
-@dg.asset_check(
-    asset=CHECKPOINTS, description="No lease is past its time: whoever held it ended without giving it back."
+no_quarantined_changes = standing_check(
+    "no_quarantined_changes",
+    "quarantine",
+    CHANGE_EVENTS,
+    "Every captured change became an event: none is quarantined, none waits behind a quarantined one of its row.",
 )
-def leases_are_in_time(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Look for leases that expired."""
-    with postgres.store() as store:
-        expired = store.expired_leases()
-    return dg.AssetCheckResult(
-        passed=not expired,
-        # the next claim takes them over by itself
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"expired": [f"{lease.view}: {lease.lease_owner}" for lease in expired]},
-    )
-
-
-@dg.asset_check(
-    asset=STREAM_LOCKS, description="No stream was given up after its last attempt: each one waits for an operator."
-)
-def no_dead_letters(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Count the dead letters of each view."""
-    with postgres.store() as store:
-        parked = {row.view: row.dead_letters for row in store.view_info() if row.dead_letters}
-    return dg.AssetCheckResult(
-        passed=not parked,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"dead_letters": sum(parked.values()), "views": parked},
-    )
 
 
 def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
@@ -135,7 +121,8 @@ def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
             view = objective.view(store)
-            found = lag_evaluation(objective, lag_metadata(store.view_lag(view) if view else []))
+            figures = lag_metadata(store.view_lag(view) if view else [])
+            found = lag_evaluation(objective, figures, passed=objective.stands_for not in late_ones(store))
         return dg.AssetCheckResult(passed=found.passed, severity=found.severity, metadata=found.metadata)
 
     return check
@@ -207,22 +194,3 @@ def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
         )
 
     return check
-
-
-@dg.asset_check(
-    asset=CHANGE_EVENTS,
-    description="Every captured change became an event: none is quarantined, none waits behind a quarantined one of its row.",
-)
-def no_quarantined_changes(postgres: PostgresResource) -> dg.AssetCheckResult:
-    """Count the quarantined changes of each capture."""
-    with postgres.store() as store:
-        waiting = {
-            row.capture: row.quarantined + row.held
-            for row in CaptureStore(store.connection).capture_info()
-            if row.quarantined + row.held
-        }
-    return dg.AssetCheckResult(
-        passed=not waiting,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata={"quarantined": sum(waiting.values()), "captures": waiting},
-    )

@@ -1,10 +1,8 @@
 """The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand.
 
-Belongs here: telling that the state changed. Not here: what late means (`millrace.assets.consumption`),
-starting drains (`sensors`).
+Belongs here: telling that the state changed. Not here: what late means (`standing.sql`), starting drains (`sensors`).
 
-A drain says how its model stands while it runs, and every hour the check does. A model that nobody drains, as while
-Spark is away, would look fresh until then.
+Every hour the check of the model says it, too.
 """
 
 import json
@@ -12,7 +10,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata
+from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones
 from millrace.assets.subscriptions import asset_key, standing_of
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.postgres.kept import kept_store
@@ -36,28 +34,20 @@ def freshness_sensor(objectives: Sequence[Objective]) -> dg.SensorDefinition:
         ),
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with kept_store(postgres) as store:
-            views = [objective.view(store) for objective in objectives]
-            standing = {info.view: info for info in store.view_info()}
         called = set(json.loads(context.cursor or "[]"))
-        late = set()
-        for objective, view in zip(objectives, views, strict=True):
-            name = objective.asset.to_user_string()
-            info = standing.get(view) if view else None
-            if view is None or info is None:
-                # nobody knows; what was said of it stands
-                late |= called & {name}
-                continue
-            figures = {"lag": float(info.lag), "lag_seconds": round(info.lag_seconds, 3)}
-            if not info.exact:
-                # of all views together only so many events are read; of one by itself more
-                with kept_store(postgres) as store:
+        with kept_store(postgres) as store:
+            standing = late_ones(store)
+            late = set()
+            for objective in objectives:
+                name = objective.asset.to_user_string()
+                view = objective.view(store)
+                # nobody can judge a view that is not there: what was said of it stays
+                is_late = name in called if view is None else objective.stands_for in standing
+                late |= {name} if is_late else set()
+                if view is not None and is_late != (name in called):
                     figures = lag_metadata(store.view_lag(view))
-            evaluation = lag_evaluation(objective, figures)
-            if not evaluation.passed:
-                late.add(name)
-            if evaluation.passed == (name in called):
-                context.instance.report_runless_asset_event(evaluation)
+                    evaluation = lag_evaluation(objective, figures, passed=not is_late)
+                    context.instance.report_runless_asset_event(evaluation)
         said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
 

@@ -184,13 +184,3 @@ def held_up(store: EventStore, *, seconds: float = HELD_S) -> SequencerHolder | 
         if holder is not None and holder.transaction_id != first.transaction_id:
             holder = None
     return holder
-
-
-def said_of(holder: SequencerHolder) -> str:
-    """Return what an operator has to know of such a session."""
-    since = f", open since {holder.open_since.isoformat(timespec='seconds')}" if holder.open_since else ""
-    return (
-        f"Nobody gives events their positions: process {holder.pid} of login {holder.login or 'unknown'}"
-        f" ({holder.application_name or 'no application name'}) holds the sequencer in an open transaction{since}."
-        f" End it there, or with: select pg_terminate_backend({holder.pid})"
-    )

@@ -51,6 +51,8 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0018_tables_without_keys.sql
 \ir migrations/0019_new_tables.sql
 \ir migrations/0020_begun_deliveries.sql
+\ir migrations/0021_objectives.sql
+\ir migrations/0022_told_incidents.sql
 
 \ir roles.sql
 
@@ -58,11 +60,12 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 set local check_function_bodies = off;
 \ir functions/alerts/alert_state.sql
 \ir functions/alerts/claim_alert.sql
-\ir functions/alerts/claim_look.sql
-\ir functions/alerts/first_dead_letter.sql
 \ir functions/alerts/observe_incidents.sql
 \ir functions/alerts/open_incidents.sql
+\ir functions/alerts/private/age_text.sql
+\ir functions/alerts/private/shell_word.sql
 \ir functions/alerts/settle_alert.sql
+\ir functions/alerts/standing.sql
 \ir functions/archive/archive_state.sql
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
@@ -328,6 +331,7 @@ set local check_function_bodies = off;
 \ir functions/views/register_view.sql
 \ir functions/views/retry_dead_letters.sql
 \ir functions/views/seek_view.sql
+\ir functions/views/set_max_lag.sql
 \ir functions/views/unregister_view.sql
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
@@ -336,7 +340,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '68cc2c08bbf2cebd6f0c5176221824fd7733ed3ef50b785f0d4df10a1704bc5c'),
+  (0, '01af1ef77d179b84dbc70f47200e6e1784d3a202d6a2e77da3ec0eb1c41eb2a8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -356,5 +360,7 @@ insert into event_store.migrations (version, name) values
   (17, '0017_stopped_tables'),
   (18, '0018_tables_without_keys'),
   (19, '0019_new_tables'),
-  (20, '0020_begun_deliveries');
+  (20, '0020_begun_deliveries'),
+  (21, '0021_objectives'),
+  (22, '0022_told_incidents');
 commit;

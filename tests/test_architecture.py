@@ -62,7 +62,6 @@ PURE = (
     "resources.showing",
     "resources.times",
     "resources.user_code",
-    "resources.alerts.incidents",
     "platform_defs.gate",
 )
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}

@@ -15,7 +15,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.store import AlertState, AlertStore, OpenIncident
+from millrace.resources.alerts.store import AlertState, AlertStore, Incident
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -70,7 +70,7 @@ def _test() -> None:
 
 def _said(state: AlertState, now: datetime) -> list[str]:
     """Say whether somebody looks, and whether messages arrive."""
-    from millrace.resources.alerts.incidents import age
+    from millrace.resources.alerts.findings import age
 
     if state.observed_at is None:
         return ["Nobody has ever looked: `millrace sequence` does where MILLRACE_ALERT_URL is set."]
@@ -80,31 +80,20 @@ def _said(state: AlertState, now: datetime) -> list[str]:
     return [looked, f"A message has not arrived for {age((now - state.undelivered_since).total_seconds())}."]
 
 
-def _block(incident: OpenIncident) -> list[str]:
+def _block(incident: Incident) -> list[str]:
     """Say what an incident is, in lines: a cause may be long."""
-    from millrace.resources.alerts.incidents import title
-
     return [
-        f"{title(incident.kind, [incident.subject])}",
+        incident.what,
         f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {_state(incident)}",
         *(f"  {line}" for line in [*incident.cause.splitlines(), incident.remedy]),
     ]
 
 
-def _state(incident: OpenIncident) -> str:
-    """Say what the receiver knows of an incident, and whether it is still seen."""
-    if incident.over_at is not None:
-        state = "over"
-    elif incident.missing_since is not None:
-        state = "seems over"
-    else:
-        state = "open"
-    waits = "to be told" if incident.confirmed else "not told yet"
-    told = waits
+def _state(incident: Incident) -> str:
+    """Say whether an incident is still seen, and what the receiver knows of it."""
+    state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
+    if incident.last_error is not None:
+        return f"{state}, in vain: {incident.last_error}"
     if incident.told == "began":
-        told = "told" if incident.over_at is None else "its end not told yet"
-        if incident.undelivered:
-            told = f"given up: {incident.last_error}" if incident.last_error else "given up"
-    if incident.last_error is not None and incident.tries:
-        told = f"in vain: {incident.last_error}"
-    return f"{state}, {told}"
+        return f"{state}, {'its end not told yet' if incident.over_at else 'told'}"
+    return f"{state}, {'to be told' if incident.confirmed else 'not told yet'}"

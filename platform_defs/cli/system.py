@@ -6,7 +6,6 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import ViewBeyondLog, ViewInfo
+from millrace.resources.event_store import ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -63,7 +62,7 @@ def status_command(
 ) -> None:
     """Show the lag of each view, the worst first, and what is wrong.
 
-    That is a service of `millrace up` that is not up, who holds up the log, and declarations that fail to load.
+    That is what `event_store.standing` says, services of `millrace up` that are not up, and declarations that fail.
     lag: events that the view wants and has not. oldest: the age of the first of them. behind: positions, wanted or not.
     flight, waits, dead: its streams in flight, those that wait, and its dead letters.
     """
@@ -98,14 +97,16 @@ def sequence_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.alerts.beside import alerts_beside
+    from millrace.platform_defs.beside_store import sources_of_alerts
     from millrace.platform_defs.metrics.serve import metrics_beside
+    from millrace.resources.alerts.alerter import alerting
     from millrace.resources.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings, store = Settings(), chosen_dsn(dsn)
     port = settings.metrics_port if metrics_port is None else metrics_port
-    with stop_on_signals() as stop, metrics_beside(store, port), alerts_beside(store, settings):
+    sources = sources_of_alerts(settings)
+    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
         run_sequencer(store, stop)
 
 
@@ -175,15 +176,12 @@ def behind(dsn: str | None) -> list[str]:
 
 def _show_status(dsn: str | None, *, as_json: bool) -> None:
     from millrace.platform_defs.local.supervisor import said_of_service, services_down
-    from millrace.resources.sequencer import held_up, said_of
 
     with chosen_store(dsn) as store:
-        rows, holder = sorted(store.view_info(), key=_badness), held_up(store)
-        beyond = store.views_beyond_log()
+        rows, standing = sorted(store.view_info(), key=_badness), store.standing()
     problems = [
         *map(said_of_service, services_down(Settings().home)),
-        *([said_of(holder)] if holder else []),
-        *map(_beyond, beyond),
+        *map(str, standing),
         *_problems(Settings().declared_package),
     ]
     if as_json:
@@ -194,15 +192,6 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
     screen.print(table("Views", VIEWS, (_cells(row, room) for row in rows)))
     for problem in problems:
         Screen().print(Text(problem, style="red"), soft_wrap=True)
-
-
-def _beyond(found: ViewBeyondLog) -> str:
-    """Say of a view that it would pass over events, and what helps."""
-    return (
-        f"{found.view} stands at position {found.position} of log partition {found.partition}, which ends at"
-        f" {found.high_water_mark}: it passes over the events between, unless `millrace seek` let it wait there. Of a read"
-        f" model: millrace reset MODEL. Else: millrace seek {shlex.quote(found.view)} RESET_TO_EARLIEST, or RESET_TO_LATEST"
-    )
 
 
 def _badness(row: ViewInfo) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ import psycopg
 import requests
 
 from millrace.platform_defs.local.asking import ANSWER_S, CannotTell
-from millrace.resources.alerts.incidents import DAEMON_IDLE_S
+from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up

@@ -23,12 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import find_package
-from millrace.platform_defs.alerts.beside import said_of_alerts
 from millrace.platform_defs.local.answers import postgres_answers
 from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
+from millrace.resources.alerts.receiver import said_of_alerts
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres

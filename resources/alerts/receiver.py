@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from millrace.resources.alerts.incidents import clean, cut
+from millrace.resources.alerts.findings import clean, cut
 from millrace.resources.alerts.messages import FORMATS, STANDARD, Message
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import THIS_MACHINE, Settings, listed
@@ -181,6 +181,18 @@ class AlertReceiver:
             error = f"{self.place} did not take it: {answer.error}.{_remedy(answer.status)}"
         shown = cut(clean(answer.said), SHOWN)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
+
+
+def said_of_alerts(settings: Settings) -> str:
+    """Say whether alerts are sent, and where to; of the URL, whose path may be a secret, only the host."""
+    try:
+        found = alert_settings(settings)
+    except BadAlertSettings as error:
+        return f"off: {error.message} {error.hint or ''}".strip()
+    if found is None:
+        return "off; set MILLRACE_ALERT_URL"
+    with AlertReceiver(found) as receiver:
+        return f"to {receiver.place} ({found.form}, {'signed' if found.secret else 'not signed'})"
 
 
 def _remedy(status: int) -> str:

@@ -68,6 +68,7 @@ from millrace.resources.event_store.standing_rows import (
     OldestWriter,
     PartitionInfo,
     PartitionLag,
+    Problem,
     SequencerHolder,
     ViewBeyondLog,
     ViewInfo,
@@ -763,6 +764,14 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return await self._value(
             datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *tokens_of(leases), lease_s)
         )
+
+    async def standing(self, most: int = 100_000) -> list[Problem]:
+        """Return what is wrong in the store now, the worst first; to count lags, so many events are read at most."""
+        return await self._all(Problem, "select * from event_store.standing(%s)", (most,))
+
+    async def set_max_lag(self, view: str, max_lag_s: int) -> None:
+        """Say how old an event may become before the view is late."""
+        await self._value(str, "select event_store.set_max_lag(%s, %s)", (view, max_lag_s))
 
     async def expired_leases(self) -> list[ExpiredLease]:
         """Return the owners that hold leases of log partitions past their time, in all views."""

@@ -215,6 +215,7 @@ class View:
     owner: str
     version: int
     push_format: str
+    max_lag_s: int
 
 
 @dataclass(frozen=True)

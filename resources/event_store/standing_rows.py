@@ -121,6 +121,36 @@ class SequencerHolder:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """Something that is wrong.
+
+    Attributes:
+        kind: What is wrong, such as 'late' or 'dead_letters'.
+        about: What it is of: 'view', 'read_model', 'capture', 'producer' or 'log'.
+        subject: Which of these.
+        since: Since when; None where nobody knows.
+        severity: 'page' if somebody should come, 'ticket' if it can wait until the morning, 'note' if it mends itself,
+            or may be meant so.
+        what: A line that says what is wrong.
+        cause: What was seen first.
+        remedy: What helps.
+    """
+
+    kind: str
+    about: str
+    subject: str
+    since: datetime | None
+    severity: str
+    what: str
+    cause: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Say all of it to an operator."""
+        return f"{self.what}. {self.cause} {self.remedy}"
+
+
+@dataclass(frozen=True)
 class ViewBeyondLog:
     """A checkpoint beyond the end of its log partition."""
 

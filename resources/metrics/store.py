@@ -98,6 +98,12 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     yield from _views(store.view_info(most=COUNTED), sum(partition.high_water_mark for partition in partitions))
     yield from _producers(ProducerStore(connection))
     yield from _captures(CaptureStore(connection).capture_info())
+    yield gauge(
+        "standing_seconds",
+        "For how long something has been wrong, by what it is, of what, and how bad.",
+        ["kind", "subject", "severity"],
+        [([each.kind, each.subject, each.severity], seconds_since(each.since)) for each in store.standing(COUNTED)],
+    )
     yield from _alerts(AlertStore(connection).alert_state())
 
 

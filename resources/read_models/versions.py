@@ -304,6 +304,7 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
         events=model.events or [],
         owner=OWNER,
     )
+    EventStore(connection).set_max_lag(model.view, model.max_lag_s)
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -359,6 +359,71 @@ COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is no
 
 COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
 
+CREATE TABLE event_store.incidents (
+    incident_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    source text NOT NULL COLLATE pg_catalog."C",
+    kind text NOT NULL COLLATE pg_catalog."C",
+    subject text NOT NULL COLLATE pg_catalog."C",
+    severity text NOT NULL,
+    what text NOT NULL,
+    cause text NOT NULL,
+    remedy text NOT NULL,
+    page text NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    confirmed boolean NOT NULL,
+    missing_since timestamp with time zone,
+    over_at timestamp with time zone,
+    told text DEFAULT 'nothing'::text NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    tries integer DEFAULT 0 NOT NULL,
+    failing_since timestamp with time zone,
+    last_error text,
+    CONSTRAINT incidents_are_over_when_they_are_missing CHECK (((over_at IS NULL) OR (over_at = missing_since))),
+    CONSTRAINT incidents_severity_is_known CHECK ((severity = ANY (ARRAY['page'::text, 'ticket'::text]))),
+    CONSTRAINT incidents_texts_fit CHECK ((((octet_length(kind) >= 1) AND (octet_length(kind) <= 100)) AND (octet_length(subject) <= 1024) AND (octet_length(what) <= 2048) AND (octet_length(cause) <= 10000) AND (octet_length(remedy) <= 10000) AND (octet_length(page) <= 2048))),
+    CONSTRAINT incidents_told_is_known CHECK ((told = ANY (ARRAY['nothing'::text, 'began'::text, 'over'::text]))),
+    CONSTRAINT incidents_told_over_when_they_are CHECK (((told <> 'over'::text) OR (over_at IS NOT NULL)))
+)
+WITH (fillfactor='70');
+
+COMMENT ON TABLE event_store.incidents IS 'What is wrong, and what was wrong for a month: one row from its beginning to its end.';
+
+COMMENT ON COLUMN event_store.incidents.incident_id IS 'Names the incident.';
+
+COMMENT ON COLUMN event_store.incidents.source IS 'Who sees it.';
+
+COMMENT ON COLUMN event_store.incidents.kind IS 'What is wrong, such as late or dead_letters.';
+
+COMMENT ON COLUMN event_store.incidents.subject IS 'Of what: a view, a capture, a job. A source sees one open incident of each.';
+
+COMMENT ON COLUMN event_store.incidents.severity IS 'page: somebody should come; ticket: it can wait until the morning.';
+
+COMMENT ON COLUMN event_store.incidents.what IS 'A line that says what is wrong.';
+
+COMMENT ON COLUMN event_store.incidents.cause IS 'What was seen when it began; later causes are not told.';
+
+COMMENT ON COLUMN event_store.incidents.remedy IS 'What an operator does about it.';
+
+COMMENT ON COLUMN event_store.incidents.page IS 'Where the UI shows it, behind the UI''s address; empty for nowhere.';
+
+COMMENT ON COLUMN event_store.incidents.began_at IS 'Since when it is wrong; when it was seen first where nobody knows.';
+
+COMMENT ON COLUMN event_store.incidents.confirmed IS 'Whether it was seen for long enough to be told.';
+
+COMMENT ON COLUMN event_store.incidents.missing_since IS 'Since when its source does not see it; null while it does.';
+
+COMMENT ON COLUMN event_store.incidents.over_at IS 'When it ended: set some time later, for what comes back at once is not over.';
+
+COMMENT ON COLUMN event_store.incidents.told IS 'What the receiver was told last: nothing, began or over.';
+
+COMMENT ON COLUMN event_store.incidents.due_at IS 'From when on a look confirms it; of one that is confirmed, when the next message may be sent, or be tried again.';
+
+COMMENT ON COLUMN event_store.incidents.tries IS 'How often that message was tried.';
+
+COMMENT ON COLUMN event_store.incidents.failing_since IS 'When it was tried first; null for no message.';
+
+COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
+
 CREATE TABLE event_store.views (
     view text NOT NULL,
     start_at timestamp with time zone NOT NULL,
@@ -375,8 +440,10 @@ CREATE TABLE event_store.views (
     owner text NOT NULL,
     version integer DEFAULT 0 NOT NULL,
     push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
+    max_lag_s bigint DEFAULT 300 NOT NULL,
     CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
+    CONSTRAINT views_max_lag_is_not_negative CHECK ((max_lag_s >= 0)),
     CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
     CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
@@ -415,6 +482,8 @@ COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change 
 COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
 
 COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+
+COMMENT ON COLUMN event_store.views.max_lag_s IS 'How old an event that the view wants and has not may become before the view is late, in seconds.';
 
 CREATE VIEW event_store.versioned_events AS
  SELECT event,
@@ -801,9 +870,7 @@ COMMENT ON COLUMN event_store.partitions.archived_position IS 'Every event below
 
 CREATE TABLE event_store.alert_sources (
     source text NOT NULL COLLATE pg_catalog."C",
-    turn_until timestamp with time zone,
-    read_at timestamp with time zone,
-    CONSTRAINT alert_sources_source_fits CHECK (((source <> ''::text) AND (octet_length(source) <= 200)))
+    asked_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -811,22 +878,7 @@ COMMENT ON TABLE event_store.alert_sources IS 'What is looked at for incidents. 
 
 COMMENT ON COLUMN event_store.alert_sources.source IS 'Its name, such as event_store or dagster.';
 
-COMMENT ON COLUMN event_store.alert_sources.turn_until IS 'Until when nobody else asks it; null before it is asked first.';
-
-COMMENT ON COLUMN event_store.alert_sources.read_at IS 'When the newest look at it began whose findings are stored; null before the first one.';
-
-CREATE TABLE event_store.alerting (
-    singleton boolean DEFAULT true NOT NULL,
-    observed_at timestamp with time zone,
-    CONSTRAINT alerting_has_one_row CHECK (singleton)
-)
-WITH (fillfactor='50');
-
-COMMENT ON TABLE event_store.alerting IS 'Who looks for incidents, and when that was. The lock of its row makes those who change incidents take turns.';
-
-COMMENT ON COLUMN event_store.alerting.singleton IS 'Always true: there is one row.';
-
-COMMENT ON COLUMN event_store.alerting.observed_at IS 'When what somebody saw was stored last; null before the first time.';
+COMMENT ON COLUMN event_store.alert_sources.asked_at IS 'When somebody looked at it last, readable or not.';
 
 CREATE TABLE event_store.append_turns (
     turn integer NOT NULL
@@ -1095,84 +1147,6 @@ CREATE SEQUENCE event_store.events_offset_seq
 ALTER SEQUENCE event_store.events_offset_seq OWNED BY event_store.events."offset";
 
 COMMENT ON SEQUENCE event_store.events_offset_seq IS 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
-
-CREATE TABLE event_store.incidents (
-    incident_id uuid DEFAULT gen_random_uuid() NOT NULL,
-    kind text NOT NULL COLLATE pg_catalog."C",
-    subject text NOT NULL COLLATE pg_catalog."C",
-    severity text NOT NULL,
-    cause text NOT NULL,
-    remedy text NOT NULL,
-    page text NOT NULL,
-    sources text[] NOT NULL,
-    began_at timestamp with time zone NOT NULL,
-    missing_since timestamp with time zone,
-    over_at timestamp with time zone,
-    flaps integer NOT NULL,
-    told text DEFAULT 'nothing'::text NOT NULL,
-    due_at timestamp with time zone NOT NULL,
-    message_id uuid,
-    tries integer DEFAULT 0 NOT NULL,
-    first_tried_at timestamp with time zone,
-    lease_token bigint,
-    leased_until timestamp with time zone,
-    last_error text,
-    undelivered integer DEFAULT 0 NOT NULL,
-    CONSTRAINT incidents_are_missing_before_they_are_over CHECK (((over_at IS NULL) OR (over_at = missing_since))),
-    CONSTRAINT incidents_are_missing_where_no_source_has_them CHECK (((sources = '{}'::text[]) = (missing_since IS NOT NULL))),
-    CONSTRAINT incidents_kind_fits CHECK (((kind <> ''::text) AND (octet_length(kind) <= 100))),
-    CONSTRAINT incidents_lease_is_of_a_message CHECK ((((leased_until IS NULL) OR (message_id IS NOT NULL)) AND ((message_id IS NULL) = (first_tried_at IS NULL)))),
-    CONSTRAINT incidents_severity_is_known CHECK ((severity = ANY (ARRAY['page'::text, 'ticket'::text]))),
-    CONSTRAINT incidents_subject_fits CHECK ((octet_length(subject) <= 1024)),
-    CONSTRAINT incidents_texts_fit CHECK (((octet_length(cause) <= 10000) AND (octet_length(remedy) <= 10000) AND (octet_length(page) <= 2048) AND (octet_length(last_error) <= 10000))),
-    CONSTRAINT incidents_told_is_known CHECK ((told = ANY (ARRAY['nothing'::text, 'began'::text, 'over'::text]))),
-    CONSTRAINT incidents_told_over_when_they_are CHECK (((told <> 'over'::text) OR (over_at IS NOT NULL)))
-)
-WITH (fillfactor='70');
-
-COMMENT ON TABLE event_store.incidents IS 'What is wrong, and what was wrong for a month: one row from its beginning to its end. Nobody is told twice.';
-
-COMMENT ON COLUMN event_store.incidents.incident_id IS 'Names the incident.';
-
-COMMENT ON COLUMN event_store.incidents.kind IS 'What is wrong, such as late or dead_letters.';
-
-COMMENT ON COLUMN event_store.incidents.subject IS 'Of what: a view, a capture, a job. Of a kind it has one open incident.';
-
-COMMENT ON COLUMN event_store.incidents.severity IS 'page: somebody should come; ticket: it can wait until the morning.';
-
-COMMENT ON COLUMN event_store.incidents.cause IS 'What was seen when it began; later causes are not told.';
-
-COMMENT ON COLUMN event_store.incidents.remedy IS 'What an operator does about it.';
-
-COMMENT ON COLUMN event_store.incidents.page IS 'Where the UI shows it, behind the UI''s address; empty for nowhere.';
-
-COMMENT ON COLUMN event_store.incidents.sources IS 'Which sources see it. One that could not be read since is still here: nobody knows that it is over.';
-
-COMMENT ON COLUMN event_store.incidents.began_at IS 'When it was seen first.';
-
-COMMENT ON COLUMN event_store.incidents.missing_since IS 'Since when no source sees it; null while one does.';
-
-COMMENT ON COLUMN event_store.incidents.over_at IS 'When it ended: set some time later, for what comes back at once is not over.';
-
-COMMENT ON COLUMN event_store.incidents.flaps IS 'How often it came back within two hours of its end; each time it is longer not over.';
-
-COMMENT ON COLUMN event_store.incidents.told IS 'What the receiver was told last: nothing, began or over.';
-
-COMMENT ON COLUMN event_store.incidents.due_at IS 'When the next message about it may be sent, or be tried again.';
-
-COMMENT ON COLUMN event_store.incidents.message_id IS 'The message that is being sent, the same for all tries; null for none. Several incidents of a kind may share one.';
-
-COMMENT ON COLUMN event_store.incidents.tries IS 'How often that message was tried.';
-
-COMMENT ON COLUMN event_store.incidents.first_tried_at IS 'When it was tried first; null for no message.';
-
-COMMENT ON COLUMN event_store.incidents.lease_token IS 'Of who tried last: a late failure of somebody else counts for nothing.';
-
-COMMENT ON COLUMN event_store.incidents.leased_until IS 'Until when nobody else sends the message; null for now.';
-
-COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
-
-COMMENT ON COLUMN event_store.incidents.undelivered IS 'How many messages about it were given up.';
 
 CREATE SEQUENCE event_store.lease_token_seq
     START WITH 1
@@ -1513,9 +1487,6 @@ COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were 
 ALTER TABLE ONLY event_store.alert_sources
     ADD CONSTRAINT alert_sources_pkey PRIMARY KEY (source);
 
-ALTER TABLE ONLY event_store.alerting
-    ADD CONSTRAINT alerting_pkey PRIMARY KEY (singleton);
-
 ALTER TABLE ONLY event_store.append_turns
     ADD CONSTRAINT append_turns_pkey PRIMARY KEY (turn);
 
@@ -1665,7 +1636,7 @@ CREATE INDEX events_stream_idx ON event_store.events USING btree (decider_id, de
 
 CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transaction_id);
 
-CREATE UNIQUE INDEX incidents_open_key ON event_store.incidents USING btree (kind, subject) WHERE (over_at IS NULL);
+CREATE UNIQUE INDEX incidents_open_key ON event_store.incidents USING btree (source, kind, subject) WHERE (over_at IS NULL);
 
 CREATE INDEX incidents_over_at_idx ON event_store.incidents USING btree (over_at);
 
@@ -1839,6 +1810,9 @@ GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
 GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
 GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
 
+GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
+GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
+
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 
 GRANT SELECT(view) ON TABLE event_store.views TO event_store_reader;
@@ -1868,6 +1842,8 @@ GRANT SELECT(owner) ON TABLE event_store.views TO event_store_reader;
 GRANT SELECT(version) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(push_format) ON TABLE event_store.views TO event_store_reader;
+
+GRANT SELECT(max_lag_s) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;
@@ -1905,9 +1881,6 @@ GRANT SELECT ON TABLE event_store.partitions TO event_store_owner;
 GRANT SELECT ON TABLE event_store.alert_sources TO event_store_reader;
 GRANT SELECT ON TABLE event_store.alert_sources TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.alerting TO event_store_reader;
-GRANT SELECT ON TABLE event_store.alerting TO event_store_owner;
-
 GRANT SELECT ON TABLE event_store.append_turns TO event_store_reader;
 GRANT SELECT ON TABLE event_store.append_turns TO event_store_owner;
 
@@ -1937,9 +1910,6 @@ GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
-GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

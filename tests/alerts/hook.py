@@ -24,8 +24,7 @@ SECRET = "whsec_c2VjcmV0IG9mIG91ciB0ZXN0cywgMzIgYnl0ZXMhISE="
 SEQUENCE = """
 import sys
 from millrace.resources.alerts import alerter, receiver
-alerter.run_alerter.__kwdefaults__.update(every_s=0, hold_s=0, tick_s=0.05)
-alerter.LEASE_S = 1
+alerter.run_alerter.__kwdefaults__.update(every_s=0.05, hold_s=0)
 {more}
 sys.argv = ["millrace", "sequence"]
 from millrace.platform_defs.cli import main
@@ -35,11 +34,6 @@ main()
 STUCK = """
 import time
 receiver.AlertReceiver.send = lambda *_: print("CLAIMED", flush=True) or time.sleep(3600)
-"""
-# does not wait for Dagster's storage for ten seconds
-IMPATIENT = """
-from millrace.platform_defs.alerts import patient
-patient.DagsterSource.__init__.__defaults__ = (0.2,)
 """
 
 
@@ -66,14 +60,11 @@ class Hook(ThreadingHTTPServer):
         self.answer: Callable[[Alert], int] = lambda _: 204
         self.url = f"http://127.0.0.1:{self.server_address[1]}/hooks/T0/hidden"
 
-    def told(self) -> list[tuple[str, list[str]]]:
-        """Return phase and subjects of each message, in order."""
-        return [
-            (alert.body["type"].partition(".")[2], sorted(each["subject"] for each in alert.body["data"]["incidents"]))
-            for alert in self.alerts
-        ]
+    def told(self) -> list[tuple[str, str]]:
+        """Return phase and subject of each message, in order."""
+        return [(alert.body["type"].partition(".")[2], alert.body["data"].get("subject", "")) for alert in self.alerts]
 
-    def until(self, number: int) -> list[tuple[str, list[str]]]:
+    def until(self, number: int) -> list[tuple[str, str]]:
         """Wait for so many messages."""
         wait_until(lambda: len(self.alerts) >= number or bool(self.forged), f"{number} messages")
         assert self.forged == []

@@ -10,41 +10,41 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.platform_defs.beside_store import DagsterSource, ServicesSource
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.alerts.alerter import Alerter, Unreadable, connected, run_alerter
-from millrace.resources.alerts.incidents import Finding
+from millrace.resources.alerts.alerter import Alerter, connected, run_alerter
+from millrace.resources.alerts.findings import Finding
 from millrace.resources.alerts.receiver import AlertReceiver
-from millrace.resources.alerts.standing import Keys
-from millrace.resources.alerts.store import AlertStore
+from millrace.resources.alerts.store import AlertStore, Incident
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
-from tests.alerts.hook import IMPATIENT, STUCK, Alert, Hook, environment, sequencing, settings_for
+from tests.alerts.hook import STUCK, Alert, Hook, environment, sequencing, settings_for
 from tests.support.factories import Connect, append_to, pump, rows, start, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
-from tests.support.running.deployment import MILLRACE
 
-TOLD = [("began", ["mails"])]
-ALERTERS = (
-    "select state, xact_start from pg_stat_activity"
-    " where application_name = 'millrace alerts' and datname = current_database()"
-)
+TOLD = [("began", "mails")]
+ENDED = [("over", "mails")]
+DUE = "update event_store.incidents set due_at = clock_timestamp(), confirmed = true"
 
 
 class Elsewhere:
-    """A source whose findings the test sets; None for one that cannot be read."""
+    """A source whose findings the test sets; an error for one that cannot be read."""
 
     name = "elsewhere"
 
-    def __init__(self) -> None:
-        self.says: list[Finding] | None = []
+    def __init__(self, *subjects: str) -> None:
+        self.says: list[Finding] | Exception = [wrong(each) for each in subjects]
 
-    def found(self, known: Keys) -> list[Finding]:
-        assert isinstance(known, set)
-        if self.says is None:
-            raise Unreadable("its storage is gone")
+    def found(self) -> list[Finding]:
+        if isinstance(self.says, Exception):
+            raise self.says
         return self.says
+
+
+def wrong(subject: str) -> Finding:
+    return Finding("sensor", "dagster", subject, None, "ticket", f"{subject} fails", "no such table", "look")
 
 
 def park(store: EventStore, decider_id: str = "o-1") -> None:
@@ -62,11 +62,16 @@ def repair(store: EventStore) -> None:
         store.ack_event("mails", event.decider_id, event.offset)
 
 
+def opened(store: EventStore) -> dict[str, Incident]:
+    """Return the incidents that are open, by their kinds."""
+    return {each.kind: each for each in AlertStore(store.connection).open_incidents()}
+
+
 @contextmanager
-def alerting(dsn: str, hook: Hook, *sources: Elsewhere, tick_s: float = 0.02) -> Iterator[None]:
+def alerting(dsn: str, hook: Hook) -> Iterator[None]:
     """Run an alerter that waits for nothing."""
     stop = threading.Event()
-    running = start(lambda: run_alerter(dsn, stop, settings_for(hook), sources, every_s=0, hold_s=0, tick_s=tick_s))
+    running = start(lambda: run_alerter(dsn, stop, settings_for(hook), every_s=0.02, hold_s=0))
     try:
         yield
     finally:
@@ -74,29 +79,43 @@ def alerting(dsn: str, hook: Hook, *sources: Elsewhere, tick_s: float = 0.02) ->
         assert running.result(patience()) is None
 
 
-def sequenced(store: EventStore, number: int) -> None:
-    """Wait until so many events are in the log."""
-    wait_until(lambda: value(store.connection, "select count(*) from event_store.event_log") == number, "sequenced")
+@contextmanager
+def ticking(dsn: str, hook: Hook, *sources: Elsewhere | DagsterSource | ServicesSource) -> Iterator[Alerter]:
+    """Make an alerter that the test lets tick."""
+    with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
+        yield Alerter(connection, receiver, sources, hold_s=0)
 
 
 def looks(connection: psycopg.Connection) -> Callable[[], bool]:
-    """Return what says whether somebody has looked since now."""
-    before = value(connection, "select clock_timestamp()")
-    return lambda: bool(rows(connection, "select from event_store.alerting where observed_at > %s", before))
+    """Return what says whether somebody has looked twice since now: the first time, at what was there before."""
+    asked = "select asked_at from event_store.alert_sources where source = 'event_store'"
+    seen = {*rows(connection, asked)}
+
+    def look() -> bool:
+        seen.update(rows(connection, asked))
+        return len(seen) > 2
+
+    return look
+
+
+def is_sequenced(store: EventStore) -> Callable[[], bool]:
+    """Append an event; return what says whether all have a position."""
+    append_to(store, "o-9")
+    count = value(store.connection, "select count(*) from event_store.events")
+    return lambda: value(store.connection, "select count(*) from event_store.event_log") == count
 
 
 def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: EventStore, dsn: str, hook: Hook) -> None:
     park(mails)
     with sequencing(environment(dsn, hook.url)) as process:
         assert hook.until(1) == TOLD
-        (first,) = hook.alerts[0].body["data"]["incidents"]
-        assert first["cause"] == "order o-1 was given up after attempt 1: no such address"
+        first = hook.alerts[0].body["data"]
+        assert "order o-1 was given up after attempt 1: no such address" in first["cause"]
         assert "millrace dead-letters mails --show" in first["remedy"]
         park(mails, "o-2")
-        looked = looks(mails.connection)
-        wait_until(looked, "it looked again")
+        wait_until(looks(mails.connection), "it looked again")
         repair(mails)
-        assert hook.until(2) == [*TOLD, ("over", ["mails"])]
+        assert hook.until(2) == TOLD + ENDED
         process.terminate()
         assert process.wait(patience()) == 0
         assert process.stdout is not None
@@ -107,7 +126,7 @@ def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: Even
     # a restart repeats nothing
     with sequencing(environment(dsn, hook.url)):
         wait_until(looks(mails.connection), "it looked")
-    assert len(hook.told()) == 2
+    assert hook.told() == TOLD + ENDED
     assert len({alert.webhook_id for alert in hook.alerts}) == 2
 
 
@@ -121,6 +140,8 @@ def test_who_is_killed_before_it_sends_or_before_the_answer_leaves_the_message_t
         process.kill()
         process.wait()
     assert hook.alerts == []
+    # half a minute is over
+    mails.connection.execute(DUE)
     asked, over = threading.Event(), threading.Event()
 
     def hang(_: Alert) -> int:
@@ -132,17 +153,17 @@ def test_who_is_killed_before_it_sends_or_before_the_answer_leaves_the_message_t
     with sequencing(environment(dsn, hook.url)) as process:
         assert asked.wait(patience())
         # the receiver has the message and says nothing; the sequencer does not wait for it
-        append_to(mails, "o-9")
-        sequenced(mails, 2)
+        wait_until(is_sequenced(mails), "it is sequenced")
         process.kill()
         process.wait()
     hook.answer = lambda _: 204
     over.set()
+    mails.connection.execute(DUE)
     with sequencing(environment(dsn, hook.url)):
-        assert hook.until(2) == [*TOLD, *TOLD]
-        wait_until(lambda: AlertStore(mails.connection).open_incidents()[0].told == "began", "it arrived")
+        assert hook.until(2) == TOLD + TOLD
+        wait_until(lambda: opened(mails)["dead_letters"].told == "began", "it arrived")
         wait_until(looks(mails.connection), "it looked again")
-    assert hook.told() == [*TOLD, *TOLD]
+    assert hook.told() == TOLD + TOLD
     assert hook.alerts[0].webhook_id == hook.alerts[1].webhook_id
     assert hook.alerts[0].text == hook.alerts[1].text
 
@@ -154,14 +175,12 @@ def test_a_dagster_that_hangs_holds_up_neither_the_log_nor_alerts_nor_the_end(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = f"postgresql://d@127.0.0.1:{silent.getsockname()[1]}/d"
         environ = environment(dsn, hook.url, DAGSTER_HOME=str(tmp_path), MILLRACE_DAGSTER_DSN=storage)
-        with sequencing(environ, IMPATIENT) as process:
+        with sequencing(environ) as process:
             asked, _ = silent.accept()
             park(mails)
             assert hook.until(1) == TOLD
-            append_to(mails, "o-9")
-            sequenced(mails, 2)
-            open_ones = AlertStore(mails.connection).open_incidents()
-            assert ("unreadable", "dagster") in {(each.kind, each.subject) for each in open_ones}
+            wait_until(is_sequenced(mails), "it goes on")
+            assert opened(mails)["unreadable"].subject == "dagster"
             process.terminate()
             assert process.wait(patience()) == 0
         asked.close()
@@ -171,132 +190,87 @@ def test_a_service_of_millrace_up_that_is_not_up_is_an_incident(
     mails: EventStore, dsn: str, hook: Hook, tmp_path: Path
 ) -> None:
     environ = environment(dsn, hook.url, MILLRACE_HOME=str(tmp_path))
-    sequence = Service("sequence", [str(MILLRACE), "sequence"], environ, lambda: True)
-    supervisor = Supervisor(tmp_path, [sequence, Service("spark", ["false"], environ, lambda: False)])
+    supervisor = Supervisor(tmp_path, [Service("spark", ["false"], environ, lambda: False)])
+    with ticking(dsn, hook, ServicesSource(tmp_path)) as alerter:
 
-    def found() -> list[tuple[str, str]]:
-        supervisor.poll()
-        open_ones = AlertStore(mails.connection).open_incidents()
-        return [(each.subject, each.cause) for each in open_ones if each.kind == "service"]
+        def cause() -> str:
+            supervisor.poll()
+            alerter.tick()
+            return opened(mails)["service"].cause
 
-    try:
-        supervisor.start()
-        wait_until(lambda: "It ended with exit code 1. Its log:" in str(found()), "it is an incident with its cause")
-        assert [subject for subject, _ in found()] == ["spark"]
-    finally:
-        supervisor.stop()
+        try:
+            supervisor.start()
+            alerter.tick()
+            wait_until(lambda: "It ended with exit code 1. Its log:" in cause(), "it is an incident with its cause")
+        finally:
+            supervisor.stop()
+        alerter.tick()
+        assert opened(mails) == {}
 
 
 def test_bad_settings_are_said_and_the_log_goes_on(mails: EventStore, dsn: str, hook: Hook) -> None:
     said = "No alerts are sent. MILLRACE_ALERT_SECRET does not begin with whsec_"
-    append_to(mails, "o-1")
     with sequencing(environment(dsn, hook.url, MILLRACE_ALERT_SECRET="hunter2")) as process:
-        sequenced(mails, 1)
+        wait_until(is_sequenced(mails), "it is sequenced")
+        process.terminate()
         assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if said in line:
-                break
-    assert said in "".join(lines)
-    assert "hunter2" not in "".join(lines)
+        lines = process.stdout.read()
+    assert said in lines
+    assert "hunter2" not in lines
     assert hook.alerts == []
 
 
-def test_two_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_several_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> None:
     with alerting(dsn, hook), alerting(dsn, hook), alerting(dsn, hook):
         for number in range(5):
             park(mails)
             hook.until(2 * number + 1)
             repair(mails)
             hook.until(2 * number + 2)
-    assert hook.told() == [*TOLD, ("over", ["mails"])] * 5
+    assert hook.told() == (TOLD + ENDED) * 5
     assert len({alert.webhook_id for alert in hook.alerts}) == 10
 
 
-def test_a_receiver_that_fails_is_told_when_it_is_back(
+def test_a_receiver_that_fails_is_told_when_it_is_back_and_keeps_no_other_message_back(
     mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([500, 302, 404])
-    states: set[tuple[object, ...]] = set()
-
-    def answer(_: Alert) -> int:
-        with psycopg.connect(dsn) as other:
-            states.update(rows(other, ALERTERS))
-        return next(answers, 204)
-
-    hook.answer = answer
-    park(mails)
-    with alerting(dsn, hook):
-        for tries in (1, 2, 3):
-            hook.until(tries)
-            wait_until(lambda: bool(AlertStore(mails.connection).open_incidents()[0].last_error), "it is settled")
-            # its time has come
-            mails.connection.execute("update event_store.incidents set due_at = clock_timestamp(), last_error = null")
-        assert hook.until(4) == TOLD * 4
-    assert len({alert.webhook_id for alert in hook.alerts}) == 1
+    hook.answer = lambda alert: next(answers, 204) if "poison" in alert.text else 204
+    with ticking(dsn, hook, Elsewhere("poison")) as alerter:
+        alerter.tick()
+        park(mails)
+        alerter.tick()
+        assert hook.told() == [("began", "poison"), *TOLD]
+        assert opened(mails)["sensor"].last_error
+        for _ in range(3):
+            mails.connection.execute(DUE)
+            alerter.tick()
+        alerter.tick()
+    assert hook.told() == [("began", "poison"), *TOLD, *[("began", "poison")] * 3]
+    assert len({alert.webhook_id for alert in hook.alerts}) == 2
     assert caplog.text.count("did not arrive") == 3
-    # nothing is open in the store while a receiver is asked
-    assert states == {("idle", None)}
     assert "HTTP 404 Not Found" in caplog.text
     assert "hidden" not in caplog.text
 
 
 def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(mails: EventStore, dsn: str, hook: Hook) -> None:
-    source = Elsewhere()
-    source.says = [Finding("elsewhere", "sensor", "the sensor poll_orders", "no such table")]
-    with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-        alerter = Alerter(connection, receiver, [source], every_s=0, hold_s=0)
+    source = Elsewhere("poll_orders")
+    park(mails)
+    with ticking(dsn, hook, source) as alerter:
         alerter.tick()
-        assert hook.until(1) == [("began", ["the sensor poll_orders"])]
-        source.says = None
+        assert sorted(hook.told()) == [*TOLD, ("began", "poll_orders")]
+        source.says = KeyError("its storage is gone")
         for _ in range(3):
             alerter.tick()
-        assert len(hook.alerts) == 1
         # it must be away for two minutes
-        mails.connection.execute(
-            "update event_store.incidents set due_at = clock_timestamp() where kind = 'unreadable'"
-        )
+        assert len(hook.alerts) == 2
+        mails.connection.execute(DUE)
         alerter.tick()
-        assert hook.until(2)[1] == ("began", ["elsewhere"])
-        assert hook.alerts[1].body["data"]["incidents"][0]["cause"] == "its storage is gone"
+        assert hook.until(3)[2] == ("began", "elsewhere")
+        assert hook.alerts[2].body["data"]["cause"] == "KeyError: 'its storage is gone'"
         source.says = []
         alerter.tick()
-        assert sorted(hook.until(4)[2:]) == [("over", ["elsewhere"]), ("over", ["the sensor poll_orders"])]
-
-
-def test_who_knows_no_source_but_the_store_keeps_nobody_from_another_one(
-    mails: EventStore, dsn: str, hook: Hook
-) -> None:
-    elsewhere = Elsewhere()
-    elsewhere.says = None
-    with connected(dsn) as connection, connected(dsn) as other, AlertReceiver(settings_for(hook)) as receiver:
-        bare, knowing = Alerter(connection, receiver), Alerter(other, receiver, [elsewhere])
-
-        def kinds() -> set[str]:
-            return {each.kind for each in AlertStore(mails.connection).open_incidents() if each.missing_since is None}
-
-        bare.tick()
-        park(mails)
-        # another one has the turn to look at the store
-        knowing.tick()
-        assert kinds() == {"unreadable"}
-        # who does not know the source cannot say that it is readable
-        bare.look()
-        assert kinds() == {"unreadable", "dead_letters"}
-
-
-def test_a_source_that_fails_keeps_no_other_one_back(mails: EventStore, dsn: str, hook: Hook) -> None:
-    class Faulty(Elsewhere):
-        def found(self, known: Keys) -> list[Finding]:
-            return [*super().found(known), Finding("elsewhere", "run", str(1 // len(self.says or [])), "")]
-
-    park(mails)
-    with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-        Alerter(connection, receiver, [Faulty()], every_s=0, hold_s=0).tick()
-        assert hook.told() == TOLD
-        (faulty,) = [each for each in AlertStore(connection).open_incidents() if each.kind == "unreadable"]
-    assert (faulty.subject, faulty.cause.partition(":")[0]) == ("elsewhere", "ZeroDivisionError")
+        assert sorted(hook.until(5)[3:]) == [("over", "elsewhere"), ("over", "poll_orders")]
 
 
 def test_a_store_that_is_locked_is_no_store_without_incidents(
@@ -304,7 +278,7 @@ def test_a_store_that_is_locked_is_no_store_without_incidents(
 ) -> None:
     park(mails)
     with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-        alerter = Alerter(connection, receiver, every_s=0, hold_s=0)
+        alerter = Alerter(connection, receiver, hold_s=0)
         alerter.tick()
         assert hook.until(1) == TOLD
         connection.execute("set lock_timeout = '50ms'")
@@ -312,10 +286,10 @@ def test_a_store_that_is_locked_is_no_store_without_incidents(
         holder.execute("lock table event_store.stream_locks in access exclusive mode")
         for _ in range(2):
             alerter.tick()
-        assert [(each.kind, each.missing_since) for each in AlertStore(mails.connection).open_incidents()] == [
-            ("dead_letters", None),
-            ("unreadable", None),
-        ]
+    assert {each.kind: each.missing_since for each in opened(mails).values()} == {
+        "dead_letters": None,
+        "unreadable": None,
+    }
     assert len(hook.alerts) == 1
 
 
@@ -324,7 +298,7 @@ def test_it_goes_on_after_the_database_was_away(
 ) -> None:
     name = value(mails.connection, "select current_database()")
     park(mails)
-    with alerting(dsn, hook, tick_s=0.05), psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+    with alerting(dsn, hook), psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         hook.until(1)
         admin.execute(f"alter database {name} allow_connections false".encode())
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
@@ -332,7 +306,7 @@ def test_it_goes_on_after_the_database_was_away(
         admin.execute(f"alter database {name} allow_connections true".encode())
         with psycopg.connect(dsn, autocommit=True) as connection:
             repair(EventStore(connection))
-            assert hook.until(2) == [*TOLD, ("over", ["mails"])]
+            assert hook.until(2) == TOLD + ENDED
 
 
 def test_a_login_that_may_not_is_told_which_one_may(
@@ -340,26 +314,28 @@ def test_a_login_that_may_not_is_told_which_one_may(
 ) -> None:
     with logins(mails.connection) as login:
         reader = login("event_store_reader")
-        stop = threading.Event()
-        other = f"{dsn}&user={reader.info.user}"
-        running = start(lambda: run_alerter(other, stop, settings_for(hook), tick_s=0.05))
-        wait_until(lambda: "a member of event_store_owner" in caplog.text, "it is said")
-        stop.set()
-        running.result(patience())
+        with alerting(f"{dsn}&user={reader.info.user}", hook):
+            wait_until(lambda: "a member of event_store_owner" in caplog.text, "it is said")
     # once, however often it is tried
     assert caplog.text.count("Alerts wait: ") == 1
 
 
-def test_a_message_that_never_arrives_does_not_keep_the_others_back(mails: EventStore, dsn: str, hook: Hook) -> None:
-    poison = "the sensor poison"
-    hook.answer = lambda alert: 400 if "poison" in alert.text else 204
-    source = Elsewhere()
-    source.says = [Finding("elsewhere", "sensor", poison, "x")]
-    with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-        alerter = Alerter(connection, receiver, [source], every_s=0, hold_s=0)
+def test_nothing_is_open_in_the_store_while_a_receiver_is_asked(mails: EventStore, dsn: str, hook: Hook) -> None:
+    park(mails)
+    states: list[tuple[object, ...]] = []
+
+    def look(_: Alert) -> int:
+        with psycopg.connect(dsn) as other:
+            states.extend(
+                rows(
+                    other,
+                    "select state, xact_start from pg_stat_activity where application_name = 'millrace alerts'"
+                    " and datname = current_database()",
+                )
+            )
+        return 204
+
+    hook.answer = look
+    with ticking(dsn, hook) as alerter:
         alerter.tick()
-        park(mails)
-        alerter.tick()
-        assert hook.told() == [("began", [poison]), *TOLD]
-        states = {each.kind: each.told for each in AlertStore(mails.connection).open_incidents()}
-        assert states == {"sensor": "nothing", "dead_letters": "began"}
+    assert states == [("idle", None)]

@@ -1,68 +1,127 @@
-"""What Dagster says is wrong: runs and checks; and a storage that says nothing.
+"""What Dagster says is wrong: failed runs until a run did what they had to do, breached checks, a storage that is gone.
 
 Not here: a daemon that dies, its sensors and its queue (`processes/test_dagster.py`).
 """
 
 import shutil
-import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets import consumption, rounds
+from millrace.assets import consumption
 from millrace.assets.declarations import declared
-from millrace.platform_defs import jobs, sensors
-from millrace.platform_defs.alerts import dagster as judged
-from millrace.platform_defs.alerts import runs as judged_runs
-from millrace.platform_defs.alerts.dagster import DagsterStanding
-from millrace.platform_defs.alerts.patient import DagsterSource
+from millrace.assets.partitions import log_partitions
+from millrace.platform_defs import jobs, sensors, standing
+from millrace.platform_defs.beside_store import DagsterSource
 from millrace.platform_defs.checks import all_checks
-from millrace.resources.alerts.alerter import Alerter, Unreadable, connected
-from millrace.resources.alerts.incidents import Finding
-from millrace.resources.alerts.receiver import AlertReceiver
-from millrace.resources.alerts.store import AlertStore
-from millrace.resources.event_store import EventStore
+from millrace.platform_defs.standing import DagsterStanding
+from millrace.resources.alerts.findings import Finding
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
-from tests.alerts.hook import Hook, settings_for
-from tests.support.running.dagster_instance import DATABASE, instance
+from tests.support.patience import wait_until
 
-__all__ = ["instance"]
-
-MISSING = "column total is missing"
+FAILS = "test/fails"
 ORDERS = dg.AssetKey(["read_models", "orders"])
+TAGS = {"partition": standing.PARTITION_TAG, "first": standing.RANGE_TAGS[0], "last": standing.RANGE_TAGS[1]}
 
 
-class Broken(dg.Config):
-    broken: bool = True
+def fail_if_asked(context: dg.AssetExecutionContext) -> None:
+    if FAILS in context.run.tags:
+        try:
+            raise KeyError(context.run.tags[FAILS])
+        except KeyError as error:
+            raise RuntimeError("the asset failed") from error
+
+
+@dg.asset(partitions_def=log_partitions(16))
+def orders(context: dg.AssetExecutionContext) -> None:
+    fail_if_asked(context)
+
+
+@dg.asset(partitions_def=log_partitions(16))
+def archived(context: dg.AssetExecutionContext) -> None:
+    fail_if_asked(context)
+
+
+@dg.asset(key=standing.DRAINED, partitions_def=dg.DynamicPartitionsDefinition(name="views"))
+def view_events(context: dg.AssetExecutionContext) -> None:
+    fail_if_asked(context)
 
 
 @dg.asset
-def report(config: Broken) -> None:
-    if config.broken:
-        try:
-            raise KeyError(MISSING)
-        except KeyError as error:
-            raise RuntimeError("the report failed") from error
+def report(context: dg.AssetExecutionContext) -> None:
+    fail_if_asked(context)
 
 
-NIGHTLY = dg.Definitions([report], jobs=[dg.define_asset_job("nightly", [report])]).resolve_job_def("nightly")
-ALL_CHECKS = dg.Definitions([report], jobs=[dg.define_asset_job("apply_schema", [report])]).resolve_job_def(
-    "apply_schema"
+@dg.op
+def drain_some(context: dg.OpExecutionContext) -> None:
+    context.log_event(dg.AssetMaterialization(standing.DRAINED, partition="orders"))
+
+
+@dg.job
+def shared() -> None:
+    drain_some()
+
+
+DEFINED = dg.Definitions(
+    [orders, archived, view_events, report],
+    jobs=[
+        shared,
+        dg.define_asset_job(standing.DRAIN, [view_events]),
+        dg.define_asset_job("archive", [archived]),
+        dg.define_asset_job("nightly", [report]),
+        dg.define_asset_job(standing.ALL_CHECKS, [report, archived]),
+    ],
 )
 
 
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as opened:
+        opened.add_dynamic_partitions("views", ["orders", "labels"])
+        yield opened
+
+
+@pytest.fixture
+def stored(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """Open the instance that DAGSTER_HOME names, on our storage."""
+    postgres.create_database("alerts_of_dagster")
+    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn("alerts_of_dagster"))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.get() as opened:
+        yield opened
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute("drop database if exists alerts_of_dagster with (force)")
+
+
 def run(
-    instance: dg.DagsterInstance, *, broken: bool, day: str = "", job: dg.JobDefinition = NIGHTLY
-) -> dg.ExecuteInProcessResult:
-    return job.execute_in_process(
+    instance: dg.DagsterInstance, job: str, *, fails: str = "", asset: dg.AssetKey | None = None, **tags: str
+) -> str:
+    """Run a job, or some assets as a person does in the UI; return the id of the run."""
+    done = DEFINED.resolve_job_def(job).execute_in_process(
         instance=instance,
-        run_config={"ops": {"report": {"config": {"broken": broken}}}},
-        tags={"dagster/partition": day} if day else {},
+        asset_selection=None if asset is None else [asset],
+        partition_key=tags.get("partition"),
+        tags={TAGS.get(name, name.replace("_", "/")): value for name, value in tags.items() if name != "partition"}
+        | ({FAILS: fails} if fails else {}),
         raise_on_error=False,
     )
+    assert done.success is not bool(fails)
+    return done.run_id
+
+
+def rebuild(instance: dg.DagsterInstance, first: str, last: str, *, fails: str = "") -> str:
+    return run(instance, standing.OF_ASSETS, asset=orders.key, first=first, last=last, fails=fails)
+
+
+def found(judged: DagsterStanding) -> Mapping[str, Finding]:
+    """Look once; an instance in memory has no sensors to look at."""
+    return {finding.subject: finding for finding in [*judged.failed_runs(), *judged.breached_checks()]}
 
 
 def say(instance: dg.DagsterInstance, check: str, *, passed: bool, **metadata: object) -> None:
@@ -77,151 +136,191 @@ def say(instance: dg.DagsterInstance, check: str, *, passed: bool, **metadata: o
     )
 
 
-def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
-    return {finding.key: finding for finding in standing.found(set())}
-
-
 def test_names_are_those_of_what_they_are_of() -> None:
-    assert judged.LAG_CHECK == consumption.LAG_CHECK
-    assert jobs.APPLY_SCHEMA.name == judged.ALL_CHECKS
-    assert judged_runs.VIEW_TAG == sensors.VIEW_TAG
-    assert (judged_runs.SHARED_JOB, judged_runs.LEFT_TAG) == (rounds.SHARED_JOB, rounds.LEFT_TAG)
-    assert judged_runs.DRAINED == consumption.KEY
-    assert jobs.DRAIN.name == judged_runs.DRAIN
+    assert jobs.APPLY_SCHEMA.name == standing.ALL_CHECKS
+    assert (jobs.DRAIN.name, sensors.VIEW_TAG) == (standing.DRAIN, standing.VIEW_TAG)
+    assert consumption.KEY == standing.DRAINED
     checks = {key.name for check in all_checks(declared(EXAMPLE)) for key in check.check_keys}
-    assert judged.LEFT_OUT | {judged.SLOTS, judged.LAG_CHECK} <= checks
+    assert standing.LEFT_OUT | {standing.SLOTS} <= checks
 
 
 def test_a_failed_run_is_found_with_its_first_cause_until_one_like_it_succeeds(instance: dg.DagsterInstance) -> None:
-    standing = DagsterStanding(instance)
-    assert found(standing) == {}
-    failed = run(instance, broken=True, day="2030-01-01")
-    run(instance, broken=True)
-    seen = found(standing)
-    assert set(seen) == {("run", "nightly (2030-01-01)"), ("run", "nightly")}
-    finding = seen["run", "nightly (2030-01-01)"]
-    assert MISSING in finding.cause
-    assert finding.page == f"/runs/{failed.run_id}"
+    judged = DagsterStanding(instance)
+    assert found(judged) == {}
+    failed = run(instance, "nightly", fails="no column", dagster_partition="2030-01-01")
+    run(instance, "nightly", fails="no table")
+    seen = found(judged)
+    assert {name: each.cause for name, each in seen.items()} == {
+        "nightly (2030-01-01)": "KeyError: 'no column'",
+        "nightly": "KeyError: 'no table'",
+    }
+    assert seen["nightly (2030-01-01)"].page == f"/runs/{failed}"
     # the next day's says nothing of it
-    run(instance, broken=False, day="2030-01-02")
-    assert ("run", "nightly (2030-01-01)") in found(standing)
-    run(instance, broken=False, day="2030-01-01")
-    assert set(found(standing)) == {("run", "nightly")}
+    run(instance, "nightly", dagster_partition="2030-01-02")
+    assert set(found(judged)) == set(seen)
+    run(instance, "nightly", dagster_partition="2030-01-01")
     # also for who begins to look now
-    assert set(found(DagsterStanding(instance))) == {("run", "nightly")}
-    run(instance, broken=True, day="2030-01-01")
-    assert ("run", "nightly (2030-01-01)") in found(standing)
+    assert set(found(judged)) == set(found(DagsterStanding(instance))) == {"nightly"}
+    again = run(instance, "nightly", fails="no disk", dagster_partition="2030-01-01")
+    finding = found(judged)["nightly (2030-01-01)"]
+    assert (finding.cause, finding.page) == ("KeyError: 'no disk'", f"/runs/{again}")
+    # somebody removes it
+    instance.delete_run(again)
+    assert set(found(judged)) == {"nightly"}
 
 
-def test_breached_checks_are_found_until_they_pass(instance: dg.DagsterInstance) -> None:
-    standing = DagsterStanding(instance)
+def test_a_rebuild_is_mended_when_each_of_its_log_partitions_was_built_since(instance: dg.DagsterInstance) -> None:
+    judged = DagsterStanding(instance)
+    rebuild(instance, "p03", "p03", fails="no column")
+    rebuild(instance, "p04", "p06", fails="no table")
+    both = {"of orders (p03)", "of orders (p04 to p06)"}
+    assert set(found(judged)) == both
+    # other log partitions, and the same ones of another asset
+    rebuild(instance, "p07", "p09")
+    run(instance, standing.OF_ASSETS, asset=archived.key, first="p03", last="p06")
+    assert set(found(judged)) == both
+    for partition in ("p03", "p04", "p05"):
+        run(instance, standing.OF_ASSETS, asset=orders.key, partition=partition)
+    assert set(found(judged)) == {"of orders (p04 to p06)"}
+    run(instance, standing.OF_ASSETS, asset=orders.key, partition="p06")
+    assert found(judged) == found(DagsterStanding(instance)) == {}
+    # the next run of a job does what the last one did not, whatever its log partitions
+    run(instance, "archive", first="p00", last="p05", fails="disk full")
+    assert set(found(judged)) == {"archive"}
+    run(instance, "archive", first="p03", last="p03")
+    assert found(judged) == {}
+
+
+def test_a_drain_that_failed_is_mended_by_any_that_got_on_with_its_view(instance: dg.DagsterInstance) -> None:
+    judged = DagsterStanding(instance)
+    for view in ("orders", "labels"):
+        run(instance, standing.DRAIN, partition=view, millrace_view=view, fails="no column")
+    assert set(found(judged)) == {"drain (orders)", "drain (labels)"}
+    run(instance, "shared")
+    assert set(found(judged)) == {"drain (labels)"}
+    # in the UI it is materialized as an asset
+    run(instance, standing.OF_ASSETS, asset=standing.DRAINED, partition="labels")
+    assert found(judged) == {}
+
+
+def test_each_failed_run_is_found_and_asked_after_in_its_turn_however_many_there_are(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "PAGE", 2)
+    monkeypatch.setattr(standing, "MOST_ASKED", 1)
+    for number in range(5):
+        rebuild(instance, f"p{number:02}", f"p{number:02}", fails="no column")
+    wanted = {f"of orders (p{number:02})" for number in range(5)}
+    judged = DagsterStanding(instance)
+    assert set(found(judged)) == wanted
+    rebuild(instance, "p00", "p00")
+    wait_until(lambda: set(found(judged)) == wanted - {"of orders (p00)"}, "it had its turn")
+
+
+def test_the_cause_is_what_was_recorded_wherever_dagster_put_it(instance: dg.DagsterInstance) -> None:
+    logged = instance.all_logs(run(instance, "archive", partition="p00", fails="no server"))
+    events = [event for entry in logged if (event := entry.dagster_event)]
+    failure: Any = next(event.step_failure_data.error for event in events if event.is_step_failure)
+    error = failure.cause
+    ended = type(next(event.job_failure_data for event in events if event.is_job_failure))
+    met = type(next(event.engine_event_data for event in events if event.is_engine_event))
+    cases: dict[str, tuple[Any, str | None, Any]] = {
+        "met": (met.engine_error(error), None, None),
+        "told": (met.engine_error(error), "took too long", None),
+        "ended": (None, "An exception.", ended(error=error)),
+        "nothing": (None, None, None),
+    }
+    for name, (engine, message, data) in cases.items():
+        failed = instance.create_run_for_job(shared, tags={standing.VIEW_TAG: name})
+        if engine:
+            instance.report_engine_event("Something.", failed, engine)
+            instance.report_engine_event("No error.", failed, met())
+        instance.report_run_failed(failed, message, data)
+    assert {name: each.cause for name, each in found(DagsterStanding(instance)).items()} == {
+        "archive (p00)": "KeyError: 'no server'",
+        "shared (met)": "KeyError: 'no server'",
+        "shared (told)": "took too long",
+        "shared (ended)": "KeyError: 'no server'",
+        "shared (nothing)": "It says no reason.",
+    }
+
+
+def test_breached_checks_are_found_until_they_pass(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing, "PAGE", 3)
+    judged = DagsterStanding(instance)
     say(instance, "totals_add_up", passed=False, difference=12)
     problems = {"crm": ["no slot", "table t is stopped", "it is late"], "shop": ["table u is stopped"]}
     stopped = ["table t is stopped", "table u is stopped"]  # the store finds these
     say(instance, "slots_are_healthy", passed=False, problems=problems, stopped_tables=stopped)
-    say(instance, "lag_within_objective", passed=False, lag=7.0, lag_seconds=300.0, objective_seconds=60.0)
-    say(instance, "no_dead_letters", passed=False, dead_letters=1)
-    seen = found(standing)
-    assert {key: finding.cause for key, finding in seen.items()} == {
-        ("check", "totals_add_up of read_models/orders"): "A warning. difference: 12",
-        ("slot", "crm"): "no slot; it is late",
-        ("late", "orders"): "7 events wait, the oldest for 5 minutes; 60 s are promised.",
+    for check in sorted(standing.LEFT_OUT):
+        say(instance, check, passed=False)
+    seen = found(judged)
+    assert {name: (each.kind, each.cause) for name, each in seen.items()} == {
+        "totals_add_up of read_models/orders": ("check", "A warning. difference: 12"),
+        "crm": ("slot", "no slot; it is late"),
     }
     assert set(found(DagsterStanding(instance))) == set(seen)
-    for check in ("totals_add_up", "slots_are_healthy", "lag_within_objective"):
+    for check in ("totals_add_up", "slots_are_healthy"):
         say(instance, check, passed=True)
-    assert found(standing) == {}
+    assert found(judged) == {}
 
 
-def test_a_check_that_is_not_declared_any_more_is_breached_until_all_checks_ran_without_it(
-    instance: dg.DagsterInstance,
-) -> None:
-    standing = DagsterStanding(instance)
+def test_a_check_that_is_not_declared_any_more_is_breached_no_more(instance: dg.DagsterInstance) -> None:
+    judged = DagsterStanding(instance)
     say(instance, "declaration_loads", passed=False)
-    # somebody runs a part, or once more what failed
-    part = ALL_CHECKS.execute_in_process(
-        instance=instance,
-        run_config={"ops": {"report": {"config": {"broken": False}}}},
-        asset_selection=[dg.AssetKey("report")],
+    # somebody runs a part of all checks, or once more what failed
+    part = run(instance, standing.ALL_CHECKS, asset=report.key)
+    instance.create_run_for_job(
+        DEFINED.resolve_job_def(standing.ALL_CHECKS),
+        status=dg.DagsterRunStatus.SUCCESS,
+        parent_run_id=part,
+        root_run_id=part,
     )
-    assert part.success
-    assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
-    again = instance.create_run_for_job(
-        ALL_CHECKS, status=dg.DagsterRunStatus.SUCCESS, parent_run_id=part.run_id, root_run_id=part.run_id
-    )
-    assert again.is_success
-    assert set(found(standing)) == {("check", "declaration_loads of read_models/orders")}
+    assert set(found(judged)) == {"declaration_loads of read_models/orders"}
     # the hourly run of all of them began later, and has not evaluated it
-    run(instance, broken=False, job=ALL_CHECKS)
-    assert found(standing) == {}
-
-
-def test_a_breach_is_found_however_many_checks_were_evaluated_since(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(judged, "EVALUATIONS", 3)
-    say(instance, "totals_add_up", passed=False)
-    for number in range(7):
-        say(instance, f"other_{number}", passed=True)
-    standing = DagsterStanding(instance)
-    assert set(found(standing)) == {("check", "totals_add_up of read_models/orders")}
-    say(instance, "totals_add_up", passed=True)
-    assert found(standing) == {}
+    run(instance, standing.ALL_CHECKS, partition="p00")
+    assert found(judged) == {}
 
 
 def test_an_evaluation_that_is_stored_after_a_later_one_is_seen(
-    instance: dg.DagsterInstance, postgres: EmbeddedPostgres
+    stored: dg.DagsterInstance, postgres: EmbeddedPostgres
 ) -> None:
-    standing = DagsterStanding(instance)
-    say(instance, "totals_add_up", passed=False)
-    say(instance, "other", passed=True)
-    with psycopg.connect(postgres.dsn(DATABASE), autocommit=True) as connection:
+    judged = DagsterStanding(stored)
+    say(stored, "totals_add_up", passed=False)
+    say(stored, "other", passed=True)
+    with psycopg.connect(postgres.dsn("alerts_of_dagster"), autocommit=True) as connection:
         # as if its transaction had not ended yet
         connection.execute("create table kept as select * from event_logs order by id limit 1")
         connection.execute("delete from event_logs where id = (select id from kept)")
-        assert found(standing) == {}
+        assert found(judged) == {}
         connection.execute("insert into event_logs select * from kept")
-    assert set(found(standing)) == {("check", "totals_add_up of read_models/orders")}
+    assert set(found(judged)) == {"totals_add_up of read_models/orders"}
     # what was read once more tells nothing of what came later
-    say(instance, "totals_add_up", passed=True)
-    assert found(standing) == {}
-    assert found(standing) == {}
+    say(stored, "totals_add_up", passed=True)
+    assert found(judged) == {}
+    assert found(judged) == {}
 
 
-@pytest.mark.usefixtures("instance")
-def test_a_storage_that_is_gone_ends_nothing(dsn: str, postgres: EmbeddedPostgres, hook: Hook) -> None:
+@pytest.mark.usefixtures("stored")
+def test_what_dagster_said_last_counts_for_a_minute_and_errors_are_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(source: DagsterSource) -> str:
+        try:
+            return ", ".join(each.subject for each in source.found())
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            return type(error).__name__
+
     with dg.DagsterInstance.get() as instance:
-        run(instance, broken=True)
-    with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
-        EventStore(connection).sequence_events()
-        source = DagsterSource()
-        alerter = Alerter(connection, receiver, [source], every_s=0, hold_s=0)
-        alerter.tick()
-        # from here on it is not there
-        source._patience_s = 0.5
-        connection.execute("update event_store.incidents set due_at = clock_timestamp()")
-        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-            admin.execute(f"drop database {DATABASE} with (force)".encode())
-        alerter.tick()
-        assert hook.told() == [("began", ["nightly"])]
-        alerter.tick()
-        states = {each.kind: each.missing_since for each in AlertStore(connection).open_incidents()}
-    assert states == {"run": None, "unreadable": None}
-
-
-def test_a_storage_that_hangs_is_waited_for_for_a_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What becomes of it: `test_alerter.py`."""
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("MILLRACE_DAGSTER_DSN", f"postgresql://d@127.0.0.1:{silent.getsockname()[1]}/d")
-        source = DagsterSource(patience_s=0.2)
-        for _ in range(3):
-            with pytest.raises(Unreadable, match="has not answered"):
-                source.found(set())
-        # the same question, not three of them
-        silent.settimeout(0.5)
-        asked = [silent.accept()[0]]
-        with pytest.raises(TimeoutError):
-            asked.append(silent.accept()[0])
-        asked[0].close()
+        run(instance, "nightly", fails="no column")
+    source = DagsterSource()
+    # it has not answered yet
+    assert said(source) == "TimeoutError"
+    wait_until(lambda: said(source) == "nightly", "it has answered")
+    source._patience_s = -1
+    assert said(source) == "TimeoutError"
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
+    other = DagsterSource()
+    wait_until(lambda: said(other) == "DagsterInvariantViolationError", "it answers with an error")

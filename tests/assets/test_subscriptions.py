@@ -10,10 +10,9 @@ import pytest
 
 from millrace.assets.consumption import LAG_CHECK
 from millrace.assets.declarations import Declarations, InvalidDeclarations, declared
-from millrace.assets.subscriptions import subscription_objective
+from millrace.assets.subscriptions import LATE_S, subscription_objective
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.alerts.incidents import LATE_S
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.event_store import EventStore, LeasedEvent
 from tests.support.elsewhere import postgres_at

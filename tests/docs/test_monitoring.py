@@ -7,8 +7,10 @@ import dagster as dg
 import typer
 import yaml
 
+from millrace.platform_defs import standing
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
+from millrace.resources.alerts.findings import DAEMON_IDLE_S, TOLD_AFTER_S
 from millrace.resources.metrics.store import StoreMetrics
 from millrace.resources.settings import PROJECT
 from tests.support.pages.documents import quoted, table
@@ -38,7 +40,6 @@ def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel["targets"]]
-    assert len(expressions) > 10
     assert len(shown) > 10
     assert named(" ".join([*expressions, *shown])) <= metrics
     # the dashboard shows what there is of alerts
@@ -47,7 +48,25 @@ def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there
     assert of_alerts <= named((FOLDER / "dashboard.json").read_text())
 
 
-def test_the_commands_that_alerts_name_are_there() -> None:
+def test_the_rules_for_dagster_have_the_thresholds_of_alerts() -> None:
+    rules = {
+        rule["alert"]: rule["expr"]
+        for rule in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
+    }
+    assert rules["MillraceDagsterIsSilent"].endswith(f"> {DAEMON_IDLE_S}")
+    assert rules["MillraceRunsWait"].endswith(f"> {standing.QUEUED_S}")
+    assert rules["MillraceSensorFails"].endswith(f">= {standing.SENSOR_FAILURES}")
+
+
+def test_the_table_of_kinds_has_what_the_store_judges_and_commands_that_texts_name_are_there() -> None:
+    judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
+    severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
+    kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}
+    assert {kind for kind, severity in severities.items() if severity != "note"} <= set(kinds)
+    assert {kind: severities[kind] for kind in kinds if kind in severities} == {
+        kind: severity for kind, severity in kinds.items() if kind in severities
+    }
+    assert set(TOLD_AFTER_S) <= set(kinds)
     commands = typer.main.get_group(app).commands
-    text = (FOLDER / "alerts.yml").read_text()
+    text = (FOLDER / "alerts.yml").read_text() + judged
     assert set(re.findall(r"`millrace ([a-z-]+)", text)) <= set(commands)

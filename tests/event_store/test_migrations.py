@@ -8,7 +8,6 @@ import pytest
 from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
 from millrace.resources.event_store.migrations import (
-    SQL,
     Migration,
     function_files,
     known_migrations,
@@ -133,34 +132,6 @@ def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_
     assert migrate(dsn).functions_replaced
     assert store.sequence_events() == 0
     assert len(store.get_events("o-1", "order")) == 2
-
-
-def test_incidents_that_were_open_before_sources_had_turns_can_still_end(empty: str) -> None:
-    before, step = known_migrations()[:10], known_migrations()[10]
-    with psycopg.connect(empty, autocommit=True) as connection:
-        connection.execute((SQL / "bookkeeping.sql").read_bytes())
-        connection.execute("set event_store.log_partitions = 16")
-        for each in before:
-            connection.execute(each.sql.encode())
-        connection.execute(
-            """
-            insert into event_store.incidents (
-              kind, subject, severity, cause, remedy, page, sources, began_at, missing_since, flaps, due_at
-            )
-            values
-              ('unreadable', 'dagster', 'page', 'c', 'r', '', '{alerter}', now(), null, 0, now()),
-              ('late', 'orders', 'ticket', 'c', 'r', '', '{dagster,event_store}', now(), null, 0, now()),
-              ('late', 'mails', 'ticket', 'c', 'r', '', '{}', now(), now(), 0, now())
-            """
-        )
-        connection.execute(step.sql.encode())
-        assert rows(connection, "select subject, sources from event_store.incidents order by subject") == [
-            ("dagster", ["alerter of dagster"]),
-            ("mails", []),
-            ("orders", ["dagster", "event_store"]),
-        ]
-        asked = "select source from event_store.alert_sources where read_at is not null order by source"
-        assert rows(connection, asked) == [("alerter of dagster",), ("dagster",), ("event_store",)]
 
 
 def test_migrations_are_numbered_without_gaps_and_no_two_files_of_functions_have_one_name(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.support.factories import (
     append,
     append_to,
     assert_log_holds_every_event_once,
+    move_clock,
     register_orders,
     rows,
     value,
@@ -46,9 +47,12 @@ def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
     append_to(store, *[f"order-{n}" for n in range(10)])
     store.sequence_events()
     assert waiting(store.connection) == 10
+    # by then the store would have ended a session that idles
+    holder.execute("set local idle_in_transaction_session_timeout = 0")
+    move_clock(store.connection, by_s=40)
     with incident("A transaction stays open", tmp_path, MILLRACE_DSN=dsn, ADMIN_DSN=dsn) as operator:
         said = operator.follow()
-        assert f"process {holder.info.backend_pid} of login postgres" in said.replace("\n", " ")
+        assert f"Process {holder.info.backend_pid} of login postgres" in said.replace("\n", " ")
         store.sequence_events()
         # an open transaction that only appended holds nobody up
         assert waiting(store.connection) == 0

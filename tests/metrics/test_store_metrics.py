@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from millrace.platform_defs.metrics.serve import metrics_beside, serving_metrics
+from millrace.resources.alerts.findings import unreadable
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import MillraceError
@@ -105,18 +106,27 @@ def test_a_capture_is_told_of(store: EventStore, port: int) -> None:
     assert of(samples, "millrace_capture_open_gaps", capture="crm") == 0
 
 
+def test_what_the_store_says_is_wrong_is_there_while_it_is(store: EventStore, port: int) -> None:
+    assert not [name for name, _ in scraped(port) if name == "millrace_standing_seconds"]
+    register_orders(store).register_view("mails", "-infinity")
+    store.set_max_lag("mails", 0)
+    append_to(store, "o-1")
+    pump(store, "mails")
+    assert of(scraped(port), "millrace_standing_seconds", kind="late", subject="mails", severity="ticket") > 0
+
+
 def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: EventStore, port: int) -> None:
     alerts = AlertStore(store.connection)
     # where alerts are off, no rule says that they are silent
     assert ("millrace_alerts_idle_seconds", frozenset()) not in scraped(port)
-    late = {"source": "a", "kind": "late", "subject": "orders", "severity": "page", "wait_s": 0}
-    alerts.observe_incidents([{**late, "cause": "", "remedy": "", "page": ""}], ["a"])
+    problem = unreadable("elsewhere", OSError("gone"))
+    alerts.observe_incidents("elsewhere", [{**problem.fields(), "wait_s": 0}])
     samples = scraped(port)
     assert of(samples, "millrace_alerts_idle_seconds") < patience()
     assert of(samples, "millrace_alerts_open_incidents") == 1
     assert of(samples, "millrace_alerts_undelivered_seconds") == 0
-    alerts.claim_alert(60)
-    hour = "update event_store.incidents set first_tried_at = first_tried_at - interval '1 hour'"
+    alerts.claim_alert()
+    hour = "update event_store.incidents set failing_since = failing_since - interval '1 hour'"
     store.connection.execute(hour)
     assert of(scraped(port), "millrace_alerts_undelivered_seconds") >= 3600
 

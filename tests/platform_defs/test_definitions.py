@@ -8,8 +8,8 @@ import pytest
 from millrace.assets.declarations import InvalidDeclarations, declared
 from millrace.assets.event_store import TABLES
 from millrace.platform_defs.definitions import build_defs
-from millrace.resources.alerts.incidents import KINDS
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.settings import PROJECT
 
 SHOP = declared("millrace.examples.shop")
 
@@ -102,7 +102,7 @@ def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_vie
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
     assert sensors == {f"poll_{name}" for name in named} | others
     # alerts send people to them
-    told = re.findall(r"`(poll_\w+)`", KINDS["late"].remedy)
+    told = re.findall(r"`(poll_\w+)`", (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text())
     assert told
     assert set(told) <= sensors
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}

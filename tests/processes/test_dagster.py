@@ -10,12 +10,12 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.events import register_shop
-from millrace.platform_defs.alerts import dagster as judged
-from millrace.platform_defs.alerts.dagster import DagsterStanding
+from millrace.platform_defs import standing as judged
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.sensors import ASKED
-from millrace.resources.alerts.incidents import Finding
+from millrace.platform_defs.standing import DagsterStanding
+from millrace.resources.alerts.findings import Finding
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import PROJECT
@@ -42,7 +42,7 @@ defs = dg.Definitions(sensors=[poll_orders], jobs=[nothing])
 
 
 def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
-    return {finding.key: finding for finding in standing.found(set())}
+    return {(finding.kind, finding.subject): finding for finding in standing.found()}
 
 
 def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_found(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, LiteralString, TypeVar
 from uuid import UUID, uuid4
@@ -156,6 +157,15 @@ def give_to_read_model(connection: psycopg.Connection, view: str) -> None:
 def set_clock(connection: psycopg.Connection, time_: str) -> None:
     """Move the store's clock for this session; '' gives it back to the wall."""
     connection.execute("select set_config('event_store.clock', %s, false)", (time_,))
+
+
+def move_clock(connection: psycopg.Connection, *, by_s: float) -> None:
+    """Stop the clock of all sessions to come, those of other processes too, at so many seconds from now."""
+    connection.execute(
+        sql.SQL("alter database {} set event_store.clock = {}").format(
+            sql.Identifier(connection.info.dbname), str(datetime.now(UTC) + timedelta(seconds=by_s))
+        )
+    )
 
 
 def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[LeasedEvent, LeasedEvent]:

@@ -1,6 +1,5 @@
--- Whether somebody looks for incidents, and whether their messages arrive: when what was seen was stored last (null:
--- never), how many confirmed incidents are open, and since when the receiver was not told what it should know (null: it
--- was): the oldest message is tried in vain, or was given up, of an incident that is open.
+-- Whether somebody looks for incidents, and whether their messages arrive: when somebody looked last (null: never), how
+-- many confirmed incidents are open, and since when the oldest message is tried in vain (null: none is).
 -- Example: select clock_timestamp() - observed_at from alert_state()
 create or replace function event_store.alert_state()
 returns table (
@@ -9,7 +8,7 @@ returns table (
   undelivered_since timestamptz
 )
 language sql
-volatile -- the clock is
+stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
@@ -18,22 +17,15 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
-  select a.observed_at, i.open_incidents, i.undelivered_since
-  from event_store.alerting a
-  cross join (
-    select
-      count(*) filter (
-        where n.over_at is null and (n.told <> 'nothing' or n.message_id is not null or n.due_at <= event_store_private.clock())
-      ) as open_incidents,
-      -- of what was given up: when that was; last_error is null where the receiver took the last message
-      min(coalesce(n.first_tried_at, case when n.told = 'began' and n.last_error is not null then n.due_at end)) as undelivered_since
-    from event_store.incidents n
-    where n.told <> 'over'
-  ) i
+  select
+    (select max(s.asked_at) from event_store.alert_sources s), count(*) filter (where i.over_at is null and i.confirmed),
+    min(i.failing_since)
+  from event_store.incidents i
+  where i.told <> 'over'
 $$;
 
 comment on function event_store.alert_state() is
 'Returns when somebody looked for incidents last, how many are open, and since when the oldest message to the receiver is '
-'tried in vain, or was given up while its incident is open; nulls for never.';
+'tried in vain; nulls for never.';
 revoke all on function event_store.alert_state() from public;
 grant execute on function event_store.alert_state() to event_store_consumer, event_store_reader, event_store_owner;

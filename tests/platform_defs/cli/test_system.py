@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from millrace.platform_defs import cli
@@ -119,20 +118,6 @@ def test_no_error_about_a_dsn_says_its_password(
         for command in ("status", "migrate", "psql"):
             code, out, err = typed(monkeypatch, capsys, command, "--dsn", dsn)
             assert (code, bool(err), "hunter2" in out + err) == (1, True, False), (command, dsn)
-
-
-def test_status_names_who_holds_up_the_log(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, store: EventStore
-) -> None:
-    register_orders(store)
-    with psycopg.connect(dsn) as forgotten:
-        append_to(EventStore(forgotten), "o-1")
-        forgotten.commit()
-        forgotten.execute("select event_store.sequence_events()")
-        code, out, err = typed(monkeypatch, capsys, "status", "--dsn", dsn)
-        assert code == 0, err
-        said = " ".join(out.split())
-        assert f"process {forgotten.info.backend_pid} of login postgres" in said
 
 
 def test_a_backup_is_for_this_account_alone(

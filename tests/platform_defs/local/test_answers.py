@@ -18,7 +18,7 @@ from millrace.platform_defs.local import answers
 from millrace.platform_defs.local.answers import BEAT_S, DaemonBeats, postgres_answers, sequencer_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.alerts.incidents import DAEMON_IDLE_S
+from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, register_orders
 

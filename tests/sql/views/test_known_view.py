@@ -55,7 +55,6 @@ VALUES = {
 OF_ANY_VIEW = {
     "audit_log",
     "detach_consumer",
-    "first_dead_letter",
     "has_seen",
     "is_registered",
     "lease_owners",

@@ -22,7 +22,7 @@ begin
         'event_store.lease_token_seq',
         greatest(
           (select max(lease_token) from event_store.checkpoints), (select max(lease_token) from event_store.stream_locks),
-          (select max(lease_token) from event_store.captures), (select max(lease_token) from event_store.incidents)
+          (select max(lease_token) from event_store.captures)
         )
       ),
       ('event_store.audit_log_audit_id_seq', (select max(audit_id) from event_store.audit_log)),

@@ -1,1 +1,0 @@
-"""Alerts of what Dagster knows, and beside the sequencer."""

@@ -1,0 +1,98 @@
+"""What alerts tell beside the store's judgement: the services of `millrace up`, and Dagster.
+
+Belongs here: the sources, and that a storage of Dagster's which hangs holds nobody up. Not here: what Dagster says is
+wrong (`standing`, which is imported only where somebody asks: it takes seconds), sending (`resources.alerts`).
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
+from millrace.resources.alerts.findings import Finding, Source
+from millrace.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from millrace.platform_defs.standing import DagsterStanding
+
+LOOK_EVERY_S = 15.0
+# an answer of Dagster's storage that is older is none
+PATIENCE_S = 60.0
+
+
+class ServicesSource:
+    """The services of the `millrace up` in a home: those that are not ready."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        # of two homes on one store each has its own word
+        self.name = f"services of {home}"
+
+    def found(self) -> Sequence[Finding]:
+        """Return each service that is not ready."""
+        remedy = (
+            "`millrace up` starts it again and again, and gives it longer each time. Its log says why it is not up."
+        )
+        return [
+            Finding(
+                "service", "service", each.name, None, "page", f"The service {each.name} is not up", said_of_service(each), remedy
+            )
+            for each in services_down(self._home)
+        ]  # fmt: skip
+
+
+class DagsterSource:
+    """The Dagster instance that DAGSTER_HOME names, asked again and again in a thread of its own."""
+
+    name = "dagster"
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._answer: Sequence[Finding] | Exception = []
+        self._answered_at = -float("inf")
+        self._thread: threading.Thread | None = None
+
+    def found(self) -> Sequence[Finding]:
+        """Return what Dagster said last; raise the error that its storage answered with.
+
+        Raises:
+            TimeoutError: It has not answered yet, or not for too long.
+        """
+        if self._thread is None:
+            # a daemon: the process ends, whatever the storage does
+            self._thread = threading.Thread(target=self._ask, name="dagster-alerts", daemon=True)
+            self._thread.start()
+        if time.monotonic() > self._answered_at + self._patience_s:
+            raise TimeoutError(f"Dagster's storage has not answered for {self._patience_s:.0f} s.")
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def _ask(self) -> None:
+        standing: DagsterStanding | None = None
+        while True:
+            try:
+                standing = standing or _opened()
+                self._answer = standing.found()
+            except Exception as error:  # noqa: BLE001  whatever the storage is and raises; whoever asks is told
+                self._answer = error
+            self._answered_at = time.monotonic()
+            time.sleep(LOOK_EVERY_S)
+
+
+def _opened() -> "DagsterStanding":
+    from dagster import DagsterInstance
+
+    from millrace.platform_defs.standing import DagsterStanding
+
+    return DagsterStanding(DagsterInstance.get())
+
+
+def sources_of_alerts(settings: Settings) -> list[Source]:
+    """Return what the process that asks knows beside the store."""
+    # we are one of them
+    services = [ServicesSource(settings.home)] if MARK in os.environ else []
+    return [*services, *([DagsterSource()] if os.environ.get("DAGSTER_HOME") else [])]

@@ -1,0 +1,212 @@
+-- What is wrong in the store now: the one judgement that checks, `millrace status`, metrics and alerts read. What the store
+-- cannot see (runs, daemons, services, the source of a capture) is judged beside it, where it is known.
+--
+-- kind says what is wrong, about and subject of what: a view, the read_model that people read from a view, a capture, a
+-- producer, the log. since is when it began, null where nobody knows. what, cause and remedy are sentences.
+-- severity: 'page', somebody should come; 'ticket', it can wait until the morning; 'note', it mends itself or may be meant
+-- so, and nobody is told.
+--
+-- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
+-- late, nor is a version of a read model late that somebody builds: nobody reads it. Of a capture with a gap it is no news
+-- that it stores nothing, nor that nobody sequences while a transaction holds the log, or while no event is new.
+-- Lags are counted from v_most events at most (view_info).
+-- Races: none; it takes no lock.
+-- Example: select kind, subject, since, cause from standing()
+create or replace function event_store.standing(
+  v_most bigint default 100000
+)
+returns table (
+  kind text,
+  about text,
+  subject text,
+  since timestamptz,
+  severity text,
+  what text,
+  cause text,
+  remedy text
+)
+language plpgsql
+volatile -- the clock is
+security definer
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  _now constant timestamptz := event_store_private.clock();
+begin
+  return query
+  with kinds(kind, severity, what, remedy) as (
+    values
+      ('late', 'ticket', '{} is late',
+       '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
+       'model starts, those of `poll_views` why a view is not pushed.'),
+      ('dead_letters', 'ticket', 'The view {} gave up a stream',
+       '`millrace dead-letters {} --show` says what failed. Repair the cause, then: millrace retry {}'),
+      ('beyond_log', 'note', 'The view {} stands beyond the end of the log',
+       'It passes over the events between, unless `millrace seek` let it wait there. Of a read model: millrace reset MODEL. '
+       'Else: millrace seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
+      ('expired_lease', 'note', 'The view {} has leases past their time',
+       'Whoever held them ended without a word. The next claim takes them over.'),
+      ('gap', 'page', 'The capture {} lacks changes',
+       '`millrace capture status` says what is missing; millrace capture restart {} --reason WHY reads all rows anew.'),
+      ('capture_idle', 'ticket', 'The capture {} stores nothing',
+       'Its source keeps its log meanwhile. See `millrace capture status`, and the ticks of the sensor `poll_{}`.'),
+      ('stopped_table', 'ticket', 'The capture {} has tables that it cannot capture',
+       '`millrace capture status` has the remedy. A table that is mended is captured by the next run, and read anew.'),
+      ('quarantine', 'ticket', 'The capture {} has changes that are no events',
+       '`millrace capture quarantined {}` says why. Repair the cause, then: millrace capture requeue {}'),
+      ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
+       'Is `millrace sequence` running? Otherwise a session holds the producer: a client with an open transaction.'),
+      ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
+       'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
+      ('not_sequenced', 'page', 'Nobody gives events their positions',
+       'Is `millrace sequence` running, and does its log say why it does not get on?'),
+      ('old_writer', 'ticket', 'The transaction of {} has been open for long',
+       'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
+       'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.')
+  ), views as materialized (
+    select i.*, v.max_lag_s from event_store.view_info(null, v_most) i join event_store.views v on v.view = i.view
+  ), captures as materialized (
+    select * from event_store.capture_info()
+  ), holder as materialized (
+    select * from event_store.sequencer_holder() h where h.open_since < _now - interval '30 seconds'
+  ), found(kind, about, subject, since, cause) as (
+    select
+      'late', case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
+      _now - make_interval(secs => v.lag_seconds),
+      format(
+        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.',
+        case when not v.exact then 'At least ' end, v.lag, event_store_private.age_text(_now - make_interval(secs => v.lag_seconds)),
+        v.max_lag_s,
+        case v.consumers when 0 then 'No consumer lives' when 1 then '1 consumer lives' else format('%s consumers live', v.consumers) end,
+        v.view, v.waiting, v.dead_letters
+      )
+    from views v
+    left join read_models.declarations d on d.view = v.view
+    where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
+    union all
+    select
+      'dead_letters', 'view', v.view, k.parked_at,
+      format(
+        '%s streams wait for an operator. %s %s was given up after attempt %s: %s',
+        v.dead_letters, k.decider, k.decider_id, k.attempts, coalesce(k.last_error, 'no reason given')
+      )
+    from views v
+    cross join lateral (
+      select * from event_store.stream_locks k
+      where k.view = v.view and k.parked_at is not null
+      order by k.parked_at, k.decider_id, k.decider
+      limit 1
+    ) k
+    where v.dead_letters > 0
+    union all
+    select
+      'beyond_log', 'view', b.view, null,
+      string_agg(
+        format('It stands at position %s of log partition %s, which ends at %s.', b.position, b.partition, b.high_water_mark),
+        ' ' order by b.partition
+      )
+    from event_store.views_beyond_log() b
+    group by b.view
+    union all
+    select
+      'expired_lease', 'view', e.view, null,
+      string_agg(format('%s holds %s log partitions.', e.lease_owner, e.partitions), ' ' order by e.lease_owner)
+    from event_store.expired_leases() e
+    group by e.view
+    union all
+    select
+      'gap', 'capture', c.capture, g.detected_at,
+      format('%s ranges of changes are missing: %s', c.open_gaps, g.reason)
+    from captures c
+    cross join lateral (
+      select * from event_store.capture_gaps g
+      where g.capture = c.capture and g.resolved_by_generation is null
+      order by g.gap_id
+      limit 1
+    ) g
+    union all
+    select
+      'capture_idle', 'capture', c.capture, c.stored_at,
+      format('It has stored nothing for %s, and reads slot %s.', event_store_private.age_text(c.stored_at), c.slot)
+    from captures c
+    where c.stored_at < _now - interval '15 minutes' and c.open_gaps = 0
+    union all
+    select
+      'stopped_table', 'capture', t.capture, min(t.stopped_at),
+      string_agg(format('%s.%s: %s', t.schema_name, t.table_name, t.stopped_reason), ' ' order by t.stopped_at, t.schema_name, t.table_name)
+    from event_store.captured_tables t
+    where t.stopped_reason is not null
+    group by t.capture
+    union all
+    select
+      'quarantine', 'capture', c.capture, q.quarantined_at,
+      format('%s changes wait for an operator. %s %s: %s', c.quarantined + c.held, q.decider, q.decider_id, q.fault)
+    from captures c
+    cross join lateral (
+      select * from event_store.quarantined_changes q
+      where q.capture = c.capture
+      order by q.fault is null, q.quarantine_id
+      limit 1
+    ) q
+    where c.quarantined + c.held > 0
+    union all
+    select
+      'overdue', 'producer', o.producer_id, min(o.expires_at),
+      string_agg(
+        format('Partition %s: message %s, begun %s ago.', o.partition, o.sequence, event_store_private.age_text(o.begun_at)),
+        ' ' order by o.partition
+      )
+    from event_store.overdue_transactions() o
+    group by o.producer_id
+    union all
+    select
+      'log_held', 'log', format('process %s', h.pid), h.open_since,
+      format(
+        'Process %s of login %s (%s) holds the sequencer in a transaction that has been open for %s.',
+        h.pid, coalesce(h.login, 'unknown'), coalesce(nullif(h.application_name, ''), 'no application name'),
+        event_store_private.age_text(h.open_since)
+      )
+    from holder h
+    union all
+    select
+      'not_sequenced', 'log', 'the log', nullif(s.sequenced_at, '-infinity'),
+      format(
+        'There are new events, and nobody has looked for them %s.',
+        case when isfinite(s.sequenced_at) then 'for ' || event_store_private.age_text(s.sequenced_at) else 'ever' end
+      )
+    from (select q.* from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
+    where s.sequenced_at < _now - interval '30 seconds' and not exists (select from holder)
+      and event_store_private.has_fresh_events(s.snapshot, event_store_private.committed_snapshot())
+    union all
+    select
+      'old_writer', 'log', w.name, w.open_since,
+      format(
+        'It has written, and has been open for %s: %s of login %s%s.',
+        event_store_private.age_text(w.open_since), w.name, coalesce(w.login, 'unknown'), ' (' || nullif(w.application_name, '') || ')'
+      )
+    from (
+      select o.*, case when o.pid is null then format('the prepared transaction %s', o.prepared) else format('process %s', o.pid) end as name
+      from event_store.oldest_writer() o
+    ) w
+    where w.open_since < _now - interval '15 minutes'
+  )
+  select
+    f.kind, f.about, f.subject, f.since, k.severity, replace(k.what, '{}', f.subject), f.cause,
+    replace(k.remedy, '{}', event_store_private.shell_word(f.subject))
+  from found f
+  join kinds k using (kind)
+  order by array_position(array['page', 'ticket'], k.severity), f.since, f.kind, f.subject;
+end
+$$;
+
+comment on function event_store.standing(bigint) is
+'Returns what is wrong in the store now, a row each: what it is and of what (kind, about, subject), since when, how bad it is '
+'(page, ticket, note), what was seen first (cause), what helps (remedy). v_most bounds how many events are read to count '
+'lags. MR005 v_most is not positive.';
+revoke all on function event_store.standing(bigint) from public;
+grant execute on function event_store.standing(bigint) to event_store_consumer, event_store_reader, event_store_owner;
