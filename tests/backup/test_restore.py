@@ -73,9 +73,7 @@ def test_a_time_limit_of_the_login_ends_neither(
 def test_a_backup_of_before_a_column_was_there(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    filled.register_view(
-        "pushed", "now", edge_function_url="https://example.com/", push_format="cloudevents", version=3
-    )
+    filled.register_view("pushed", edge_function_url="https://example.com/", push_format="cloudevents", version=3)
     backup(dsn, tmp_path)
     later = ("version", "push_format")
 

@@ -104,9 +104,10 @@ def test_the_environment_says_the_limits(monkeypatch: pytest.MonkeyPatch) -> Non
     said = Limits.of(Settings())
     assert said.fill_connections == min(4, os.cpu_count() or 1)
     assert (said.staging_connections, said.live_readers, said.spark_cores, said.batch_events) == (32, 64, None, None)
-    for name in ("FILL_CONNECTIONS", "STAGING_CONNECTIONS", "LIVE_READERS", "SPARK_CORES", "BATCH_EVENTS"):
+    names = ("FILL_CONNECTIONS", "STAGING_CONNECTIONS", "LIVE_READERS", "SPARK_CORES", "BATCH_EVENTS")
+    for name in (*names, "ROUND_TIMEOUT_S", "BUILD_TIMEOUT_S"):
         monkeypatch.setenv(f"MILLRACE_{name}", "9")
-    assert Limits.of(Settings()) == Limits(9, 9, 9, 9, 9)
+    assert Limits.of(Settings()) == Limits(9, 9, 9, 9, 9, 9, 9)
 
 
 def test_the_number_of_cores_can_be_said_where_the_scheduler_does_not_know_it(spark: "SparkSession") -> None:
