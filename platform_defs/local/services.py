@@ -28,6 +28,7 @@ import shutil
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -60,6 +61,8 @@ from millrace.resources.spark.session import (
 )
 
 LOOPBACK = "127.0.0.1"
+# of the ports for services, which end where those begin that Linux gives to whoever asks for any
+FIRST_PORT, PORTS = 20_000, 12_768
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
 LOOPBACK_OF_SPARK = "localhost"
 # What Spark's server has no use for: whoever has a session there reads its environment.
@@ -188,10 +191,15 @@ def shared_session(port: int) -> str:
 
 
 def free_port() -> int:
-    """Find a port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """Find a port of 127.0.0.1 that is free now, below those that Linux gives to whoever asks for any.
+
+    While a service starts anew, it would else be another program's, which would be asked in its place.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = FIRST_PORT + secrets.randbelow(PORTS)
+            probe.bind((LOOPBACK, port))
+            return port
 
 
 def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
