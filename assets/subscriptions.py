@@ -30,7 +30,7 @@ def subscription_objective(subscription: Subscription) -> Objective:
         asset_key(subscription),
         ("view", view),
         LATE_S,
-        lambda store: next((info.view for info in store.view_info() if info.view == view), None),
+        lambda store: next((poll.view for poll in store.poll_views([view])), None),
     )
 
 
