@@ -13,7 +13,6 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
 
-STAMP = ("p", 0, 1)
 START = "2030-01-01 00:00:00+00"
 LATER = "2030-01-01 00:01:00+00"
 
