@@ -1,8 +1,8 @@
 """Consumes the log into read models: claim → build in Spark → one transaction of rows and checkpoint.
 
 Belongs here: one consumer of one view, from attaching to it to its end: the loop of a drain, its connection, when its
-version of the model begins to serve. Not here: building a batch (`builder`), its transaction (`commit`), rebuilds
-(`rebuild`), Dagster.
+version of the model begins to serve. Not here: building a few events (`rounds.round`) or a batch (`builder`), a batch's
+transaction (`commit`), rebuilds (`rebuild`), Dagster.
 
 A stream that fails is handed over to its lock in the transaction that commits all others of its batch. A later batch
 tries it again. In the end it becomes a dead letter.
@@ -26,6 +26,8 @@ from millrace.resources.consumption.connection import CONFLICTS, connect_patient
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
+from millrace.resources.consumption.rounds.plan import fits
+from millrace.resources.consumption.rounds.round import ROUND_EVENTS, Rounds
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, Lease
@@ -77,6 +79,9 @@ class Consumer:
         self._limits = limits
         self._batch_events = BATCH_EVENTS
         self._builder = Builder(dsn, model, spark, lease_s, limits)
+        self._rounds = Rounds(dsn, spark, owner, lease_s, min(limits.round_s, limits.build_s))
+        # whether the next batch is built as a round is: what is pending may be few events, and none of them failed
+        self._in_rounds = fits(model)
         self._serving = Serving(model)
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
@@ -242,19 +247,47 @@ class Consumer:
     def _consume_next(self, report: DrainReport, on_commit: OnCommit, batch_events: int | None) -> bool:
         """Claim, build and commit a batch; return whether there was something to claim."""
         said = batch_events or self._limits.batch_events
+        # a round would read again what a log partition that failed keeps leased
+        if self._in_rounds and not report.failed and self._round(report, on_commit, said):
+            return True
         limit = said or self._batch_events
         leases = self._store.claim_batch(self.model.view, self.owner, limit, self._lease_s)
         if not leases:
             return False
+        failed = report.failed_streams
         for commit in self._consume(leases, report.failed):
-            report.add(commit)
-            on_commit(commit)
-            self._serving.begin(self._store, report)
-        if said is None and sum(lease.to_position - lease.from_position for lease in leases) >= limit:
+            self._note(commit, report, on_commit)
+        full = sum(lease.to_position - lease.from_position for lease in leases) >= limit
+        self._in_rounds = fits(self.model) and not full and report.failed_streams == failed
+        if said is None and full:
             # there is more. If the session does not answer, the next batch says why
             with suppress(*build_errors()):
                 self._batch_events = batch_size(self._spark(), self._limits.spark_cores)
         return True
+
+    def _round(self, report: DrainReport, on_commit: OnCommit, most: int | None) -> bool:
+        """Consume what one round takes, without staging it; return whether that was all there is to do now.
+
+        Streams that are tried again, more events than a round takes, and events that fail are for a batch.
+        """
+        try:
+            outcome = self._rounds.run(self._store, [self.model], [self.model], most or ROUND_EVENTS)
+        except build_errors() as error:
+            if isinstance(error, psycopg.Error) and self._store.connection.closed:
+                raise
+            self._store.release_owner(self.owner)
+            self._in_rounds = False
+            return False
+        view = self.model.view
+        self._in_rounds = view not in {*outcome.full, *outcome.left, *outcome.slow}
+        for commit in outcome.commits.values():
+            self._note(commit, report, on_commit)
+        return bool(outcome.commits)
+
+    def _note(self, commit: Commit, report: DrainReport, on_commit: OnCommit) -> None:
+        report.add(commit)
+        on_commit(commit)
+        self._serving.begin(self._store, report)
 
     def _consume(self, leases: Sequence[Lease], failed: dict[int, str]) -> Iterator[Commit]:
         """Build and commit leased ranges together; where that fails, each log partition alone."""

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import (
     Counted,
@@ -22,10 +22,13 @@ from tests.support.building.drains import (
     fill,
     held,
     observer,
+    staged,
+    thing,
     things,
     wait_blocked_in,
 )
-from tests.support.factories import Connect, at_once, rows, start
+from tests.support.building.poison import WORTHS, correct, poison
+from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -77,6 +80,35 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
     assert_equals_a_clean_run(things, Counted)
 
 
+def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_failure_is_staged(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    numbers = "select case when is_called then last_value else 0 end from read_models.batch_seq"
+    with Consumer.open(dsn, WORTHS, lambda: spark, "next") as consumer:
+
+        def drained(*events: NewEvent, at_most: int | None = None) -> list[tuple[int, bool]]:
+            """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
+            things.append_events(events)
+            found: list[tuple[int, bool]] = []
+            before = value(things.connection, numbers)
+            consumer.drain(
+                budget_s=patience(),
+                idle_s=0,
+                batch_events=at_most,
+                on_commit=lambda c: found.append((c.events, value(things.connection, numbers) > before)),
+            )
+            return [commit for commit in found if commit[0]]
+
+        # the first round is full, so a batch follows it; what is left after that is few again
+        assert drained(*(thing("t-1", worth=1) for _ in range(5)), at_most=2) == [(2, False), (2, True), (1, True)]
+        assert drained(thing("t-1", worth=1)) == [(1, False)]
+        assert drained(poison("t-2"), thing("t-1", worth=1)) == [(2, True)]
+        correct(things.connection, "t-2", '{"worth": 1}')
+        assert drained(thing("t-1", worth=1)) == [(1, True)]
+        assert drained(thing("t-1", worth=1)) == [(1, False)]
+    assert rows(things.connection, "select events, worth from read_models.worths where thing_id = 't-1'") == [(9, 9)]
+
+
 # Staged and shared ----------------------------------------------------------------------------------------
 
 
@@ -92,7 +124,7 @@ def test_a_batch_that_is_not_committed_leaves_no_staged_rows(
         return spark
 
     with Consumer.open(dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
-        report = consumer.drain(budget_s=patience(), idle_s=0, stop=lost)
+        report = staged(consumer).drain(budget_s=patience(), idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
     assert rows(things.connection, "select count(*) from read_models.counted_staging") == [(0,)]
 

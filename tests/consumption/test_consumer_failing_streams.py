@@ -25,6 +25,7 @@ from tests.support.building.drains import (
     fill,
     observer,
     rows_of,
+    staged,
     thing,
     things,
 )
@@ -190,7 +191,7 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
             return build(store, leases)
 
         monkeypatch.setattr(consumer._builder, "build", one_by_one)
-        report = consumer.drain(budget_s=patience(), idle_s=0)
+        report = staged(consumer).drain(budget_s=patience(), idle_s=0)
     assert (waited, report.failed, report.events, report.batches) == ([], {}, 3, 3)
     assert_equals_a_clean_run(things, Counted)
 

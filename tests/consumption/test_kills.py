@@ -27,6 +27,7 @@ from tests.support.building.drains import (
     later,
     machines,
     rows_of,
+    staged,
     things,
     wait_blocked_in,
 )
@@ -143,7 +144,7 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
         return spark
 
     with Consumer.open(dsn, Counted, building, "next") as consumer:
-        running = start(lambda: consumer.drain(budget_s=patience(), idle_s=0))
+        running = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
         assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):
             interfered.set()

@@ -93,7 +93,7 @@ class SharedDrain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
-        self._rounds = Rounds(dsn, spark, owner, lease_s, limits or Limits.of(Settings()))
+        self._rounds = Rounds(dsn, spark, owner, lease_s, (limits or Limits.of(Settings())).round_s)
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
@@ -147,9 +147,6 @@ class SharedDrain:
     def _next_round(self) -> Outcome | None:
         """Do a round, unless a declaration changed; None after an error that another try may mend."""
         try:
-            if self._rounds.owes:
-                self._store.release_owner(self.owner)
-                self._rounds.owes = False
             self._look()
             return Outcome() if self.overtaken else self._tried()
         except CONFLICTS:

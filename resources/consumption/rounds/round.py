@@ -21,7 +21,6 @@ from millrace.resources.consumption.build_errors import Fault, cause, fault_of, 
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.leases import owner_keeper
-from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rounds.kept import LOCK_TIMEOUT
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
 from millrace.resources.errors import LeaseLost, MillraceError
@@ -69,34 +68,40 @@ class Rounds:
         spark: Gives the session.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
-        limits: How long a round may take.
+        seconds: How long a round may take.
     """
 
-    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, limits: Limits) -> None:
+    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, seconds: float) -> None:
         self._dsn = dsn
         self._spark = spark
         self._owner = owner
         self._lease_s = lease_s
-        self._seconds = limits.round_s
+        self._seconds = seconds
         # positions that the next round reads
         self._events = ROUND_EVENTS
-        # whether leases may be left that nobody gave back
+        # whether leases may be left that nobody gave back: the next round begins with it
         self.owes = False
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
-    def run(self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Outcome:
+    def run(
+        self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel], most: int = MOST_EVENTS
+    ) -> Outcome:
         """Claim for some models and build and commit what there is.
 
         Args:
             store: The event store.
             models: The models to claim for.
             known: All models that may be among them in a later round: the plan is for all of these.
+            most: How many positions it reads of all views together.
 
         Raises the errors of `build_errors` where they are of no model.
         """
+        if self.owes:
+            store.release_owner(self._owner)
+            self.owes = False
         outcome = Outcome()
-        limit = max(self._events // len(models), 1)
+        limit = max(min(self._events, most) // len(models), 1)
         started = time.monotonic()
         claimed = store.claim_views([model.view for model in models], self._owner, limit, self._lease_s)
         if not claimed:
@@ -178,6 +183,8 @@ class Rounds:
         except Exception as error:
             if is_gone(error) or isinstance(error, psycopg.Error):
                 raise
+            if len(known) == 1:
+                return self._not_built(known[0], error)
             built, errors = self._build_each(models)
             if len(errors) == len(models) and all(fault_of(one) is Fault.SERVER for one in errors):
                 raise
@@ -199,11 +206,14 @@ class Rounds:
                 if is_gone(error):
                     raise
                 errors.append(error)
-                took = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
-                built = built.with_(Built({}, {}, {model.view: cause(error)}, took))
+                built = built.with_(self._not_built(model, error))
                 if len(errors) > 1 and not built.leases and all(isinstance(one, TookTooLong) for one in errors):
                     raise
         return built, errors
+
+    def _not_built(self, model: ReadModel, error: Exception) -> Built:
+        took = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
+        return Built({}, {}, {model.view: cause(error)}, took)
 
     def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
         key = tuple(sorted(model.view for model in models))
