@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from millrace.platform_defs.local.surroundings import Surroundings
     from millrace.resources.archive.history import day_history, history_frame, read_history
     from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
-    from millrace.resources.commands.async_handling import handle_async
     from millrace.resources.commands.decider import Decided, Decider, Emit, GaveUp, HistoryPurged
-    from millrace.resources.commands.handling import handle
+    from millrace.resources.commands.handle import handle
     from millrace.resources.consumers.consumer import HandlersHang, consume
     from millrace.resources.consumers.declaration import InvalidSubscription, Subscription, TryLater, subscription
     from millrace.resources.consumers.telling import Counters
@@ -145,8 +144,7 @@ _PLACES = {
     "resources.event_store.migrations": "migrate",
     # Commands
     "resources.commands.decider": "Decided Decider Emit GaveUp HistoryPurged",
-    "resources.commands.handling": "handle",
-    "resources.commands.async_handling": "handle_async",
+    "resources.commands.handle": "handle",
     "resources.event_store.wake_ups": "Wakeups",
     # Exactly-once producers
     "resources.producers": "IdempotentProducer ProducerStamp ProducerStore",
@@ -193,7 +191,7 @@ __all__ = [
     "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture", "UnknownPartition", "UnknownProducer",
     "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "VersionedEvent", "View", "ViewInUse",
     "ViewInfo", "Wakeups", "WrongMode", "all_", "any_", "avg", "causing", "chosen_dsn", "consume", "count",
-    "day_history", "embedded_dsn", "field", "first", "fold", "handle", "handle_async", "history_frame", "last",
+    "day_history", "embedded_dsn", "field", "first", "fold", "handle", "history_frame", "last",
     "max_", "migrate", "min_", "read_history", "read_model", "recompute", "replace_day", "set_union",
     "spark_session", "stop_on_signals", "stream_id", "subscription", "sum_", "tracing",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+"""Handling a command on psycopg's asynchronous connections: `handle_sync` as a coroutine.
 
 Written by `scripts/write_async_client.py` from `handling`: change that.
 """
@@ -27,31 +27,11 @@ async def handle_async(
     decider: Decider[State, Command],
     decider_id: str,
     command: Command,
-    *,
-    command_id: UUID | None = None,
-    tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    command_id: UUID | None,
+    tries: int,
+    caused_by: RecordedEvent | None,
 ) -> Decided[State]:
-    """Decide on a command with the state of its stream, append the events, and return what was decided.
-
-    Where another writer was first, only what is new is loaded, and decided on again. In a transaction of the caller's
-    the events are stored when it commits; above READ COMMITTED it does not see what is new, and so gives up.
-
-    Args:
-        store: Where the stream is.
-        decider: Its kind.
-        decider_id: The stream.
-        command: What `decide` gets.
-        command_id: The command's own id. A command that was handled with it is not decided on again: what it led to
-            then is returned.
-        tries: How often it is decided at most.
-        caused_by: The event that led to the command, as for `append_event`; within `causing` it is that one's.
-
-    Raises:
-        GaveUp: Another writer was first each time.
-        HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
-        StreamClosed: Something was decided, and the stream has its final event.
-    """
+    """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
     for _ in range(tries):
         if command_id is not None:

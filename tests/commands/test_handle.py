@@ -1,4 +1,4 @@
-"""`handle` and `handle_async`: a stream is loaded, decided on and appended to, again where another writer was first."""
+"""`handle`, on either store: a stream is loaded, decided on and appended to, again where another writer was first."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,9 +10,8 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.async_handling import handle_async
 from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.errors import StreamClosed
 from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
 from millrace.resources.user_code import NeverRan
@@ -244,16 +243,16 @@ def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
     async def main() -> None:
         async with AsyncConnectionPool(dsn, min_size=1, max_size=4, open=False) as pool:
             store = AsyncEventStore(pool)
-            await asyncio.gather(*(handle_async(store, ACCOUNT, "a-1", 1, tries=50) for _ in range(10)))
-            done = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
-            again = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            await asyncio.gather(*(handle(store, ACCOUNT, "a-1", 1, tries=50) for _ in range(10)))
+            done = await handle(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            again = await handle(store, ACCOUNT, "a-1", 200, command_id=command_id)
             assert (done.state, again.events) == (210, done.events)
-            late = await handle_async(store, meddling(accounts, 1, seen), "a-1", -5)
+            late = await handle(store, meddling(accounts, 1, seen), "a-1", -5)
             assert (late.state, seen) == (215, [210, 220])
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
             own = AsyncEventStore(connection)
             seen.clear()
-            assert (await handle_async(own, meddling(accounts, 1, seen), "a-1", -5)).state == 220
+            assert (await handle(own, meddling(accounts, 1, seen), "a-1", -5)).state == 220
             await connection.rollback()
 
     asyncio.run(main())

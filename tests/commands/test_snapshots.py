@@ -9,7 +9,7 @@ import pytest
 
 from millrace import testing
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore, NewEvent, StreamState, VersionedEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.read_models.fold import Event, Fold, State, fold

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 from benchmarks.event_store.bench import DATA, Bench, Result
 from benchmarks.event_store.single_appends import fill_stream
 from millrace.resources.commands.decider import Decider, Emit
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.fold import Event, State, fold
 from millrace.resources.read_models.versions import ensure_version
