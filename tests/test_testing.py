@@ -14,9 +14,10 @@ import psycopg
 import pytest
 
 from millrace import Event as FoldedEvent
-from millrace import State, count, fold, last, read_model, stream_id, sum_
+from millrace import count, fold, last, read_model, stream_id, sum_
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
+from millrace.rows import State
 from millrace.testing import StreamsFailed, event, given
 
 if TYPE_CHECKING:

@@ -6,23 +6,9 @@ Belongs here: the models. Not here: their events (the example shop's), what is m
 from dataclasses import replace
 from typing import Any, cast
 
-from millrace import (
-    Event,
-    ReadModel,
-    State,
-    any_,
-    avg,
-    count,
-    field,
-    first,
-    fold,
-    last,
-    max_,
-    min_,
-    read_model,
-    stream_id,
-    sum_,
-)
+from millrace import Event, any_, avg, count, field, first, fold, last, max_, min_, read_model, stream_id, sum_
+from millrace.ops import ReadModel
+from millrace.rows import State
 
 
 @read_model(view="orders", deciders=["order"], key=["order_id"])

@@ -28,9 +28,11 @@ from tenacity import (
     wait_exponential,
 )
 
-from millrace import ChainedEvent, Conflict, EventStore, SchemaMismatch, StreamClosed, Unreachable
+from millrace import Conflict, EventStore
+from millrace.errors import SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
+from millrace.rows import ChainedEvent
 
 MOST_LIVES = 100
 # An outage is not made up for at full speed: at most this much of the pace is caught up.

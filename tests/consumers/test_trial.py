@@ -3,7 +3,9 @@
 import psycopg
 import pytest
 
-from millrace import LeasedEvent, TryLater, subscription
+from millrace import subscription
+from millrace.errors import TryLater
+from millrace.rows import LeasedEvent
 from millrace.testing import StreamsFailed, event, given
 
 PAID = (event("order", "o-1", "placed"), event("order", "o-1", "paid", by="card"))

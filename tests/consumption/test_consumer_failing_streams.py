@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
-from millrace import Event, State, fold
+from millrace import Event, fold
 from millrace.resources.consumption import failing_streams, limits
 from millrace.resources.consumption.batch import LeasedParts
 from millrace.resources.consumption.commit import Commit
@@ -18,6 +18,7 @@ from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
 from millrace.resources.read_models.merge import swap_children
+from millrace.rows import State
 from tests.support.building.drains import (
     Counted,
     assert_equals_a_clean_run,

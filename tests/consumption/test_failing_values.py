@@ -9,7 +9,6 @@ import pytest
 
 from millrace import (
     Event,
-    State,
     all_,
     avg,
     count,
@@ -20,7 +19,6 @@ from millrace import (
     max_,
     min_,
     read_model,
-    recompute,
     set_union,
     stream_id,
     sum_,
@@ -29,6 +27,8 @@ from millrace.resources.consumption import batch, staging
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.rows import State
+from millrace.spark import recompute
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.poison import at, locks
 from tests.support.building.read_models import DECIDER

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import pytest
 
-from millrace import Event, State, fold
+from millrace import Event, fold
 from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import exact
@@ -16,6 +16,7 @@ from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, StoredStates, StreamFold, Watch, stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.rows import State
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows, value

@@ -6,8 +6,9 @@ Belongs here: commands, and which events they lead to. Not here: who sends comma
 from dataclasses import dataclass
 from decimal import Decimal
 
-from millrace import Decider, Emit, RecordedEvent
+from millrace import Decider, Emit
 from millrace.examples.shop.lives import PRODUCTS
+from millrace.rows import RecordedEvent
 
 
 class Refused(Exception):

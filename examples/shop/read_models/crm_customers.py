@@ -1,6 +1,7 @@
 """The customers as they are now in the customer database: a captured table, collapsed."""
 
-from millrace import Event, State, fold
+from millrace import Event, fold
+from millrace.rows import State
 
 
 @fold(

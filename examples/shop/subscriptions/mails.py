@@ -10,7 +10,8 @@ Belongs here: the table, and what is written there. Not here: when the handler i
 
 import psycopg
 
-from millrace import LeasedEvent, subscription
+from millrace import subscription
+from millrace.rows import LeasedEvent
 
 TABLE = """
 create table if not exists mails (

@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from millrace import AsyncEventStore, NeverSeen, handle
+from millrace import AsyncEventStore, handle
+from millrace.errors import NeverSeen
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.lives import PRODUCTS
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from millrace import Event, ReadModel, State, fold
+from millrace import Event, fold
+from millrace.ops import ReadModel
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
@@ -17,6 +18,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.leaf import union
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
+from millrace.rows import State
 from tests.support.building.drains import (
     Counted,
     Crossing,

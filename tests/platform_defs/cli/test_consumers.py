@@ -21,7 +21,8 @@ from tests.support.views.consuming import fill, owed, wait_locked, wait_waking
 MODULE = """
 import os
 import psycopg
-from millrace import LeasedEvent, subscription
+from millrace import subscription
+from millrace.rows import LeasedEvent
 
 
 @subscription(view="mails", start="-infinity", concurrency=8, lock_timeout_s=1, max_attempts=100)

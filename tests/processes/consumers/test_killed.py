@@ -10,7 +10,8 @@ from tests.support.views.consuming import fill, owed
 
 CONSUMER = """
 import os, sys, threading
-from millrace import LeasedEvent, subscription
+from millrace import subscription
+from millrace.rows import LeasedEvent
 from millrace.resources.consumers.consumer import consume
 
 @subscription(view="v", start="-infinity", lock_timeout_s=1, max_attempts=2, concurrency=4)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from millrace import Event, ReadModel, State, count, fold, read_model, set_union, stream_id, sum_
+from millrace import Event, count, fold, read_model, set_union, stream_id, sum_
+from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.rows import State
 from tests.long import seeds
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER

@@ -10,8 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from millrace import Event, ReadModel, State, fold
+from millrace import Event, fold
+from millrace.ops import ReadModel
 from millrace.resources.event_store import NewEvent
+from millrace.rows import State
 from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import wait_until

@@ -9,11 +9,12 @@ from datetime import date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
 
-from millrace import Event, State
+from millrace import Event
 from millrace.resources.event_store import RecordedEvent
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
+from millrace.rows import State
 
 Rows = list[tuple[Any, ...]]
 Rank = Callable[[Any], Any]

@@ -15,7 +15,8 @@ from tests.support.patience import patience
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
 # value, and what it calls by name.
 GREETINGS = '''
-from millrace import Event, State, fold
+from millrace import Event, fold
+from millrace.rows import State
 from my_platform.words import word
 
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from millrace import (
     Event,
-    State,
     all_,
     any_,
     avg,
@@ -23,13 +22,14 @@ from millrace import (
     max_,
     min_,
     read_model,
-    recompute,
     set_union,
     stream_id,
     sum_,
 )
 from millrace.resources.event_store import NewEvent, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.rows import State
+from millrace.spark import recompute
 from tests.support.building.oracle import Rows, expected_rows
 
 if TYPE_CHECKING:
