@@ -242,10 +242,11 @@ def test_nothing_is_imported_by_the_name_that_its_folder_has_in_a_checkout(rooms
     assert bare == []
 
 
-def test_inside_nothing_is_imported_from_the_face_for_users() -> None:
-    inside = {name: tree for name, tree in product().items() if not within(name, ["examples"])}
+def test_inside_nothing_is_imported_from_the_modules_for_users() -> None:
+    for_users = {"millrace", *(f"millrace.{file.stem}" for file in (PROJECT / "millrace").glob("*.py"))}
+    inside = {name: tree for name, tree in product().items() if not within(name, ["examples", "testing"])}
     assert [
-        name for name, tree in inside.items() if any(module == "millrace" for module, _ in imports(name, tree))
+        name for name, tree in inside.items() if any(module in for_users for module, _ in imports(name, tree))
     ] == []
 
 
