@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         sum_,
     )
     from millrace.resources.read_models.declaration import read_model
-    from millrace.resources.read_models.fold import Event, fold
+    from millrace.resources.read_models.fold import fold
 else:
     # unseen by a type checker, which would take every name for one of ours
     __getattr__ = imported_late(
@@ -51,14 +51,14 @@ else:
             "resources.producers": "IdempotentProducer",
             "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
             "resources.read_models.declaration": "read_model",
-            "resources.read_models.fold": "Event fold",
+            "resources.read_models.fold": "fold",
         },
     )
 
 __all__ = [
-    "AsyncEventStore", "Capture", "Conflict", "Decider", "Emit", "Event", "EventStore", "IdempotentProducer",
-    "MillraceError", "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold", "handle", "last", "max_",
-    "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
+    "AsyncEventStore", "Capture", "Conflict", "Decider", "Emit", "EventStore", "IdempotentProducer", "MillraceError",
+    "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold", "handle", "last", "max_", "min_",
+    "read_model", "set_union", "stream_id", "subscription", "sum_",
 ]  # fmt: skip
 
 

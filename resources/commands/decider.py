@@ -12,6 +12,7 @@ from uuid import UUID, uuid4, uuid5
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Json, NewEvent, RecordedEvent
 from millrace.resources.event_store.rows import VersionedEvent
+from millrace.resources.read_models.fold_event import FoldEvent
 from millrace.resources.user_code import finished, is_async, is_generator
 
 if TYPE_CHECKING:
@@ -182,13 +183,11 @@ def gave_up(decider: str, decider_id: str, tries: int) -> GaveUp:
 
 
 def _folded(fold: "Fold", state: Any, event: RecordedEvent) -> Any:  # noqa: ANN401 - the fold's state is what a user says
-    from millrace.resources.read_models.fold import Event  # its user has imported it; others need no Spark
-
     if fold.events is not None and event.event not in fold.events:
         return state
     return fold.function(
         state,
-        Event(
+        FoldEvent(
             event.decider,
             event.decider_id,
             event.event,

@@ -12,7 +12,8 @@ from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore, NewEvent, StreamState, VersionedEvent
 from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.read_models.fold import Event, Fold, State, fold
+from millrace.resources.read_models.fold import Fold, fold
+from millrace.resources.read_models.fold_event import FoldEvent, State
 from tests.support.factories import value
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Connect = Callable[..., psycopg.Connection]
 
 
 @fold(view="jars", deciders=["jar"], events=["put", "emptied"], key="jar_id", columns={"sweets": "int"})
-def jars(state: State | None, event: Event) -> State | None:
+def jars(state: State | None, event: FoldEvent) -> State | None:
     """One row per jar that has sweets."""
     if event.event == "emptied":
         return None
@@ -32,7 +33,7 @@ def jars(state: State | None, event: Event) -> State | None:
 
 
 @fold(view="jars", deciders=["jar"], key="jar_id", columns={"sweets": "int"})
-def changed(state: State | None, event: Event) -> State | None:
+def changed(state: State | None, event: FoldEvent) -> State | None:
     """Be another declaration."""
     return state if event else None
 

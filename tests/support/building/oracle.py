@@ -9,12 +9,11 @@ from datetime import date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
 
-from millrace import Event
 from millrace.resources.event_store import RecordedEvent
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
-from millrace.rows import State
+from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]
 Rank = Callable[[Any], Any]
@@ -76,7 +75,7 @@ def _columns(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
 def _fold(model: Fold, events: Iterable[RecordedEvent]) -> Rows:
     states: dict[str, State | None] = {}
     for e in events:
-        seen = Event(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
+        seen = FoldEvent(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
         states[e.decider_id] = model.function(states.get(e.decider_id), seen)
     return [
         (key, *(None if state.get(name) is None else _typed(state[name], type_) for name, type_ in model.types.items()))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from millrace import (
-    Event,
     all_,
     any_,
     avg,
@@ -28,7 +27,7 @@ from millrace import (
 )
 from millrace.resources.event_store import NewEvent, RecordedEvent
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.rows import State
+from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
 from tests.support.building.oracle import Rows, expected_rows
 
@@ -117,7 +116,7 @@ class GoingAcross:
     key="thing_id",
     columns={"seen": "bigint", "trail": "string", "worth": "decimal(18,2)", "at": "timestamp", "good": "boolean"},
 )
-def machines(state: State | None, event: Event) -> State | None:
+def machines(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing that did not rust: what happened to it, in order."""
     if event.event == "broken" and (event.data.get("nested") or {}).get("cause") == "rust":
         return None
