@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millrace.resources.commands.handle import handle
     from millrace.resources.consumers.declaration import subscription
     from millrace.resources.errors import Conflict, MillraceError
-    from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent
+    from millrace.resources.event_store import AsyncEventStore, Delivery, Event, EventStore, NewEvent
     from millrace.resources.producers import IdempotentProducer
     from millrace.resources.read_models.columns import (
         all_,
@@ -47,7 +47,7 @@ else:
             "resources.commands.handle": "handle",
             "resources.consumers.declaration": "subscription",
             "resources.errors": "Conflict MillraceError",
-            "resources.event_store": "AsyncEventStore EventStore NewEvent",
+            "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.producers": "IdempotentProducer",
             "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
             "resources.read_models.declaration": "read_model",
@@ -56,9 +56,9 @@ else:
     )
 
 __all__ = [
-    "AsyncEventStore", "Capture", "Conflict", "Decider", "Emit", "EventStore", "IdempotentProducer", "MillraceError",
-    "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold", "handle", "last", "max_", "min_",
-    "read_model", "set_union", "stream_id", "subscription", "sum_",
+    "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
+    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold",
+    "handle", "last", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
 ]  # fmt: skip
 
 

@@ -5,27 +5,21 @@ from millrace.resources.event_store import (
     AppendedEvent,
     AuditEntry,
     AvailableRange,
-    ChainedEvent,
     DeadLetter,
     DeciderEvent,
     Json,
-    LeasedEvent,
     Lock,
-    LogEvent,
     PartitionInfo,
     PartitionLag,
-    RecordedEvent,
     Seek,
     Seen,
     StreamHead,
-    VersionedEvent,
     View,
     ViewInfo,
 )
 from millrace.resources.read_models.fold_event import FoldEvent, State
 
 __all__ = [
-    "AppendedEvent", "AuditEntry", "AvailableRange", "ChainedEvent", "DeadLetter", "Decided", "DeciderEvent",
-    "FoldEvent", "Json", "LeasedEvent", "Lock", "LogEvent", "PartitionInfo", "PartitionLag", "RecordedEvent", "Seek",
-    "Seen", "State", "StreamHead", "VersionedEvent", "View", "ViewInfo",
+    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "FoldEvent", "Json",
+    "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict
-from millrace.resources.event_store import AsyncEventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import AsyncEventStore, Event, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -29,7 +29,7 @@ async def handle_async(
     command: Command,
     command_id: UUID | None,
     tries: int,
-    caused_by: RecordedEvent | None,
+    caused_by: Event | None,
 ) -> Decided[State]:
     """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
@@ -81,9 +81,7 @@ async def _loaded(
     return loaded
 
 
-async def _appended(
-    store: AsyncEventStore, events: list[NewEvent], caused_by: RecordedEvent | None
-) -> list[RecordedEvent]:
+async def _appended(store: AsyncEventStore, events: list[NewEvent], caused_by: Event | None) -> list[Event]:
     """Append the events, all or none, and return them as they are stored."""
     # a refused statement would end the caller's transaction
     async with store.savepoint():
@@ -106,7 +104,7 @@ async def _appended(
                 )
             ]
         first, *_ = await store.append_events(events, caused_by=caused_by)
-        stored: list[RecordedEvent] = []
+        stored: list[Event] = []
         async for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
             stored.append(event)
         return stored
@@ -116,7 +114,7 @@ async def _decided_before(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
 ) -> Decided[State]:
     """Return what a command led to when it was handled first, and the state after that."""
-    loaded, led = Loaded(decider.initial), list[RecordedEvent]()
+    loaded, led = Loaded(decider.initial), list[Event]()
     async for event in store.read_stream(decider.name, decider_id):
         if led and event.command_id != command_id:
             break

@@ -10,7 +10,7 @@ from uuid import UUID
 from millrace.resources.commands.async_handling import handle_async
 from millrace.resources.commands.decider import Command, Decided, Decider, State
 from millrace.resources.commands.handling import handle_sync
-from millrace.resources.event_store import AsyncEventStore, EventStore, RecordedEvent
+from millrace.resources.event_store import AsyncEventStore, Event, EventStore
 
 
 @overload
@@ -22,7 +22,7 @@ def handle(
     *,
     command_id: UUID | None = None,
     tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    caused_by: Event | None = None,
 ) -> Decided[State]: ...
 
 
@@ -35,7 +35,7 @@ def handle(
     *,
     command_id: UUID | None = None,
     tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    caused_by: Event | None = None,
 ) -> Coroutine[Any, Any, Decided[State]]: ...
 
 
@@ -47,7 +47,7 @@ def handle(
     *,
     command_id: UUID | None = None,
     tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    caused_by: Event | None = None,
 ) -> Decided[State] | Coroutine[Any, Any, Decided[State]]:
     """Decide on a command with the state of its stream, append the events, and return what was decided.
 

@@ -20,7 +20,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict
-from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -31,7 +31,7 @@ def handle_sync(
     command: Command,
     command_id: UUID | None,
     tries: int,
-    caused_by: RecordedEvent | None,
+    caused_by: Event | None,
 ) -> Decided[State]:
     """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
@@ -79,7 +79,7 @@ def _loaded(
     return loaded
 
 
-def _appended(store: EventStore, events: list[NewEvent], caused_by: RecordedEvent | None) -> list[RecordedEvent]:
+def _appended(store: EventStore, events: list[NewEvent], caused_by: Event | None) -> list[Event]:
     """Append the events, all or none, and return them as they are stored."""
     # a refused statement would end the caller's transaction
     with store.savepoint():
@@ -102,7 +102,7 @@ def _appended(store: EventStore, events: list[NewEvent], caused_by: RecordedEven
                 )
             ]
         first, *_ = store.append_events(events, caused_by=caused_by)
-        stored: list[RecordedEvent] = []
+        stored: list[Event] = []
         for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
             stored.append(event)
         return stored
@@ -112,7 +112,7 @@ def _decided_before(
     store: EventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
 ) -> Decided[State]:
     """Return what a command led to when it was handled first, and the state after that."""
-    loaded, led = Loaded(decider.initial), list[RecordedEvent]()
+    loaded, led = Loaded(decider.initial), list[Event]()
     for event in store.read_stream(decider.name, decider_id):
         if led and event.command_id != command_id:
             break

@@ -35,7 +35,7 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.signing import signed
 from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
@@ -173,7 +173,7 @@ class Pusher:
         self.gone = False
         self.busy_until = time.monotonic()
 
-    def deliver(self, event: LeasedEvent) -> None:
+    def deliver(self, event: Delivery) -> None:
         """Send an event; what the answer means is said to the consumer.
 
         Raises:
@@ -211,7 +211,7 @@ class Pusher:
             self._endpoints.append(found)
         return found
 
-    def _headers(self, event: LeasedEvent, body: bytes) -> dict[str, str]:
+    def _headers(self, event: Delivery, body: bytes) -> dict[str, str]:
         message_id = str(event.event_id)
         headers = {"Content-Type": self._type, "webhook-id": message_id}
         if (trace := traceparent_of(event)) is not None:
@@ -236,7 +236,7 @@ class Pusher:
                 self._read_again_at = time.monotonic() + SECRETS_KNOWN_S
             return self._known
 
-    def _tell(self, event: LeasedEvent, answer: Answer) -> None:
+    def _tell(self, event: Delivery, answer: Answer) -> None:
         with self._telling:
             self._told += 1
             if self._told <= TOLD:

@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged
 from millrace.resources.commands.handle import handle
 from millrace.resources.errors import StreamClosed
-from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
+from millrace.resources.event_store import AsyncEventStore, Event, EventStore, NewEvent, causing
 from millrace.resources.user_code import NeverRan
 
 Connect = Callable[..., psycopg.Connection]
@@ -33,7 +33,7 @@ def decide(command: int, balance: int) -> list[Emit]:
     return [paid, Emit("reported", {})] if command > 100 else [paid]
 
 
-def evolve(balance: int, event: RecordedEvent) -> int:
+def evolve(balance: int, event: Event) -> int:
     return balance + int(event.data.get("amount", 0))
 
 
@@ -56,11 +56,11 @@ def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
     store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
 
 
-async def _evolve_later(balance: int, event: RecordedEvent) -> int:
+async def _evolve_later(balance: int, event: Event) -> int:
     return evolve(balance, event)
 
 
-def _evolutions(balance: int, event: RecordedEvent) -> Iterator[int]:
+def _evolutions(balance: int, event: Event) -> Iterator[int]:
     yield evolve(balance, event)
 
 
@@ -74,7 +74,7 @@ def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(
         with pytest.raises(ValueError, match="its code would not run"):
             replace(ACCOUNT, **functions)
 
-    def hidden(balance: int, event: RecordedEvent) -> Any:  # noqa: ANN401 - what it hides
+    def hidden(balance: int, event: Event) -> Any:  # noqa: ANN401 - what it hides
         return _evolve_later(balance, event)
 
     with pytest.raises(NeverRan, match="coroutine"):

@@ -25,7 +25,7 @@ from millrace import (
     stream_id,
     sum_,
 )
-from millrace.resources.event_store import NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
@@ -183,34 +183,34 @@ def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
     return {k: None if dice.random() < 0.1 else v for k, v in fields.items() if dice.random() < 0.8}
 
 
-def expected_everything(events: Iterable[RecordedEvent]) -> Rows:
+def expected_everything(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Everything`, by thing."""
     return sorted(expected_rows(cast("ReadModel", Everything), events))
 
 
-def expected_crossing(events: Iterable[RecordedEvent]) -> Rows:
+def expected_crossing(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Crossing`, by owner and event."""
     return sorted(expected_rows(cast("ReadModel", Crossing), events))
 
 
-def expected_going(events: Iterable[RecordedEvent]) -> Rows:
+def expected_going(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Going`, by thing."""
     return sorted(expected_rows(cast("ReadModel", Going), events))
 
 
-def expected_going_across(events: Iterable[RecordedEvent]) -> Rows:
+def expected_going_across(events: Iterable[Event]) -> Rows:
     """Compute the rows of `GoingAcross`, by owner."""
     return sorted(expected_rows(cast("ReadModel", GoingAcross), events))
 
 
-def expected_machines(events: Iterable[RecordedEvent]) -> Rows:
+def expected_machines(events: Iterable[Event]) -> Rows:
     """Compute the rows of `machines`, by thing."""
     return sorted(expected_rows(cast("ReadModel", machines), events))
 
 
-def expected_uses(events: Iterable[RecordedEvent]) -> Rows:
+def expected_uses(events: Iterable[Event]) -> Rows:
     """Compute the rows of `uses`, by thing."""
-    lives: dict[str, dict[str | None, list[RecordedEvent]]] = {}
+    lives: dict[str, dict[str | None, list[Event]]] = {}
     for event in events:
         life = lives.setdefault(event.decider_id, {})
         if event.event == "broken":
