@@ -145,42 +145,18 @@ class Settings(BaseSettings):
         default=None,
         description="The UI's address as people reach it, for the links of alerts; none means its port on 127.0.0.1.",
     )
-    fill_connections: int | None = Field(
+    cores: int | None = Field(
         default=None,
         ge=1,
-        description="On how many connections a rebuild fills its new tables at most; none means one for each core of this"
-        " machine, four at most.",
-    )
-    staging_connections: int = Field(
-        default=32, ge=1, description="On how many connections Spark's tasks write rows of a model at most."
-    )
-    live_readers: int = Field(
-        default=64, ge=1, description="On how many connections Spark's tasks read events of a model at most."
-    )
-    spark_cores: int | None = Field(
-        default=None,
-        ge=1,
-        description="How many cores a cluster gives a run; none means four of a standalone master, and elsewhere what Spark's"
-        " scheduler says.",
-    )
-    batch_events: int | None = Field(
-        default=None,
-        ge=1,
-        description="How many events a batch of a drain has at most; none means 250,000 for each core of a cluster, and"
-        " 500,000 elsewhere.",
-    )
-    round_timeout_s: float = Field(
-        default=60,
-        gt=0,
-        description="How many seconds a round of many views may take; then each view is tried alone, and one that takes"
-        " as long leaves.",
+        description="How many cores Spark gives a run. None means all of one machine, four of a standalone master, and on"
+        " other clusters what the scheduler says.",
     )
     build_timeout_s: float = Field(
         default=600,
         gt=0,
-        description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view; for more of"
-        " them, as those of a rebuild, longer in proportion. A search for the streams that fail may take three times as"
-        " long in all.",
+        description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view. A larger batch, as"
+        " of a rebuild, may take longer in proportion, a search for the streams that fail three times as long in all, and a"
+        " round of many views a tenth.",
     )
     archive_dir: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None, description="The folder of the archive; none means in the home."

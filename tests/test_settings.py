@@ -45,12 +45,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "alert_secret": (("hunter2", "whsec_hunter2"), alerts),
     "alert_format": (("Slack!", "json"), alerts),
     "ui_url": (("nowhere", "ftp://host"), alerts),
-    "fill_connections": (NUMBERS, None),
-    "staging_connections": (NUMBERS, None),
-    "live_readers": (NUMBERS, None),
-    "spark_cores": (NUMBERS, None),
-    "batch_events": (NUMBERS, None),
-    "round_timeout_s": (SECONDS, None),
+    "cores": (NUMBERS, None),
     "build_timeout_s": (SECONDS, None),
     "archive_dir": (("~nobody-of-this-name/x", "~another-nobody"), None),
 }
