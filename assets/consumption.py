@@ -82,7 +82,6 @@ def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDe
                 budget_s=config.budget_s,
                 idle_s=config.idle_s,
                 allowed=settings.listed_push_allow,
-                proxy=settings.push_proxy_url,
                 on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
             )
             report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)

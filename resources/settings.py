@@ -125,11 +125,6 @@ class Settings(BaseSettings):
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
     )
-    push_proxy: SecretStr | None = Field(
-        default=None,
-        description="The proxy, http://host:port, for pushes and alerts to public addresses; none means none, whatever"
-        " HTTP_PROXY says.",
-    )
     alert_url: SecretStr | None = Field(
         default=None,
         description="Where `millrace sequence`, also that of `millrace up`, sends alerts; none means nowhere.",
@@ -176,11 +171,6 @@ class Settings(BaseSettings):
     def listed_push_allow(self) -> list[str]:
         """What is in `push_allow`, one by one."""
         return listed(self.push_allow)
-
-    @property
-    def push_proxy_url(self) -> str | None:
-        """What is in `push_proxy`."""
-        return (self.push_proxy.get_secret_value().strip() or None) if self.push_proxy else None
 
     @property
     def ui_address(self) -> str:

@@ -40,7 +40,6 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "ui_hosts": (("https://proxy.example.com", "a/b"), None),
     "ui_token": (("hunter2", "hunter2hunter2h"), None),
     "push_allow": (("10.0.0.0/99", "http://host", "host:80"), None),
-    "push_proxy": (("hunter2", "https://u:hunter2@proxy:1"), alerts),
     "alert_url": (("hunter2", "ftp://u:hunter2@host/"), alerts),
     "alert_secret": (("hunter2", "whsec_hunter2"), alerts),
     "alert_format": (("Slack!", "json"), alerts),

@@ -77,7 +77,6 @@ def push_events(
     allowed: Sequence[str] = (),
     on_failure: Callable[[str], None] = lambda _: None,
     concurrency: int = CONCURRENCY,
-    proxy: str | None = None,
 ) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
@@ -89,7 +88,6 @@ def push_events(
         allowed: Networks and hosts that pushes may go to, besides public addresses.
         on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
         concurrency: How many streams are delivered at once.
-        proxy: The URL of a proxy for public addresses; None for none.
 
     Raises:
         MillraceError: The view has no URL.
@@ -104,7 +102,7 @@ def push_events(
             detail="It is no view of a declared read model, and not registered with an edge_function_url.",
             hint="Declare a read model for it, or register it with a URL.",
         )
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form, proxy)
+    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form)
     # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
     consumer = Consumer(
         dsn,
@@ -156,9 +154,7 @@ class Pusher:
         allowed: Allowed,
         on_failure: Callable[[str], None],
         form: str = "json",
-        proxy: str | None = None,
     ) -> None:
-        self._proxy = proxy
         self._type, self._body = FORMS[form]
         self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
         self._on_failure = on_failure
@@ -207,7 +203,7 @@ class Pusher:
     def _endpoint(self) -> Endpoint:
         found: Endpoint | None = getattr(self._own, "endpoint", None)
         if found is None:
-            found = self._own.endpoint = Endpoint(self._url, self._allowed, proxy=self._proxy)
+            found = self._own.endpoint = Endpoint(self._url, self._allowed)
             self._endpoints.append(found)
         return found
 
