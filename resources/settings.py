@@ -20,6 +20,10 @@ THIS_MACHINE = "127.0.0.0/8, ::1"
 # what the embedded store shows if nobody says what to declare
 EXAMPLE = "millrace.examples.shop"
 PREFIX = "MILLRACE_"
+# characters of a token that guards the UI
+SHORTEST_TOKEN = 16
+# characters of a value that cannot be used
+QUOTED = 100
 
 
 # a name with or without a port, or an IPv6 address in brackets
@@ -35,6 +39,12 @@ def _absolute(path: Path) -> Path:
         return path.expanduser().absolute()
     except RuntimeError as error:
         raise ValueError("there is no such user's home") from error
+
+
+def _token(token: SecretStr) -> SecretStr:
+    if len(token) < SHORTEST_TOKEN:
+        raise ValueError(f"it should have {SHORTEST_TOKEN} characters or more, not {len(token)}")
+    return token
 
 
 def _hosts(text: str) -> str:
@@ -63,8 +73,8 @@ class Settings(BaseSettings):
     """The environment variables `MILLRACE_…` with their defaults.
 
     Raises:
-        InvalidSetting: One has a value that it cannot have; the text names it and what is allowed, and does not quote
-            it where it may be a secret.
+        InvalidSetting: One has a value that it cannot have; the text names it, the value unless that may be a secret,
+            and what is allowed.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", allow_inf_nan=False)
@@ -73,11 +83,13 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = error.errors(include_input=False, include_url=False)[0]
+            found = error.errors(include_url=False)[0]
             name = str(found["loc"][0])
+            field = type(self).model_fields[name]
+            value = "as it is" if "SecretStr" in str(field.annotation) else repr(str(found["input"])[:QUOTED])
+            allowed = found["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
             raise InvalidSetting(
-                f"{PREFIX}{name.upper()} cannot be used: {found['msg'].removeprefix('Value error, ')}.",
-                hint=f"What it is: {type(self).model_fields[name].description}",
+                f"{PREFIX}{name.upper()} cannot be {value}: {allowed}.", hint=f"What it is: {field.description}"
             ) from None
 
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
@@ -118,8 +130,8 @@ class Settings(BaseSettings):
         description="Names besides this machine's own under which the UI and metrics are reached, such as that of a proxy,"
         " with commas.",
     )
-    ui_token: SecretStr | None = Field(
-        default=None, min_length=16, description="What everybody must show to use the UI; none means nobody must."
+    ui_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
+        default=None, description="What everybody must show to use the UI; none means nobody must."
     )
     push_allow: Annotated[str, AfterValidator(_networks)] | None = Field(
         default=None,
