@@ -86,7 +86,7 @@ class Settings(BaseSettings):
             found = error.errors(include_url=False)[0]
             name = str(found["loc"][0])
             field = type(self).model_fields[name]
-            value = "as it is" if "SecretStr" in str(field.annotation) else repr(str(found["input"])[:QUOTED])
+            value = "as it is" if "SecretStr" in repr(field.annotation) else repr(str(found["input"])[:QUOTED])
             allowed = found["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
             raise InvalidSetting(
                 f"{PREFIX}{name.upper()} cannot be {value}: {allowed}.", hint=f"What it is: {field.description}"
