@@ -7,7 +7,6 @@ Belongs here: starting a consumer for a view and showing its work in Dagster. No
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import dagster as dg
 
@@ -22,6 +21,7 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumption.build_errors import build_errors, cause
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PartitionLag
@@ -44,11 +44,11 @@ class DrainConfig(dg.Config):
     idle_s: float = 30
 
 
-def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinition:
+def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDefinition:
     """Make the asset whose partition `<view>` is a drain of that view.
 
     A view of a declared read model is built into its table, any other one is pushed to its URL. A drain that finds no
-    history in Postgres reads it from the folder `archive`.
+    history in Postgres reads it from the archive.
     """
     models = {model.view: model for model in declared.models.values()}
 
@@ -71,19 +71,17 @@ def view_events_asset(declared: Declarations, archive: Path) -> dg.AssetsDefinit
             release_dead(context.instance, held, store.release_owner)
         if model:
             report, view = drain_read_model(
-                context, config, model, postgres.current_dsn(), spark, archive, declared.captures.values()
+                context, config, model, postgres.current_dsn(), spark, settings, declared.captures.values()
             )
         else:
             for fault in declared.faults_of("read_models"):
                 context.log.warning("Its read model may be the one that fails to load: %s", fault)
-            settings = Settings()
             pushed = push_events(
                 postgres.current_dsn(),
                 view,
                 budget_s=config.budget_s,
                 idle_s=config.idle_s,
                 allowed=settings.listed_push_allow,
-                proxy=settings.push_proxy_url,
                 on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
             )
             report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)
@@ -101,7 +99,7 @@ def drain_read_model(
     model: ReadModel,
     dsn: str,
     spark: SparkResource,
-    archive: Path,
+    settings: Settings,
     captures: Iterable[Capture] = (),
 ) -> tuple[DrainReport, str]:
     """Drain a read model under the run's id and record the progress on its partitions.
@@ -110,7 +108,14 @@ def drain_read_model(
     """
     progress: DrainProgress | None = None
     try:
-        with Consumer.open(dsn, model, lambda: spark.spark_session, context.run.run_id, archive=archive) as consumer:
+        with Consumer.open(
+            dsn,
+            model,
+            lambda: spark.spark_session,
+            context.run.run_id,
+            archive=settings.archive_folder,
+            limits=Limits.of(settings),
+        ) as consumer:
             progress = DrainProgress(context, model, consumer.model.view, dsn, captures)
             try:
                 report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
@@ -126,7 +131,13 @@ def drain_read_model(
     except _failures() as error:
         # no log partition is to blame: each that made no progress waits for the same
         said = cause(error)
-        _make_red(context, model, lambda: dict.fromkeys(progress.behind() if progress else _waiting(dsn, model), said))
+        _make_red(
+            context,
+            model,
+            lambda: dict.fromkeys(
+                progress.behind() if progress else _waiting(dsn, model, settings.log_partitions), said
+            ),
+        )
         raise
 
 
@@ -138,12 +149,12 @@ def _finish_all_the_same(context: dg.AssetExecutionContext, progress: "DrainProg
         context.log.warning("its last state cannot be shown: %s", error)
 
 
-def _waiting(dsn: str, model: ReadModel) -> list[int]:
+def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
     """Return the log partitions with events for a model: all, where no drain has made this version of it yet."""
     with connect(dsn) as connection:
         built = current_version(connection, model)
         if built is None:
-            return [*range(Settings().log_partitions)]
+            return [*range(log_partitions)]
         return [lag.partition for lag in EventStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
 
 

@@ -24,6 +24,7 @@ from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import release_dead, while_it_runs
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
@@ -46,12 +47,15 @@ class SharedDrainConfig(dg.Config):
     idle_s: float = 30
 
 
-def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str, object]) -> dg.JobDefinition:
+def shared_drain_job(
+    declared: Declarations, archive: Path, limits: Limits, servers: Mapping[str, object]
+) -> dg.JobDefinition:
     """Make the job that drains all declared read models.
 
     Args:
         declared: The declarations.
         archive: The folder that new versions may need.
+        limits: How long a round may take.
         servers: The resource `postgres`, and others. A job that has them already keeps Dagster from making the sensors
             anew, which it warns of.
     """
@@ -72,6 +76,7 @@ def shared_drain_job(declared: Declarations, archive: Path, servers: Mapping[str
                 cache(lambda: opened.enter_context(spark_session(ROUND_CONFIGURATION))),
                 context.run_id,
                 archive=archive,
+                limits=limits,
                 on_commit=shown.commit,
                 on_change=shown.change,
             ) as drain,

@@ -25,6 +25,7 @@ from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.results import InstanceFolder
 from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
@@ -44,11 +45,12 @@ def build_defs(
     settings = settings or Settings()
     found = declared(settings.declared_package) if declarations is None else declarations
     partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
+    limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures
     assets = [
         event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
-        view_events_asset(found, archive),
-        *(read_model_asset(model, partitions, archive, captures.values()) for model in models),
+        view_events_asset(found, settings),
+        *(read_model_asset(model, partitions, archive, limits, captures.values()) for model in models),
         archive_asset(partitions, archive),
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
@@ -56,7 +58,7 @@ def build_defs(
     # mypy takes what the base class has as a field for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
-    together = shared_drain_job(found, archive, everything)
+    together = shared_drain_job(found, archive, limits, everything)
     jobs = ((CAPTURE, captures), (REBUILD, models), (together, models))
     needed = [job for job, declared_ones in jobs if declared_ones]
     absent = stand_ins(found, [key for each in assets for key in each.keys])

@@ -20,6 +20,10 @@ THIS_MACHINE = "127.0.0.0/8, ::1"
 # what the embedded store shows if nobody says what to declare
 EXAMPLE = "millrace.examples.shop"
 PREFIX = "MILLRACE_"
+# characters of a token that guards the UI
+SHORTEST_TOKEN = 16
+# characters of a value that cannot be used
+QUOTED = 100
 
 
 # a name with or without a port, or an IPv6 address in brackets
@@ -35,6 +39,12 @@ def _absolute(path: Path) -> Path:
         return path.expanduser().absolute()
     except RuntimeError as error:
         raise ValueError("there is no such user's home") from error
+
+
+def _token(token: SecretStr) -> SecretStr:
+    if len(token) < SHORTEST_TOKEN:
+        raise ValueError(f"it should have {SHORTEST_TOKEN} characters or more, not {len(token)}")
+    return token
 
 
 def _hosts(text: str) -> str:
@@ -63,8 +73,8 @@ class Settings(BaseSettings):
     """The environment variables `MILLRACE_…` with their defaults.
 
     Raises:
-        InvalidSetting: One has a value that it cannot have; the text names it and what is allowed, and does not quote
-            it where it may be a secret.
+        InvalidSetting: One has a value that it cannot have; the text names it, the value unless that may be a secret,
+            and what is allowed.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", allow_inf_nan=False)
@@ -73,11 +83,13 @@ class Settings(BaseSettings):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            found = error.errors(include_input=False, include_url=False)[0]
+            found = error.errors(include_url=False)[0]
             name = str(found["loc"][0])
+            field = type(self).model_fields[name]
+            value = "as it is" if "SecretStr" in repr(field.annotation) else repr(str(found["input"])[:QUOTED])
+            allowed = found["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
             raise InvalidSetting(
-                f"{PREFIX}{name.upper()} cannot be used: {found['msg'].removeprefix('Value error, ')}.",
-                hint=f"What it is: {type(self).model_fields[name].description}",
+                f"{PREFIX}{name.upper()} cannot be {value}: {allowed}.", hint=f"What it is: {field.description}"
             ) from None
 
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
@@ -118,17 +130,12 @@ class Settings(BaseSettings):
         description="Names besides this machine's own under which the UI and metrics are reached, such as that of a proxy,"
         " with commas.",
     )
-    ui_token: SecretStr | None = Field(
-        default=None, min_length=16, description="What everybody must show to use the UI; none means nobody must."
+    ui_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
+        default=None, description="What everybody must show to use the UI; none means nobody must."
     )
     push_allow: Annotated[str, AfterValidator(_networks)] | None = Field(
         default=None,
         description="Networks and hosts that pushes may go to besides public addresses, with commas.",
-    )
-    push_proxy: SecretStr | None = Field(
-        default=None,
-        description="The proxy, http://host:port, for pushes and alerts to public addresses; none means none, whatever"
-        " HTTP_PROXY says.",
     )
     alert_url: SecretStr | None = Field(
         default=None,
@@ -145,42 +152,18 @@ class Settings(BaseSettings):
         default=None,
         description="The UI's address as people reach it, for the links of alerts; none means its port on 127.0.0.1.",
     )
-    fill_connections: int | None = Field(
+    cores: int | None = Field(
         default=None,
         ge=1,
-        description="On how many connections a rebuild fills its new tables at most; none means one for each core of this"
-        " machine, four at most.",
-    )
-    staging_connections: int = Field(
-        default=32, ge=1, description="On how many connections Spark's tasks write rows of a model at most."
-    )
-    live_readers: int = Field(
-        default=64, ge=1, description="On how many connections Spark's tasks read events of a model at most."
-    )
-    spark_cores: int | None = Field(
-        default=None,
-        ge=1,
-        description="How many cores a cluster gives a run; none means four of a standalone master, and elsewhere what Spark's"
-        " scheduler says.",
-    )
-    batch_events: int | None = Field(
-        default=None,
-        ge=1,
-        description="How many events a batch of a drain has at most; none means 250,000 for each core of a cluster, and"
-        " 500,000 elsewhere.",
-    )
-    round_timeout_s: float = Field(
-        default=60,
-        gt=0,
-        description="How many seconds a round of many views may take; then each view is tried alone, and one that takes"
-        " as long leaves.",
+        description="How many cores Spark gives a run. None means all of one machine, four of a standalone master, and on"
+        " other clusters what the scheduler says.",
     )
     build_timeout_s: float = Field(
         default=600,
         gt=0,
-        description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view; for more of"
-        " them, as those of a rebuild, longer in proportion. A search for the streams that fail may take three times as"
-        " long in all.",
+        description="How many seconds Spark may take for a batch of 500,000 events or fewer of one view. A larger batch, as"
+        " of a rebuild, may take longer in proportion, a search for the streams that fail three times as long in all, and a"
+        " round of many views a tenth.",
     )
     archive_dir: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None, description="The folder of the archive; none means in the home."
@@ -200,11 +183,6 @@ class Settings(BaseSettings):
     def listed_push_allow(self) -> list[str]:
         """What is in `push_allow`, one by one."""
         return listed(self.push_allow)
-
-    @property
-    def push_proxy_url(self) -> str | None:
-        """What is in `push_proxy`."""
-        return (self.push_proxy.get_secret_value().strip() or None) if self.push_proxy else None
 
     @property
     def ui_address(self) -> str:

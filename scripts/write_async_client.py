@@ -60,13 +60,13 @@ Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `wait
     ),
     Target(
         "resources/commands/async_handling.py",
-        """Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+        """Handling a command on psycopg's asynchronous connections: `handle_sync` as a coroutine.
 
 Written by `scripts/write_async_client.py` from `handling`: change that.
 """,
         {
             "resources/commands/handling.py": {
-                "handle": "handle_async",
+                "handle_sync": "handle_async",
                 "_first_loaded": "_first_loaded",
                 "_loaded": "_loaded",
                 "_appended": "_appended",

@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
     # a busy machine takes minutes for what a test lets happen within a round; tests of this limit give it themselves
-    os.environ.setdefault("MILLRACE_ROUND_TIMEOUT_S", "3600")
+    os.environ.setdefault("MILLRACE_BUILD_TIMEOUT_S", "36000")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from millrace.resources.archive.json_fields import fields
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import backup
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import EventStore, RecordedEvent
+from millrace.resources.event_store import Event, EventStore
 from tests.support.building.event_log_reads import read
 from tests.support.factories import append_to, pump, register_orders, rows
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text, documents
@@ -58,7 +58,7 @@ def place(orders: EventStore) -> Callable[[list[str]], dict[int, str]]:
     return store
 
 
-def readable(event: RecordedEvent) -> bool:
+def readable(event: Event) -> bool:
     try:
         return bool(event.data == json.loads(event.data_json))
     except UnreadableData:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore, RecordedEvent
+from millrace.resources.event_store import Event, EventStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import _Rounds, run_sequencer
@@ -274,7 +274,7 @@ def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
     unprepared(observer)
     monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
-    attend, appended = EventStore.attend_log, list[RecordedEvent]()
+    attend, appended = EventStore.attend_log, list[Event]()
 
     def after_an_append(self: EventStore, attended_s: int, sleeps: bool = False) -> bool:
         if sleeps and len(appended) < 5:

@@ -14,7 +14,7 @@ from millrace.resources.alerts.alerter import connected as alerter_connected
 from millrace.resources.capture.follow import follow
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumption.leases import Keeper
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.metrics.store import StoreMetrics
 from millrace.resources.sequencer import run_sequencer
@@ -50,11 +50,11 @@ def relayed(dsn: str) -> Iterator[tuple[Relay, str]]:
     relay.cut()
 
 
-def handle(_: LeasedEvent) -> None:
+def handle(_: Delivery) -> None:
     pass
 
 
-def handle_there(_: LeasedEvent, connection: psycopg.Connection) -> None:
+def handle_there(_: Delivery, connection: psycopg.Connection) -> None:
     connection.execute("select")
 
 
@@ -147,7 +147,7 @@ def test_an_event_whose_handler_met_a_server_that_takes_no_writes_has_not_failed
     append(orders, "a")
     met: list[int] = []
 
-    def handle_late(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle_late(event: Delivery, connection: psycopg.Connection) -> None:
         met.append(event.attempt)
         if len(met) == 1:
             connection.execute("set local transaction_read_only = on")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace import Event as FoldedEvent
-from millrace import State, count, fold, last, read_model, stream_id, sum_
+from millrace import count, fold, last, read_model, stream_id, sum_
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
+from millrace.rows import FoldEvent, State
 from millrace.testing import StreamsFailed, event, given
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Orders:
 
 
 @fold(view="carts", deciders=["cart"], key="cart_id", columns={"items": "int"})
-def carts(state: State | None, happened: FoldedEvent) -> State | None:
+def carts(state: State | None, happened: FoldEvent) -> State | None:
     """One row per cart."""
     if happened.data["items"] < 0:
         raise ValueError("fewer than none")
@@ -86,7 +86,7 @@ _CALLS = count_from(1)
 
 
 @fold(view="called", deciders=["cart"], key="cart_id", columns={"calls": "bigint"})
-def called(_state: State | None, _happened: FoldedEvent) -> State | None:
+def called(_state: State | None, _happened: FoldEvent) -> State | None:
     """One row per cart: how often this process called the function."""
     return {"calls": next(_CALLS)}
 

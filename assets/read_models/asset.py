@@ -18,6 +18,7 @@ from millrace.assets.runs import release_dead
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -34,7 +35,11 @@ class RebuildConfig(dg.Config):
 
 
 def read_model_asset(
-    model: ReadModel, partitions: dg.StaticPartitionsDefinition, archive: Path, captures: Iterable[Capture] = ()
+    model: ReadModel,
+    partitions: dg.StaticPartitionsDefinition,
+    archive: Path,
+    limits: Limits,
+    captures: Iterable[Capture] = (),
 ) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
@@ -70,7 +75,12 @@ def read_model_asset(
             release_dead(context.instance, store.lease_owners(consumption.view_of(store, model)), store.release_owner)
         failed: list[MillraceError] = []
         with Consumer.open(
-            postgres.current_dsn(), model, lambda: spark.spark_session, context.run.run_id, archive=archive
+            postgres.current_dsn(),
+            model,
+            lambda: spark.spark_session,
+            context.run.run_id,
+            archive=archive,
+            limits=limits,
         ) as consumer:
             for outcome in rebuild_partitions(
                 consumer, [*map(log_partition_of, context.partition_keys)], config.wait_s

@@ -11,7 +11,7 @@ from itertools import count
 from benchmarks.event_store.bench import Database
 from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result, timed
 from benchmarks.spark.reads import growth
-from millrace import ReadModel
+from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport

@@ -6,23 +6,9 @@ Belongs here: the models. Not here: their events (the example shop's), what is m
 from dataclasses import replace
 from typing import Any, cast
 
-from millrace import (
-    Event,
-    ReadModel,
-    State,
-    any_,
-    avg,
-    count,
-    field,
-    first,
-    fold,
-    last,
-    max_,
-    min_,
-    read_model,
-    stream_id,
-    sum_,
-)
+from millrace import any_, avg, count, field, first, fold, last, max_, min_, read_model, stream_id, sum_
+from millrace.ops import ReadModel
+from millrace.rows import FoldEvent, State
 
 
 @read_model(view="orders", deciders=["order"], key=["order_id"])
@@ -98,7 +84,7 @@ class Channels:
     key="order_id",
     columns={"status": "string", "steps": "bigint", "cents": "bigint"},
 )
-def order_flow(state: State | None, event: Event) -> State:
+def order_flow(state: State | None, event: FoldEvent) -> State:
     """Where an order stands."""
     before = state or {"steps": 0, "cents": 0}
     cents = round(event.data["amount"] * 100) if event.event == "order_line_added" else 0
@@ -106,7 +92,7 @@ def order_flow(state: State | None, event: Event) -> State:
 
 
 @fold(view="parcels", deciders=["shipment"], key="shipment_id", columns={"at": "string", "seen": "bigint"})
-def parcels(state: State | None, event: Event) -> State:
+def parcels(state: State | None, event: FoldEvent) -> State:
     """Where a parcel is."""
     return {"seen": (state or {"seen": 0})["seen"] + 1, "at": event.event}
 

@@ -16,7 +16,7 @@ import psycopg
 from benchmarks.views.bench import Bench, Shop, append
 from benchmarks.views.latency import Latency, of_drain
 from benchmarks.views.models import models
-from millrace import Event, State, fold
+from millrace import fold
 from millrace.platform_defs.polling import backoff_s
 from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.consumer import Consumer
@@ -26,6 +26,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark import spark_session
+from millrace.rows import FoldEvent, State
 
 VIEWS = 8
 FAILS, IS_BEHIND, WAITS = "parcels", "products", "payments"
@@ -98,7 +99,7 @@ def _catch_up(dsn: str, views: Sequence[ReadModel]) -> None:
 
 def _views(*, fails: bool = False) -> list[ReadModel]:
     @fold(view=FAILS, deciders=["shipment"], key="shipment_id", columns={"at": "string"})
-    def parcels(_: State | None, event: Event) -> State:
+    def parcels(_: State | None, event: FoldEvent) -> State:
         """Where a parcel is, which nobody finds out."""
         raise ValueError(event.event)
 

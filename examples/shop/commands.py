@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from millrace import DsnOption, chosen_dsn, stop_on_signals
+from millrace.ops import DsnOption, chosen_dsn, stop_on_signals
 
 app = typer.Typer()
 

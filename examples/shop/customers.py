@@ -8,7 +8,8 @@ import os
 
 import psycopg
 
-from millrace import Unreachable, embedded_dsn
+from millrace.errors import Unreachable
+from millrace.ops import embedded_dsn
 
 DATABASE = "crm"
 # names another one, which nobody simulates

@@ -8,7 +8,8 @@ Ids are `order-…`, `payment-…` and `shipment-…`; every event of a payment 
 
 from dataclasses import dataclass
 
-from millrace import DeciderEvent, EventStore
+from millrace import EventStore
+from millrace.rows import DeciderEvent
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Not here: what the events mean (`events`), and appending them (`simulator`).
 import random
 from dataclasses import dataclass
 
-from millrace import Json
 from millrace.examples.shop.events import FINAL
+from millrace.rows import Json
 
 # few enough that a customer comes back and keys cross streams
 CUSTOMERS = 200

@@ -8,8 +8,8 @@ Belongs here: which processes there are, and when. Not here: what they do (`simu
 
 import os
 
-from millrace import Service, Surroundings
 from millrace.examples.shop.customers import DATABASE, VARIABLE, make_crm
+from millrace.ops import Service, Surroundings
 
 # no simulation where it is one of these
 OFF = {"0", "false", "no", "off"}

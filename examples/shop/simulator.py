@@ -28,7 +28,8 @@ from tenacity import (
     wait_exponential,
 )
 
-from millrace import ChainedEvent, Conflict, EventStore, SchemaMismatch, StreamClosed, Unreachable
+from millrace import Conflict, EventStore, NewEvent
+from millrace.errors import SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
 
@@ -119,16 +120,15 @@ class _Run:
         """Place an order with its lines in one batch; return how many events that was."""
         most_lines = 5 if most_events is None else most_events - 1
         life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}", most_lines)
-        batch: list[ChainedEvent] = []
-        command_id, previous_id = self._id(), None
-        for step in life.start:
+        batch: list[NewEvent] = []
+        command_id = self._id()
+        for number, step in enumerate(life.start):
             batch.append(
-                ChainedEvent(
+                NewEvent(
                     step.decider, step.decider_id, step.event, self._id(), step.data, command_id,
-                    final=step.final, previous_id=previous_id,
+                    final=step.final, expected_version=number,
                 )
             )  # fmt: skip
-            previous_id = batch[-1].event_id
         try:
             self._session.call(lambda store: store.append_events(batch))
         except _Stopped:

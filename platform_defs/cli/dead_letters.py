@@ -16,7 +16,7 @@ from millrace.platform_defs.cli.events import event_fields, place
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, in_utc, indented, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import DeadLetter, EventStore, PlacedEvent
+from millrace.resources.event_store import DeadLetter, Event, EventStore
 
 app = typer.Typer()
 
@@ -51,7 +51,7 @@ def dead_letters_command(
         Screen().print(table("Dead letters", LETTERS, map(_letter, letters)))
 
 
-def failed_event(store: EventStore, letter: DeadLetter) -> PlacedEvent | None:
+def failed_event(store: EventStore, letter: DeadLetter) -> Event | None:
     """Return the event that a parked stream failed at; None where the view wants none any more, or it was purged."""
     if letter.offset is None:
         return None
@@ -59,11 +59,11 @@ def failed_event(store: EventStore, letter: DeadLetter) -> PlacedEvent | None:
     return next((event for event in found if event.offset == letter.offset), None)
 
 
-def _with_event(letter: DeadLetter, event: PlacedEvent | None) -> Mapping[str, object]:
+def _with_event(letter: DeadLetter, event: Event | None) -> Mapping[str, object]:
     return {**asdict(letter), "failed_event": event and event_fields(event)}
 
 
-def _side_by_side(letter: DeadLetter, event: PlacedEvent | None) -> Table:
+def _side_by_side(letter: DeadLetter, event: Event | None) -> Table:
     """Make a table of one dead letter: its event on the left, its error on the right."""
     shown = Table(
         Column("event", ratio=1, overflow="fold"),
@@ -78,7 +78,7 @@ def _side_by_side(letter: DeadLetter, event: PlacedEvent | None) -> Table:
     return shown
 
 
-def _said(event: PlacedEvent | None) -> str:
+def _said(event: Event | None) -> str:
     if event is None:
         return "The view wants no event of this stream any more."
     lines = [

@@ -18,7 +18,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import JsonOption, JsonText, cell, in_utc, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import PlacedEvent
+from millrace.resources.event_store import Event
 from millrace.resources.event_store.following import Wanted, follow
 
 app = typer.Typer()
@@ -82,7 +82,7 @@ def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
     screen, errors = Screen(), Screen(stderr=True)
     header = True
 
-    def show(found: Sequence[PlacedEvent]) -> None:
+    def show(found: Sequence[Event]) -> None:
         nonlocal header
         if as_json:
             print_events(found)
@@ -98,13 +98,13 @@ def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
         follow(dsn, wanted, limit, show, stop, lost=lost)
 
 
-def print_events(events: Iterable[PlacedEvent]) -> None:
+def print_events(events: Iterable[Event]) -> None:
     """Print events as JSON, a line each."""
     for event in events:
         print_json(event_fields(event))
 
 
-def event_fields(event: PlacedEvent) -> Mapping[str, object]:
+def event_fields(event: Event) -> Mapping[str, object]:
     """Return what JSON says of an event."""
     return {
         "offset": event.offset,
@@ -125,7 +125,7 @@ def event_fields(event: PlacedEvent) -> Mapping[str, object]:
     }
 
 
-def events_table(events: Iterable[PlacedEvent], *, header: bool = True) -> Table:
+def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
     """Make a table of events, as wide as the terminal: each value whole but the data, which are cut."""
     shown = Table(
         Column("time (UTC)", width=19, no_wrap=True),
@@ -149,6 +149,6 @@ def events_table(events: Iterable[PlacedEvent], *, header: bool = True) -> Table
     return shown
 
 
-def place(partition: int, position: int | None) -> str:
+def place(partition: int | None, position: int | None) -> str:
     """Return where an event is in the log, as tables show it; "-" for an event without a position."""
     return f"{partition}:{'-' if position is None else position}"

@@ -19,7 +19,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, PlacedEvent, StreamHead, StreamView
+from millrace.resources.event_store import Event, EventStore, StreamHead, StreamView
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.settings import Settings
 
@@ -37,7 +37,7 @@ class History:
     """A stream, its newest events in order, the rows that read models made of it, and what views have of it."""
 
     head: StreamHead
-    events: Sequence[PlacedEvent]
+    events: Sequence[Event]
     rows: "Sequence[StreamRows]"
     views: Sequence[StreamView]
 

@@ -58,6 +58,7 @@ from millrace.resources.spark.session import (
     REDACTION,
     SESSION_CONFIGURATION,
     SPARK_TOKEN,
+    local_master,
 )
 
 LOOPBACK = "127.0.0.1"
@@ -339,7 +340,7 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "millrace")
-    options = ("--master", "local[*]", "--driver-memory", "1g")
+    options = ("--master", local_master(settings), "--driver-memory", "1g")
     pairs = (word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))
     if not env.get(SPARK_TOKEN):
         raise ValueError(f"a Spark Connect server without {SPARK_TOKEN} would serve every account of this machine")

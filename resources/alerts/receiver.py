@@ -46,7 +46,6 @@ class AlertSettings:
         ui_address: The UI's address, for links; empty for no links.
         allowed: Networks and hosts that messages may go to besides public addresses.
         warnings: What is wrong and keeps no message back, a sentence each.
-        proxy: The URL of a proxy for public addresses; None for none.
     """
 
     url: str = field(repr=False)
@@ -55,7 +54,6 @@ class AlertSettings:
     ui_address: str
     allowed: Sequence[str]
     warnings: Sequence[str] = ()
-    proxy: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ def alert_settings(settings: Settings) -> AlertSettings | None:
     if not url:
         return None
     allowed = settings.listed_push_allow or (listed(THIS_MACHINE) if settings.dsn is None else [])
-    proxy = settings.push_proxy_url
-    with Endpoint(url, Allowed(allowed), proxy=proxy) as endpoint:
+    with Endpoint(url, Allowed(allowed)) as endpoint:
         if endpoint.fault:
             raise BadAlertSettings(
                 f"MILLRACE_ALERT_URL cannot be sent to: {endpoint.fault}",
@@ -111,7 +108,7 @@ def alert_settings(settings: Settings) -> AlertSettings | None:
             " https://dagster.example.com."
         )
         address = ""
-    return AlertSettings(url, secret or None, settings.alert_format, address, tuple(allowed), tuple(warnings), proxy)
+    return AlertSettings(url, secret or None, settings.alert_format, address, tuple(allowed), tuple(warnings))
 
 
 def require_secret(secret: str) -> None:
@@ -129,7 +126,7 @@ class AlertReceiver:
 
     def __init__(self, settings: AlertSettings) -> None:
         self.settings = settings
-        self._endpoint = Endpoint(settings.url, Allowed(settings.allowed), proxy=settings.proxy)
+        self._endpoint = Endpoint(settings.url, Allowed(settings.allowed))
 
     @property
     def place(self) -> str:

@@ -1,4 +1,4 @@
-"""Handling a command on psycopg's asynchronous connections: `handle` as a coroutine.
+"""Handling a command on psycopg's asynchronous connections: `handle_sync` as a coroutine.
 
 Written by `scripts/write_async_client.py` from `handling`: change that.
 """
@@ -18,7 +18,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict
-from millrace.resources.event_store import AsyncEventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import AsyncEventStore, Event, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -27,31 +27,11 @@ async def handle_async(
     decider: Decider[State, Command],
     decider_id: str,
     command: Command,
-    *,
-    command_id: UUID | None = None,
-    tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    command_id: UUID | None,
+    tries: int,
+    caused_by: Event | None,
 ) -> Decided[State]:
-    """Decide on a command with the state of its stream, append the events, and return what was decided.
-
-    Where another writer was first, only what is new is loaded, and decided on again. In a transaction of the caller's
-    the events are stored when it commits; above READ COMMITTED it does not see what is new, and so gives up.
-
-    Args:
-        store: Where the stream is.
-        decider: Its kind.
-        decider_id: The stream.
-        command: What `decide` gets.
-        command_id: The command's own id. A command that was handled with it is not decided on again: what it led to
-            then is returned.
-        tries: How often it is decided at most.
-        caused_by: The event that led to the command, as for `append_event`; within `causing` it is that one's.
-
-    Raises:
-        GaveUp: Another writer was first each time.
-        HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
-        StreamClosed: Something was decided, and the stream has its final event.
-    """
+    """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
     for _ in range(tries):
         if command_id is not None:
@@ -101,9 +81,7 @@ async def _loaded(
     return loaded
 
 
-async def _appended(
-    store: AsyncEventStore, events: list[NewEvent], caused_by: RecordedEvent | None
-) -> list[RecordedEvent]:
+async def _appended(store: AsyncEventStore, events: list[NewEvent], caused_by: Event | None) -> list[Event]:
     """Append the events, all or none, and return them as they are stored."""
     # a refused statement would end the caller's transaction
     async with store.savepoint():
@@ -126,7 +104,7 @@ async def _appended(
                 )
             ]
         first, *_ = await store.append_events(events, caused_by=caused_by)
-        stored: list[RecordedEvent] = []
+        stored: list[Event] = []
         async for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
             stored.append(event)
         return stored
@@ -136,7 +114,7 @@ async def _decided_before(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
 ) -> Decided[State]:
     """Return what a command led to when it was handled first, and the state after that."""
-    loaded, led = Loaded(decider.initial), list[RecordedEvent]()
+    loaded, led = Loaded(decider.initial), list[Event]()
     async for event in store.read_stream(decider.name, decider_id):
         if led and event.command_id != command_id:
             break

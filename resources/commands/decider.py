@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4, uuid5
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Json, NewEvent, RecordedEvent
-from millrace.resources.event_store.rows import VersionedEvent
+from millrace.resources.event_store import Event, Json, NewEvent
+from millrace.resources.read_models.fold_event import FoldEvent
 from millrace.resources.user_code import finished, is_async, is_generator
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Decider(Generic[State, Command]):
         """The hash of the fold's declaration, which reads its source."""
         return "" if self.fold is None else self.fold.fingerprint
 
-    def evolved(self, state: State, event: RecordedEvent) -> State:
+    def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""
         after: State = self.evolve(state, event) if callable(self.evolve) else _folded(self.evolve, state, event)
         return finished(after)
@@ -101,7 +101,7 @@ class Decided(Generic[State]):
 
     decider: str
     decider_id: str
-    events: tuple[RecordedEvent, ...]
+    events: tuple[Event, ...]
     state: State
     version: int
     offset: int
@@ -115,7 +115,7 @@ class Loaded(Generic[State]):
     version: int = 0
     offset: int = 0
 
-    def after(self, decider: Decider[State, Any], event: VersionedEvent) -> "Loaded[State]":
+    def after(self, decider: Decider[State, Any], event: Event) -> "Loaded[State]":
         """Return the stream with its next event."""
         if event.version != self.version + 1:
             raise purged(decider.name, event.decider_id, self.version)
@@ -153,7 +153,7 @@ def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) ->
 
 
 def decided(
-    decider: Decider[State, Any], loaded: Loaded[State], decider_id: str, events: Iterable[RecordedEvent]
+    decider: Decider[State, Any], loaded: Loaded[State], decider_id: str, events: Iterable[Event]
 ) -> Decided[State]:
     """Return what a command led to: the loaded stream, and its new events."""
     appended = tuple(events)
@@ -181,14 +181,12 @@ def gave_up(decider: str, decider_id: str, tries: int) -> GaveUp:
     )
 
 
-def _folded(fold: "Fold", state: Any, event: RecordedEvent) -> Any:  # noqa: ANN401 - the fold's state is what a user says
-    from millrace.resources.read_models.fold import Event  # its user has imported it; others need no Spark
-
+def _folded(fold: "Fold", state: Any, event: Event) -> Any:  # noqa: ANN401 - the fold's state is what a user says
     if fold.events is not None and event.event not in fold.events:
         return state
     return fold.function(
         state,
-        Event(
+        FoldEvent(
             event.decider,
             event.decider_id,
             event.event,

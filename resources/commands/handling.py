@@ -1,6 +1,6 @@
 """Handling a command: load the stream, decide, append; and again, with what is new, where another writer was first.
 
-Belongs here: the loop and its calls. Not here: the pure steps (`decider`).
+Belongs here: the loop and its calls. Not here: the pure steps (`decider`), which store it is (`handle`).
 
 `async_handling` is written from this file by `scripts/write_async_client.py`; a test says when that has to run again.
 """
@@ -20,40 +20,20 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict
-from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
-def handle(
+def handle_sync(
     store: EventStore,
     decider: Decider[State, Command],
     decider_id: str,
     command: Command,
-    *,
-    command_id: UUID | None = None,
-    tries: int = 5,
-    caused_by: RecordedEvent | None = None,
+    command_id: UUID | None,
+    tries: int,
+    caused_by: Event | None,
 ) -> Decided[State]:
-    """Decide on a command with the state of its stream, append the events, and return what was decided.
-
-    Where another writer was first, only what is new is loaded, and decided on again. In a transaction of the caller's
-    the events are stored when it commits; above READ COMMITTED it does not see what is new, and so gives up.
-
-    Args:
-        store: Where the stream is.
-        decider: Its kind.
-        decider_id: The stream.
-        command: What `decide` gets.
-        command_id: The command's own id. A command that was handled with it is not decided on again: what it led to
-            then is returned.
-        tries: How often it is decided at most.
-        caused_by: The event that led to the command, as for `append_event`; within `causing` it is that one's.
-
-    Raises:
-        GaveUp: Another writer was first each time.
-        HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
-        StreamClosed: Something was decided, and the stream has its final event.
-    """
+    """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
     for _ in range(tries):
         if command_id is not None:
@@ -99,7 +79,7 @@ def _loaded(
     return loaded
 
 
-def _appended(store: EventStore, events: list[NewEvent], caused_by: RecordedEvent | None) -> list[RecordedEvent]:
+def _appended(store: EventStore, events: list[NewEvent], caused_by: Event | None) -> list[Event]:
     """Append the events, all or none, and return them as they are stored."""
     # a refused statement would end the caller's transaction
     with store.savepoint():
@@ -122,7 +102,7 @@ def _appended(store: EventStore, events: list[NewEvent], caused_by: RecordedEven
                 )
             ]
         first, *_ = store.append_events(events, caused_by=caused_by)
-        stored: list[RecordedEvent] = []
+        stored: list[Event] = []
         for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
             stored.append(event)
         return stored
@@ -132,7 +112,7 @@ def _decided_before(
     store: EventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
 ) -> Decided[State]:
     """Return what a command led to when it was handled first, and the state after that."""
-    loaded, led = Loaded(decider.initial), list[RecordedEvent]()
+    loaded, led = Loaded(decider.initial), list[Event]()
     for event in store.read_stream(decider.name, decider_id):
         if led and event.command_id != command_id:
             break

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from millrace.resources.commands.decider import Command, Decided, Decider, Emit, Loaded, State
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
 
 

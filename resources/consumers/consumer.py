@@ -26,7 +26,7 @@ from millrace.resources.consumers.server import Line
 from millrace.resources.consumers.telling import Counters, say, told
 from millrace.resources.consumers.words import Words
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 
 # events that wait for a thread, at most: a lock more would only be held from others
 MOST_AHEAD = 2000
@@ -268,7 +268,7 @@ class Consumer:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
 
-    def _lease(self, store: EventStore, room: int) -> list[LeasedEvent]:
+    def _lease(self, store: EventStore, room: int) -> list[Delivery]:
         return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s, ahead=True)
 
     def _order(self, store: EventStore) -> int:
@@ -294,7 +294,7 @@ class Consumer:
         self._ahead = max(least, min(int(pace * AHEAD_S), MOST_AHEAD))
         self._deliveries.low = self._ahead // 2
 
-    def _take(self, events: Sequence[LeasedEvent]) -> None:
+    def _take(self, events: Sequence[Delivery]) -> None:
         now = time.monotonic()
         self.counters.leased += len(events)
         busy = self._deliveries.busy() if events else set()

@@ -1,7 +1,7 @@
 """What a user writes: a function that is called for each event of a view.
 
     @subscription(view="mails", deciders=["order"], events=["order_placed"], concurrency=8)
-    def send_mail(event: LeasedEvent) -> None: ...
+    def send_mail(event: Delivery) -> None: ...
 
 Belongs here: the declaration and what is wrong with one. Not here: calling the function (`handling`), when to
 (`consumer`).

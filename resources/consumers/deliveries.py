@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from millrace.resources.consumers.handling import Outcome
-from millrace.resources.event_store import LeasedEvent
+from millrace.resources.event_store import Delivery
 
 Stream = tuple[str, str]
 
@@ -33,7 +33,7 @@ class Held:
         timed_out: Whether its handler took longer than it may.
     """
 
-    event: LeasedEvent
+    event: Delivery
     locked_at: float
     started_at: float = 0.0
     thread: "threading.Thread | None" = None

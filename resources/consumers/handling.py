@@ -22,7 +22,7 @@ from millrace.resources import connecting
 from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
 from millrace.resources.consumers.telling import cleaned, told
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import EventStore, LeasedEvent, causing
+from millrace.resources.event_store import Delivery, EventStore, causing
 from millrace.resources.user_code import finished
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
@@ -76,14 +76,14 @@ class Caller:
         self._connection: psycopg.Connection | None = None
         self._future: Future[Any] | None = None
 
-    def call(self, event: LeasedEvent) -> Outcome:
+    def call(self, event: Delivery) -> Outcome:
         """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
         try:
             return (self._begun(event) if event.suspect else None) or self._called(event)
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
             return Failed(f"{told(error)}{self._where(error)}")
 
-    def _begun(self, event: LeasedEvent) -> Outcome | None:
+    def _begun(self, event: Delivery) -> Outcome | None:
         """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
         view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
         try:
@@ -95,7 +95,7 @@ class Caller:
             return GiveBack(told(error), PAUSE_S)
         return None
 
-    def _called(self, event: LeasedEvent) -> Outcome:
+    def _called(self, event: Delivery) -> Outcome:
         try:
             with causing(event):
                 if self._subscription.takes_connection:
@@ -131,7 +131,7 @@ class Caller:
             self._connection.close()
             self._connection = None
 
-    def _with_connection(self, event: LeasedEvent) -> Outcome:
+    def _with_connection(self, event: Delivery) -> Outcome:
         for attempt in range(1, TRIES + 1):
             try:
                 connection = self._opened()

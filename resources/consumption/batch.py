@@ -16,9 +16,8 @@ import pyarrow as pa
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
 from millrace.resources.consumption.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
-from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.staging import (
-    DEFAULTS,
     count_streams,
     events_of,
     list_offsets,

@@ -23,7 +23,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted
-from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
 from millrace.resources.consumption.rounds.plan import fits
@@ -34,7 +34,6 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
 from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
-from millrace.resources.settings import Settings
 from millrace.resources.spark.bounded import TookTooLong
 from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
 
@@ -96,7 +95,7 @@ class Consumer:
         *,
         lease_s: int = LEASE_S,
         archive: Path | None = None,
-        limits: Limits | None = None,
+        limits: Limits = DEFAULTS,
     ) -> Self:
         """Attach to the version of a read model that its declaration stands for; make that version if there is none.
 
@@ -107,7 +106,7 @@ class Consumer:
             owner: The name under which leases are taken: a run's id.
             lease_s: How long a lease outlives its owner, in seconds.
             archive: The folder of the archive, from which rebuilds read; None: they read Postgres alone.
-            limits: How much runs side by side; None for what the environment says.
+            limits: How much runs side by side.
 
         Raises the errors of `versions.ensure_version`.
         """
@@ -118,7 +117,6 @@ class Consumer:
         except BaseException:
             connection.close()
             raise
-        limits = limits or Limits.of(Settings())
         return cls(connection, dsn, model, version, spark, owner, lease_s, archive, limits)
 
     def close(self) -> None:
@@ -150,7 +148,7 @@ class Consumer:
     ) -> DrainReport:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        A batch has `batch_events` at most; None for what the limits say, or else for what the session is worth.
+        A batch has `batch_events` at most; None for what the session is worth.
 
         A stream that fails waits by itself and is tried again later. A failure that is not of some streams puts its log
         partition aside until its lease ends, when it is tried again. It does not hold up other log partitions. Nor does
@@ -246,11 +244,10 @@ class Consumer:
 
     def _consume_next(self, report: DrainReport, on_commit: OnCommit, batch_events: int | None) -> bool:
         """Claim, build and commit a batch; return whether there was something to claim."""
-        said = batch_events or self._limits.batch_events
         # a round would read again what a log partition that failed keeps leased
-        if self._in_rounds and not report.failed and self._round(report, on_commit, said):
+        if self._in_rounds and not report.failed and self._round(report, on_commit, batch_events):
             return True
-        limit = said or self._batch_events
+        limit = batch_events or self._batch_events
         leases = self._store.claim_batch(self.model.view, self.owner, limit, self._lease_s)
         if not leases:
             return False
@@ -259,10 +256,10 @@ class Consumer:
             self._note(commit, report, on_commit)
         full = sum(lease.to_position - lease.from_position for lease in leases) >= limit
         self._in_rounds = fits(self.model) and not full and report.failed_streams == failed
-        if said is None and full:
+        if batch_events is None and full:
             # there is more. If the session does not answer, the next batch says why
             with suppress(*build_errors()):
-                self._batch_events = batch_size(self._spark(), self._limits.spark_cores)
+                self._batch_events = batch_size(self._spark(), self._limits.cores)
         return True
 
     def _round(self, report: DrainReport, on_commit: OnCommit, most: int | None) -> bool:

@@ -13,6 +13,7 @@ from millrace.resources.settings import Settings
 MOST_FILL_CONNECTIONS = 4
 # of which the build may take the whole time; of fewer, too
 BUILD_EVENTS = 500_000
+ROUNDS_OF_A_BUILD = 10
 # a search for failing streams may take as long as so many builds: the halves of one stream's search are two in all
 SEARCH_BUILDS = 3
 
@@ -22,35 +23,30 @@ class Limits:
     """How much runs side by side.
 
     Attributes:
-        fill_connections: On how many connections a rebuild fills its new tables at most.
+        cores: How many cores a run has; None for what its session says.
         staging_connections: On how many connections Spark's tasks write rows at most.
         live_readers: On how many connections Spark's tasks read events from Postgres at most.
-        spark_cores: How many cores a cluster gives; None for what its scheduler says.
-        batch_events: How many events a batch of a drain has at most; None for what the session is worth.
-        round_s: How long a round of many views may take, in seconds.
         build_s: How long a build of up to half a million events may take, in seconds.
+        round_s: How long a round of many views may take, in seconds.
     """
 
-    fill_connections: int = 1
+    cores: int | None = None
     staging_connections: int = 32
     live_readers: int = 64
-    spark_cores: int | None = None
-    batch_events: int | None = None
-    round_s: float = 60
     build_s: float = 600
+    round_s: float = 600
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the limits that the environment sets."""
-        return cls(
-            settings.fill_connections or min(MOST_FILL_CONNECTIONS, os.cpu_count() or 1),
-            settings.staging_connections,
-            settings.live_readers,
-            settings.spark_cores,
-            settings.batch_events,
-            settings.round_timeout_s,
-            settings.build_timeout_s,
-        )
+        """Return the limits of a deployment."""
+        build_s = settings.build_timeout_s
+        # others wait while a round takes its time: a view that needs more has a run of its own
+        return cls(cores=settings.cores, build_s=build_s, round_s=build_s / ROUNDS_OF_A_BUILD)
+
+    @property
+    def fill_connections(self) -> int:
+        """On how many connections a rebuild fills its new tables at most: each keeps a core of Postgres busy."""
+        return min(MOST_FILL_CONNECTIONS, self.cores or os.cpu_count() or 1)
 
     @property
     def plan_s(self) -> float:
@@ -64,3 +60,6 @@ class Limits:
     def search_seconds_for(self, positions: int) -> float:
         """Return how long a search for the streams that fail among so many positions may take, in all."""
         return SEARCH_BUILDS * self.seconds_for(positions)
+
+
+DEFAULTS = Limits()

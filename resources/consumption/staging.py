@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.resources.archive.history import LogHistory, history_frame
 from millrace.resources.connecting import lasting
 from millrace.resources.consumption.failing_streams import Part, Source, Stream
-from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import in_utf8, most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
@@ -32,8 +32,6 @@ from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-DEFAULTS = Limits()
 
 
 def read_events(
@@ -68,7 +66,7 @@ def read_events(
     if streams:
         needed |= {"decider", "decider_id"}
     positions = sum(lease.to_position - lease.from_position for lease in ranges)
-    tasks = task_number(spark, positions, limits.spark_cores)
+    tasks = task_number(spark, positions, limits.cores)
     if history is not None:
         events = history_frame(
             spark,

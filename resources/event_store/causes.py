@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store.rows import Json, NewEvent, RecordedEvent, VersionedEvent
+from millrace.resources.event_store.rows import Event, Json, NewEvent
 
 NOTHING: Mapping[str, Json] = MappingProxyType({})
 
@@ -27,7 +27,7 @@ _surroundings: ContextVar[Mapping[str, Json]] = ContextVar("millrace_causes", de
 
 
 @contextmanager
-def causing(event: RecordedEvent) -> Iterator[None]:
+def causing(event: Event) -> Iterator[None]:
     """Let each event that is appended in this block be caused by `event`, and correlate with it.
 
     Its metadata get `causation_id`, which is the event's event_id; `correlation_id`, which is the event's own one, or
@@ -57,7 +57,7 @@ def is_traceparent(text: str) -> bool:
     return match is not None and (match["version"] != "00" or match["more"] is None)
 
 
-def passed_on(metadata: Json, caused_by: RecordedEvent | None = None) -> Json:
+def passed_on(metadata: Json, caused_by: Event | None = None) -> Json:
     """Return the metadata of an event to append: what surrounds the call, then `caused_by`, then what is stated."""
     surroundings = _surroundings.get()
     if caused_by is not None:
@@ -67,7 +67,7 @@ def passed_on(metadata: Json, caused_by: RecordedEvent | None = None) -> Json:
     return {**surroundings, **(metadata or {})}
 
 
-def all_passed_on(events: Iterable[NewEvent], caused_by: RecordedEvent | None = None) -> Iterable[NewEvent]:
+def all_passed_on(events: Iterable[NewEvent], caused_by: Event | None = None) -> Iterable[NewEvent]:
     """Return events to append with their metadata, each as `passed_on` makes them."""
     if caused_by is None and not _surroundings.get():
         return events
@@ -83,17 +83,17 @@ def _within(more: Mapping[str, Json]) -> Iterator[None]:
         _surroundings.reset(token)
 
 
-def _led_to_by(event: RecordedEvent) -> Mapping[str, Json]:
+def _led_to_by(event: Event) -> Mapping[str, Json]:
     event_id = str(event.event_id)
     # what it has of these, and nothing else: a user of the first event has not done the next one
     of_event = {name: value for name, value in metadata_of(event).items() if name in PASSED_ON}
     return {"correlation_id": event_id, **of_event, "causation_id": event_id}
 
 
-def metadata_of(event: RecordedEvent) -> Mapping[str, Json]:
+def metadata_of(event: Event) -> Mapping[str, Json]:
     """Return the metadata of an event; none where it was read without them, or where Python cannot read them."""
     try:
-        known = event.metadata if isinstance(event, VersionedEvent) else None
+        known = event.metadata
     except UnreadableData:
         return NOTHING
     return known if isinstance(known, Mapping) else NOTHING

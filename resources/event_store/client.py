@@ -29,20 +29,17 @@ from millrace.resources.event_store.rows import (
     DatabaseIdentity,
     DeadLetter,
     DeciderEvent,
+    Delivery,
+    Event,
     EventBehindState,
     Json,
-    LeasedEvent,
     Lock,
-    LogEvent,
     LogPosition,
     NewEvent,
-    PlacedEvent,
-    RecordedEvent,
     Seek,
     StreamHead,
     StreamState,
     StreamView,
-    VersionedEvent,
     View,
 )
 from millrace.resources.event_store.standing_rows import (
@@ -99,8 +96,8 @@ class EventStore(Rounds, Waiting):
         final: bool = False,
         expected_version: int | None = None,
         metadata: Json = None,
-        caused_by: RecordedEvent | None = None,
-    ) -> RecordedEvent:
+        caused_by: Event | None = None,
+    ) -> Event:
         """Append one event after `previous_id` and return it; a retry returns the stored one.
 
         With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
@@ -109,7 +106,7 @@ class EventStore(Rounds, Waiting):
         """
         known = passed_on(metadata, caused_by)
         return self._one(
-            RecordedEvent,
+            Event,
             "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 event,
@@ -126,9 +123,7 @@ class EventStore(Rounds, Waiting):
             ),
         )
 
-    def append_events(
-        self, events: Iterable[NewEvent], *, caused_by: RecordedEvent | None = None
-    ) -> list[AppendedEvent]:
+    def append_events(self, events: Iterable[NewEvent], *, caused_by: Event | None = None) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order.
 
         `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
@@ -151,9 +146,9 @@ class EventStore(Rounds, Waiting):
             (events,),
         )
 
-    def get_events(self, decider_id: str | UUID, decider: str) -> list[RecordedEvent]:
+    def get_events(self, decider_id: str | UUID, decider: str) -> list[Event]:
         """Return the events of one stream in order."""
-        return self._all(RecordedEvent, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+        return self._all(Event, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
 
     def read_stream(
         self,
@@ -163,7 +158,7 @@ class EventStore(Rounds, Waiting):
         limit: int | None = None,
         *,
         backwards: bool = False,
-    ) -> Iterator[VersionedEvent]:
+    ) -> Iterator[Event]:
         """Read the events of one stream as they are asked for, a page at a time.
 
         Args:
@@ -176,29 +171,31 @@ class EventStore(Rounds, Waiting):
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
             page = self._all(
-                VersionedEvent,
+                Event,
                 "select * from event_store.read_stream(%s, %s, %s, %s, %s)",
                 (decider, decider_id, from_version, size, backwards),
             )
             yield from page
             limit = None if limit is None else limit - size
-            if len(page) < size or limit == 0 or (backwards and page[-1].version == 1):
+            if len(page) < size or limit == 0:
                 return
-            from_version = page[-1].version + (-1 if backwards else 1)
+            last = page[-1].version
+            assert last is not None
+            if backwards and last == 1:
+                return
+            from_version = last + (-1 if backwards else 1)
 
-    def events_of_correlation(
-        self, correlation_id: str, after_offset: int = 0, limit: int = 1000
-    ) -> list[VersionedEvent]:
+    def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
         """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
         return self._all(
-            VersionedEvent,
+            Event,
             "select * from event_store.events_of_correlation(%s, %s, %s)",
             (correlation_id, after_offset, limit),
         )
 
-    def get_last_event(self, decider_id: str | UUID, decider: str) -> RecordedEvent | None:
+    def get_last_event(self, decider_id: str | UUID, decider: str) -> Event | None:
         """Return the last event of one stream, None for an unknown stream, or if that event was purged."""
-        return self._first(RecordedEvent, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
+        return self._first(Event, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
 
     def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
         """Return where one stream stands, also after its events were purged; None for a stream without events."""
@@ -211,7 +208,7 @@ class EventStore(Rounds, Waiting):
 
     def stream_behind_state(
         self, model: str, fingerprint: str, decider: str, decider_id: str, limit: int = STREAM_PAGE
-    ) -> tuple[StreamState | None, list[VersionedEvent]]:
+    ) -> tuple[StreamState | None, list[Event]]:
         """Return what `stream_state` does and what `read_stream` has behind it: one question, as of one moment."""
         rows = self._all(
             EventBehindState,
@@ -326,21 +323,19 @@ class EventStore(Rounds, Waiting):
         """
         return self._value(int, "select event_store.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
-    def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[RecordedEvent]:
+    def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
-        return self._all(
-            RecordedEvent, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
-        )
+        return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))
 
     def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
-    ) -> list[LeasedEvent]:
+    ) -> list[Delivery]:
         """Do as `stream_events`, and return with each event the token that fences its lock.
 
         With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
         """
         return self._all(
-            LeasedEvent, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
+            Delivery, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
         )
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
@@ -429,10 +424,10 @@ class EventStore(Rounds, Waiting):
 
     def discard_dead_letter(
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
-    ) -> RecordedEvent | None:
+    ) -> Event | None:
         """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
         return self._first(
-            RecordedEvent,
+            Event,
             "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
             (view, decider, decider_id, reason, offset),
         )
@@ -483,10 +478,10 @@ class EventStore(Rounds, Waiting):
             LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *tokens_of(leases))
         )
 
-    def read_batch(self, view: str, lease: Lease) -> list[LogEvent]:
+    def read_batch(self, view: str, lease: Lease) -> list[Event]:
         """Return the events that a lease delivers, each stream's in order."""
         return self._all(
-            LogEvent, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
+            Event, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
         )
 
     def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
@@ -569,13 +564,13 @@ class EventStore(Rounds, Waiting):
         limit: int = 1000,
         deciders: Sequence[str] | None = None,
         events: Sequence[str] | None = None,
-    ) -> list[LogEvent]:
+    ) -> list[Event]:
         """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
 
         With deciders or events only those, as far as it must read to find so many.
         """
         return self._all(
-            LogEvent,
+            Event,
             "select * from event_store.read_log(%s, %s, %s, %s, %s)",
             (partition, from_position, limit, listed(deciders), listed(events)),
         )
@@ -589,10 +584,10 @@ class EventStore(Rounds, Waiting):
         since: datetime | None = None,
         correlation_id: str | None = None,
         before_offset: int | None = None,
-    ) -> list[PlacedEvent]:
+    ) -> list[Event]:
         """Return the newest events that fit all filters, the newest first; None does not filter."""
         return self._all(
-            PlacedEvent,
+            Event,
             "select * from event_store.latest_events(%s, %s, %s, %s, %s, %s, %s)",
             (limit, decider, decider_id, event, since, correlation_id, before_offset),
         )

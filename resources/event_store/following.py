@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import merge
 
@@ -20,7 +20,7 @@ import psycopg
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store.client import EventStore
-from millrace.resources.event_store.rows import LogEvent, PlacedEvent
+from millrace.resources.event_store.rows import Event
 from millrace.resources.event_store.wake_ups import Wakeups
 
 # events of one log partition that are read at once
@@ -32,7 +32,7 @@ LONGEST_PAUSE_S = 2.0
 # how long a server may be away; it restarts in less
 PATIENCE_S = 60.0
 
-Show = Callable[[Sequence[PlacedEvent]], None]
+Show = Callable[[Sequence[Event]], None]
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Wanted:
     since: datetime | None = None
     correlation_id: str | None = None
 
-    def latest(self, store: EventStore, limit: int) -> list[PlacedEvent]:
+    def latest(self, store: EventStore, limit: int) -> list[Event]:
         """Return the newest of them, the newest last."""
         found = store.latest_events(limit, self.decider, self.decider_id, self.event, self.since, self.correlation_id)
         return found[::-1]
 
-    def takes(self, event: LogEvent) -> bool:
+    def takes(self, event: Event) -> bool:
         """Return whether an event is one of them, as far as `read_log` does not tell."""
         return (
             (self.decider_id is None or event.decider_id == self.decider_id)
@@ -78,7 +78,7 @@ class Follower:
         # log partition -> the next position
         self.positions: dict[int, int] = {}
 
-    def begin(self, connection: psycopg.Connection, limit: int) -> list[PlacedEvent]:
+    def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
         """Return the newest events that have a position, the newest last; looks go on from there."""
         with as_of_now(connection):
             store = EventStore(connection)
@@ -94,7 +94,7 @@ class Follower:
         Raises:
             PositionOutOfRange: Events went before they were shown: they were purged, or the store was restored.
         """
-        found: list[list[PlacedEvent]] = []
+        found: list[list[Event]] = []
         positions = dict(self.positions)
         more = False
         with as_of_now(connection):
@@ -108,11 +108,11 @@ class Follower:
                 page = store.read_log(
                     each.partition, position, PAGE, _only(self.wanted.decider), _only(self.wanted.event)
                 )
-                found.append([_placed(event, each.partition) for event in page if self.wanted.takes(event)])
+                found.append([replace(event, partition=each.partition) for event in page if self.wanted.takes(event)])
                 # the filter of read_log goes up to the mark, if it finds fewer
-                full = len(page) == PAGE
-                positions[each.partition] = page[-1].position + 1 if full else each.high_water_mark
-                more |= full
+                last = page[-1].position if len(page) == PAGE else None
+                positions[each.partition] = each.high_water_mark if last is None else last + 1
+                more |= last is not None
         # each log partition stays in its own order
         if shown := list(merge(*found, key=lambda event: event.offset)):
             show(shown)
@@ -175,7 +175,7 @@ def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.
     return connection.transaction()
 
 
-def correlation_of(event: PlacedEvent | LogEvent) -> str | None:
+def correlation_of(event: Event) -> str | None:
     """Return the correlation_id of an event; None where it has none, or where Python cannot read its metadata."""
     try:
         known = event.metadata
@@ -187,12 +187,6 @@ def correlation_of(event: PlacedEvent | LogEvent) -> str | None:
 
 def _only(name: str | None) -> list[str] | None:
     return None if name is None else [name]
-
-
-def _placed(event: LogEvent, partition: int) -> PlacedEvent:
-    return PlacedEvent(
-        **{name: value for name, value in vars(event).items() if name != "metadata"}, partition=partition
-    )
 
 
 def _gone(partition: int, position: int, earliest: int, mark: int) -> PositionOutOfRange:

@@ -55,7 +55,7 @@ def written(value: object) -> str:
 def _event_json(event: NewEvent, number: int) -> str:
     """Return an event; members that are rarely stated are left out."""
     members = dict(vars(event))
-    for name in ("expected_version", "metadata"):
+    for name in ("expected_version", "metadata", "previous_id"):
         if members[name] is None:
             del members[name]
     try:

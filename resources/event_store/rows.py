@@ -23,8 +23,18 @@ Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class RecordedEvent:
-    """An event as it is stored; `data_json` is the text of its data."""
+class Event:
+    """An event as it is stored.
+
+    Attributes:
+        data_json: The text of its data.
+        version: Its number in its stream, from 1; None from `append_event`, `get_events`, `get_last_event` and
+            `stream_events`.
+        metadata_json: The text of what led to it; None for an event without metadata, and where `version` is None.
+        partition: Its log partition; None but from `latest_events`.
+        position: Its position there; None while it is not sequenced, and but from `latest_events`, `read_log` and
+            `read_batch`.
+    """
 
     # no time of an event is infinite, so the driver's own reader of times does, which is five times as fast
     finite_times: ClassVar[bool] = True
@@ -40,6 +50,10 @@ class RecordedEvent:
     final: bool
     created_at: datetime
     offset: int
+    version: int | None = None
+    metadata_json: str | None = None
+    partition: int | None = None
+    position: int | None = None
 
     @cached_property
     def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
@@ -52,17 +66,9 @@ class RecordedEvent:
             self.data_json, f"event {self.event_id} at offset {self.offset} of {self.decider} {self.decider_id}"
         )
 
-
-@dataclass(frozen=True)
-class VersionedEvent(RecordedEvent):
-    """An event with its number in its stream, from 1, and what led to it; `metadata_json` is the text of that."""
-
-    version: int
-    metadata_json: str | None
-
     @cached_property
     def metadata(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """What led to the event, None for an event without metadata.
+        """What led to the event, None where `metadata_json` is None.
 
         Raises:
             UnreadableData: Python cannot read it: too many digits or levels.
@@ -89,8 +95,8 @@ class StreamState:
     offset: int
 
 
-@dataclass(frozen=True)
-class EventBehindState(VersionedEvent):
+@dataclass(frozen=True, kw_only=True)
+class EventBehindState(Event):
     """An event behind what a fold has of its stream, with its number there; the first one brings the state.
 
     Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
@@ -102,9 +108,9 @@ class EventBehindState(VersionedEvent):
     state_offset: int | None
 
 
-@dataclass(frozen=True)
-class LeasedEvent(VersionedEvent):
-    """An event that a rows view delivered.
+@dataclass(frozen=True, kw_only=True)
+class Delivery(Event):
+    """An event that a rows view delivered to a consumer; its `version` is there.
 
     Attributes:
         lease_token: Fences its lock.
@@ -113,24 +119,10 @@ class LeasedEvent(VersionedEvent):
             is being handled now.
     """
 
+    version: int
     lease_token: int
     attempt: int
     suspect: bool
-
-
-@dataclass(frozen=True)
-class LogEvent(VersionedEvent):
-    """An event at its position in a log partition."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class PlacedEvent(VersionedEvent):
-    """An event and its place in the log; `position` is None while it is not sequenced."""
-
-    partition: int
-    position: int | None
 
 
 @dataclass(frozen=True)
@@ -143,9 +135,12 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event to append at the end of its stream: wherever that is then, or where `expected_version` says.
+    """An event to append at the end of its stream: wherever that is then, or where the event says.
 
-    `expected_version` is how many events the stream has before it, 0 for a new stream. `metadata` is an object.
+    Attributes:
+        expected_version: How many events the stream has before it, 0 for a new stream.
+        metadata: What led to it: an object.
+        previous_id: The event that it comes directly after. The first of a stream has none: state `expected_version`.
     """
 
     decider: str
@@ -158,12 +153,6 @@ class NewEvent:
     final: bool = False
     expected_version: int | None = None
     metadata: Json = None
-
-
-@dataclass(frozen=True)
-class ChainedEvent(NewEvent):
-    """An event to append after exactly `previous_id`, None for the first of its stream: optimistic locking."""
-
     previous_id: UUID | None = None
 
 

@@ -1,10 +1,10 @@
 """Read models that are a fold in Python: a function (state, event) -> state, run over each stream in order.
 
-Belongs here: the declaration. Not here: a Spark task's work on the events of its streams (`fold_task`), Spark's plan
-(`plans`), the tables (`tables`).
+Belongs here: the declaration. Not here: what the function gets (`fold_event`), a Spark task's work on the events of its
+streams (`fold_task`), Spark's plan (`plans`), the tables (`tables`).
 
     @fold(view="carts", deciders=["cart"], key="cart_id", columns={"items": "int"})
-    def carts(state: State | None, event: Event) -> State | None:
+    def carts(state: State | None, event: FoldEvent) -> State | None:
         \"\"\"One row per cart.\"\"\"
 
 A stream has one row: its state as JSON, and the position up to which it was folded. A later state replaces it. A
@@ -16,34 +16,19 @@ Prefer columns (`read_model`) where they say it: they are several times faster.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, NamedTuple
 
 from psycopg import sql
 
 from millrace.resources.read_models.columns import StateColumn
+from millrace.resources.read_models.fold_event import Function
 from millrace.resources.read_models.function_model import FunctionModel, declare, replaced, replaced_position
 
-State = dict[str, Any]
-Function = Callable[[State | None, "Event"], State | None]
 # the state column that has the state
 STATE = "_state"
 # the columns that identify a stream in a task's batches
 STREAM = ("partition", "decider", "decider_id")
 # the columns of the events that a fold reads
 READ = (*STREAM, "position", "event", "event_version", "data", "created_at", "offset")
-
-
-class Event(NamedTuple):
-    """An event as a fold sees it; `data` is the JSON's value."""
-
-    decider: str
-    decider_id: str
-    event: str
-    event_version: int
-    data: Any
-    created_at: datetime
-    offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +64,7 @@ class Fold(FunctionModel):
 
     @property
     def sources(self) -> set[str]:
-        """The columns of an `Event`, and those that order the events."""
+        """The columns of a `FoldEvent`, and those that order the events."""
         return set(READ)
 
 

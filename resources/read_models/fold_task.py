@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from millrace.resources.read_models.column_types import exact
-from millrace.resources.read_models.fold import READ, Event, Function, State
+from millrace.resources.read_models.fold import READ
+from millrace.resources.read_models.fold_event import FoldEvent, Function, State
 from millrace.resources.spark.bounded import NotReturned
 
 # (log partition, decider, decider_id)
@@ -133,10 +134,10 @@ class Watch:
     __slots__ = ("_before", "_for_all", "_seconds", "_seen", "at")
 
     def __init__(self, seconds: float, *, for_all: bool) -> None:
-        self.at: Event | None = None
+        self.at: FoldEvent | None = None
         self._seconds = seconds
         self._for_all = for_all
-        self._seen: Event | None = None
+        self._seen: FoldEvent | None = None
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -182,7 +183,7 @@ class StreamFold:
         self._function = task.function
         self._state = state
         self._before = self._position = position
-        self._last: Event | None = None
+        self._last: FoldEvent | None = None
 
     def take(self, position: int, event: str, event_version: int, data: str, created_at: datetime, offset: int) -> None:
         """Fold the event at a position, unless it is in the state already.
@@ -196,9 +197,9 @@ class StreamFold:
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:  # Postgres holds JSON that Python cannot read
-            unread = Event(decider, decider_id, event, event_version, None, created_at, offset)
+            unread = FoldEvent(decider, decider_id, event, event_version, None, created_at, offset)
             raise FoldFailed(failure(self._task.name, unread, error)) from error
-        self._last = Event(decider, decider_id, event, event_version, value, created_at, offset)
+        self._last = FoldEvent(decider, decider_id, event, event_version, value, created_at, offset)
         try:
             self._watch.at = self._last
             try:
@@ -342,7 +343,7 @@ def _moments(column: pa.Array) -> list[datetime]:
     return [_EPOCH + timedelta(microseconds=micros) for micros in column.cast(pa.int64()).to_pylist()]
 
 
-def failure(name: str, event: Event, error: BaseException) -> str:
+def failure(name: str, event: FoldEvent, error: BaseException) -> str:
     """Describe a failure in one line: the event, its stream and the error."""
     why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
     return (

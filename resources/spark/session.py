@@ -103,13 +103,14 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
     for name in _LOGGERS_OF_EXCEPTIONS:
         # made here, by Spark's own class: Spark logs with arguments that a plain logger of the same name refuses
         PySparkLogger.getLogger(name).disabled = True
+    settings = Settings()
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
-        return _open_remote(remote, configuration)
-    return _open_master(os.environ.get("SPARK_MASTER") or "local[*]", configuration)
+        return _open_remote(remote, configuration, settings)
+    return _open_master(os.environ.get("SPARK_MASTER") or local_master(settings), configuration, settings)
 
 
-def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
+def _open_remote(remote: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     _require_listener(
@@ -128,7 +129,7 @@ def _open_remote(remote: str, configuration: dict[str, str]) -> "SparkSession":
             f"Spark's client sends a token without TLS to localhost only, and not to {remote}.",
             hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
         )
-    code = shipped_code()
+    code = shipped_code(settings.declarations)
     builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote, configuration))
     _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
     # not `getOrCreate`: a session that somebody else in this process opened is closed by them
@@ -157,7 +158,7 @@ def session_for(code: Path, remote: str, configuration: Mapping[str, str]) -> st
     return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
 
 
-def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
+def _open_master(master: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     require_master(master)
@@ -165,24 +166,29 @@ def _open_master(master: str, configuration: dict[str, str]) -> "SparkSession":
     ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
     if _runs_here(master):
         ours |= ONE_MACHINE
-    ours |= share_of(master)
+    ours |= share_of(master, settings)
     builder = SparkSession.builder.appName("millrace").master(master)
     _configure(builder, ours | configuration)
-    spark = _started(builder, master)
+    spark = _started(builder, master, settings)
     with _closed_on_failure(spark):
         if _runs_here(master):
             spark.dataSource.register(EventLogSource)
         else:
-            _ship(spark)
+            _ship(spark, settings)
             _register_source(spark)
     return spark
 
 
-def share_of(master: str) -> dict[str, str]:
+def local_master(settings: Settings) -> str:
+    """Return the master of this machine alone."""
+    return f"local[{settings.cores or '*'}]"
+
+
+def share_of(master: str, settings: Settings) -> dict[str, str]:
     """Return how much of a standalone master a run takes; other clusters share by themselves."""
     if not master.startswith("spark://"):
         return {}
-    return {"spark.cores.max": str(Settings().spark_cores or STANDALONE_CORES)}
+    return {"spark.cores.max": str(settings.cores or STANDALONE_CORES)}
 
 
 def _configure(builder: "SparkSession.Builder", configuration: Mapping[str, str]) -> None:
@@ -190,7 +196,7 @@ def _configure(builder: "SparkSession.Builder", configuration: Mapping[str, str]
         builder.config(name, value)
 
 
-def _started(builder: "SparkSession.Builder", master: str) -> "SparkSession":
+def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -> "SparkSession":
     """Start Spark's JVM and the session.
 
     Raises:
@@ -199,7 +205,7 @@ def _started(builder: "SparkSession.Builder", master: str) -> "SparkSession":
     from py4j.protocol import Py4JError
 
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(Settings().home / "java").home)):
+    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home)):
         try:
             return builder.getOrCreate()
         except Py4JError as error:
@@ -243,9 +249,9 @@ def _runs_here(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _ship(spark: "SparkSession") -> None:
+def _ship(spark: "SparkSession", settings: Settings) -> None:
     """Bring our code to the executors of a cluster."""
-    code = shipped_code()
+    code = shipped_code(settings.declarations)
     spark.sparkContext.addPyFile(str(code))
     # Spark puts the file on this process's own path, too. This process has the modules themselves.
     sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]

@@ -25,7 +25,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
 
 # the oldest date that a zip can hold: the same code makes the same file, whenever it was checked out
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -35,14 +34,13 @@ class PackageMissing(MillraceError):
     """A package that Spark's tasks need cannot be found here."""
 
 
-def packages_to_ship() -> list[str]:
+def packages_to_ship(declarations: str | None) -> list[str]:
     """Return the top-level packages that tasks import: ours, and that of the user's declarations if that is another."""
-    declarations = Settings().declarations
     theirs = declarations.partition(".")[0] if declarations else "millrace"
     return ["millrace"] if theirs == "millrace" else ["millrace", theirs]
 
 
-def shipped_code() -> Path:
+def shipped_code(declarations: str | None) -> Path:
     """Return a zip of the packages, from which Python can import. It is there until this process ends.
 
     Its name tells its content: other code has another name.
@@ -50,7 +48,7 @@ def shipped_code() -> Path:
     Raises:
         PackageMissing: A package is not to be found.
     """
-    return _zip_of_packages(tuple(packages_to_ship()))
+    return _zip_of_packages(tuple(packages_to_ship(declarations)))
 
 
 @cache

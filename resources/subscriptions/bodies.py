@@ -8,24 +8,28 @@ which no signature of Standard Webhooks covers.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from urllib.parse import quote
 
-from millrace.resources.event_store import LeasedEvent, RecordedEvent
+from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.causes import is_traceparent, metadata_of
 
+# what receivers get beside the data
+OF_JSON = (
+    "event", "event_id", "event_version", "decider", "decider_id", "command_id", "previous_id", "final", "created_at",
+    "offset",
+)  # fmt: skip
 # names of extensions have small letters and digits only
 OF_METADATA = {"correlation_id": "correlationid", "causation_id": "causationid"}
 
 
-def json_body(event: LeasedEvent) -> str:
+def json_body(event: Delivery) -> str:
     """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
-    values = {field.name: getattr(event, field.name) for field in fields(RecordedEvent) if field.name != "data_json"}
+    values = {name: getattr(event, name) for name in OF_JSON}
     known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
     return _with_data(known, event)
 
 
-def cloud_event(event: LeasedEvent) -> str:
+def cloud_event(event: Delivery) -> str:
     """Return an event as CloudEvents' JSON format has it; what that does not know are extensions."""
     known: dict[str, object] = {
         "specversion": "1.0",
@@ -53,18 +57,18 @@ def cloud_event(event: LeasedEvent) -> str:
     return _with_data(known, event)
 
 
-def traceparent_of(event: LeasedEvent) -> str | None:
+def traceparent_of(event: Delivery) -> str | None:
     """Return the W3C traceparent of an event's metadata, if it has one."""
     trace = str(metadata_of(event).get("traceparent") or "")
     return trace if is_traceparent(trace) else None
 
 
 # the form of a view -> the type of what is sent, and how it is made
-FORMS: Mapping[str, tuple[str, Callable[[LeasedEvent], str]]] = {
+FORMS: Mapping[str, tuple[str, Callable[[Delivery], str]]] = {
     "json": ("application/json", json_body),
     "cloudevents": ("application/cloudevents+json; charset=utf-8", cloud_event),
 }
 
 
-def _with_data(known: Mapping[str, object], event: LeasedEvent) -> str:
+def _with_data(known: Mapping[str, object], event: Delivery) -> str:
     return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'

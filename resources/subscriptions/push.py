@@ -35,7 +35,7 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.signing import signed
 from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
@@ -77,7 +77,6 @@ def push_events(
     allowed: Sequence[str] = (),
     on_failure: Callable[[str], None] = lambda _: None,
     concurrency: int = CONCURRENCY,
-    proxy: str | None = None,
 ) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
@@ -89,7 +88,6 @@ def push_events(
         allowed: Networks and hosts that pushes may go to, besides public addresses.
         on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
         concurrency: How many streams are delivered at once.
-        proxy: The URL of a proxy for public addresses; None for none.
 
     Raises:
         MillraceError: The view has no URL.
@@ -104,7 +102,7 @@ def push_events(
             detail="It is no view of a declared read model, and not registered with an edge_function_url.",
             hint="Declare a read model for it, or register it with a URL.",
         )
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form, proxy)
+    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form)
     # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
     consumer = Consumer(
         dsn,
@@ -156,9 +154,7 @@ class Pusher:
         allowed: Allowed,
         on_failure: Callable[[str], None],
         form: str = "json",
-        proxy: str | None = None,
     ) -> None:
-        self._proxy = proxy
         self._type, self._body = FORMS[form]
         self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
         self._on_failure = on_failure
@@ -173,7 +169,7 @@ class Pusher:
         self.gone = False
         self.busy_until = time.monotonic()
 
-    def deliver(self, event: LeasedEvent) -> None:
+    def deliver(self, event: Delivery) -> None:
         """Send an event; what the answer means is said to the consumer.
 
         Raises:
@@ -207,11 +203,11 @@ class Pusher:
     def _endpoint(self) -> Endpoint:
         found: Endpoint | None = getattr(self._own, "endpoint", None)
         if found is None:
-            found = self._own.endpoint = Endpoint(self._url, self._allowed, proxy=self._proxy)
+            found = self._own.endpoint = Endpoint(self._url, self._allowed)
             self._endpoints.append(found)
         return found
 
-    def _headers(self, event: LeasedEvent, body: bytes) -> dict[str, str]:
+    def _headers(self, event: Delivery, body: bytes) -> dict[str, str]:
         message_id = str(event.event_id)
         headers = {"Content-Type": self._type, "webhook-id": message_id}
         if (trace := traceparent_of(event)) is not None:
@@ -236,7 +232,7 @@ class Pusher:
                 self._read_again_at = time.monotonic() + SECRETS_KNOWN_S
             return self._known
 
-    def _tell(self, event: LeasedEvent, answer: Answer) -> None:
+    def _tell(self, event: Delivery, answer: Answer) -> None:
         with self._telling:
             self._told += 1
             if self._told <= TOLD:

@@ -8,10 +8,6 @@ address is looked up once, judged, and connected to: no name leads elsewhere a m
 environment, no `.netrc` and no cookie of this account is used, no redirect followed, and the whole delivery has one
 deadline, however slowly an answer drips.
 
-Where the operator names a proxy, public addresses are reached through it, by CONNECT. It is told the address that was
-judged, not the name, and TLS is the receiver's own: the proxy can lead elsewhere, and not pose as the receiver of an
-https URL. Addresses that are only listed are reached without it: they mean this network, not the proxy's.
-
 An answer is a secret of the network that the receiver is in: the store keeps its status, length and a hash.
 
 A URL may name secrets, which are then in the environment of the push and not in the store: `${MILLRACE_PUSH_SECRET_X}`
@@ -28,7 +24,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from types import TracebackType
@@ -110,37 +106,6 @@ def _unmapped(address: Address) -> Address:
     return mapped or address
 
 
-@dataclass(frozen=True)
-class Proxy:
-    """A proxy for pushes to public addresses.
-
-    Attributes:
-        host: Where it is.
-        port: Its port.
-        headers: What it is told besides: who we are, where its URL says so.
-    """
-
-    host: str
-    port: int
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-def proxy_of(url: str) -> Proxy:
-    """Return the proxy that a URL names.
-
-    Raises:
-        Forbidden: It names none. The text does not quote it, for it may hold a password.
-    """
-    try:
-        found = parse_url(url)
-    except LocationParseError:
-        found = Url()
-    if found.scheme != "http" or not found.host or not found.port:
-        raise Forbidden("MILLRACE_PUSH_PROXY is none of http://host:port or http://user:password@host:port.")
-    known = make_headers(proxy_basic_auth=unquote(found.auth)) if found.auth else {}
-    return Proxy(found.host.strip("[]"), found.port, known)
-
-
 def with_secrets(url: str, environ: Mapping[str, str]) -> str:
     """Put the secrets that a URL names into it.
 
@@ -174,18 +139,13 @@ class Endpoint:
         url: The URL, with names of secrets.
         allowed: Where pushes may go.
         environ: Has the secrets that the URL names.
-        proxy: The URL of a proxy for public addresses; None for none, whatever the environment says.
     """
 
-    def __init__(
-        self, url: str, allowed: Allowed, environ: Mapping[str, str] = os.environ, *, proxy: str | None = None
-    ) -> None:
+    def __init__(self, url: str, allowed: Allowed, environ: Mapping[str, str] = os.environ) -> None:
         self._allowed = allowed
-        self._proxy: Proxy | None = None
         self._connection: HTTPConnection | None = None
         self._url, self._forbidden = Url(), ""
         try:
-            self._proxy = proxy_of(proxy) if proxy else None
             self._url = parse_url(with_secrets(url, environ))
         except Forbidden as error:
             self._forbidden = str(error)
@@ -255,23 +215,19 @@ class Endpoint:
         self.close()
         scheme, host, port = _place(self._url)
         address = self._address(host, port)
-        proxy = self._proxy if is_public(address) else None
-        peer, peer_port = (proxy.host, proxy.port) if proxy else (str(address), port)
         if scheme == "http":
-            self._connection = HTTPConnection(peer, peer_port, timeout=timeout_s)
+            self._connection = HTTPConnection(str(address), port, timeout=timeout_s)
         else:
             # the name is in the certificate, the address is not
             self._connection = HTTPSConnection(
-                peer,
-                peer_port,
+                str(address),
+                port,
                 timeout=timeout_s,
                 server_hostname=host,
                 assert_hostname=host,
                 cert_reqs="CERT_REQUIRED",
                 ca_certs=certifi.where(),
             )
-        if proxy:
-            self._connection.set_tunnel(str(address), port, proxy.headers)
         return self._connection
 
     def _address(self, host: str, port: int) -> Address:

@@ -23,7 +23,8 @@ class {name}:
     n = count()
 """
 CAPTURE = """
-from millrace import Capture, CapturedTable
+from millrace import Capture
+from millrace.capture import CapturedTable
 
 C = Capture("{name}", lambda: "", (CapturedTable("{table}"),))
 """

@@ -21,8 +21,10 @@ from millrace.assets.rounds import SHARED_JOB, left_by
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import PartitionLeased, UnknownView
+from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import last, min_
 from millrace.resources.read_models.declaration import ReadModel
@@ -345,15 +347,43 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: EventStore,
 
 
 def test_a_drain_pushes_as_the_settings_say(shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_PUSH_PROXY", "nowhere")
-    shop.register_view("strangers", "-infinity", edge_function_url="http://hooks.example.com/")
+    monkeypatch.setenv("MILLRACE_PUSH_ALLOW", "127.0.0.1")
+    # nobody listens there
+    shop.register_view("strangers", "-infinity", edge_function_url="http://127.0.0.1:1/")
     place(shop, 1)
     pump(shop, "strangers")
     drain(view="strangers")
-    # nothing is sent past the proxy, and the event waits
+    # it was sent to the listed address, and the event waits
     waits = shop.connection.execute("select last_error from event_store.stream_locks where view = 'strangers'")
-    assert all("MILLRACE_PUSH_PROXY" in str(error) for (error,) in waits.fetchall())
-    assert waits.rowcount == 1
+    assert waits.fetchall() == [("No answer.",)]
+
+
+def test_each_way_to_build_keeps_to_the_settings(
+    instance: dg.DagsterInstance,
+    shop: EventStore,
+    drain: Run,
+    rebuild: Run,
+    drain_together: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert shop.poll_views() == []
+    given: list[Limits] = []
+
+    def far_enough(*_: object, limits: Limits, **__: object) -> None:
+        given.append(limits)
+        raise MillraceError("far enough")
+
+    monkeypatch.setattr(Consumer, "open", far_enough)
+    monkeypatch.setattr("millrace.assets.rounds.SharedDrain", far_enough)
+    monkeypatch.setenv("MILLRACE_CORES", "3")
+    monkeypatch.setenv("MILLRACE_BUILD_TIMEOUT_S", "50")
+    assert "far enough" in failed_with(drain())
+    assert "far enough" in failed_with(rebuild(partition_key="p03"))
+    with pytest.raises(MillraceError, match="far enough"):
+        drain_together()
+    assert given == [Limits(cores=3, build_s=50, round_s=5)] * 3
+    # no drain has made the model
+    assert states(instance) == {"FAILED": ALL}
 
 
 # Many views ------------------------------------------------------------------------------------------------

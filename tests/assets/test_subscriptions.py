@@ -14,14 +14,14 @@ from millrace.assets.subscriptions import LATE_S, subscription_objective
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumers.declaration import subscription
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running.shop import PACKAGE, own_shop
 
 
 @subscription(view="mails", deciders=["order"], events=["placed"])
-def send(event: LeasedEvent) -> None:
+def send(event: Delivery) -> None:
     """Send a mail.
 
     To the customer.
@@ -29,7 +29,7 @@ def send(event: LeasedEvent) -> None:
 
 
 @subscription(view="unread")
-async def read(event: LeasedEvent) -> None: ...
+async def read(event: Delivery) -> None: ...
 
 
 DECLARED = Declarations(subscriptions={each.view: each for each in (send, read)})

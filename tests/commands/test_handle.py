@@ -1,4 +1,4 @@
-"""`handle` and `handle_async`: a stream is loaded, decided on and appended to, again where another writer was first."""
+"""`handle`, on either store: a stream is loaded, decided on and appended to, again where another writer was first."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,11 +10,10 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.async_handling import handle_async
 from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.errors import StreamClosed
-from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, RecordedEvent, causing
+from millrace.resources.event_store import AsyncEventStore, Event, EventStore, NewEvent, causing
 from millrace.resources.user_code import NeverRan
 
 Connect = Callable[..., psycopg.Connection]
@@ -34,7 +33,7 @@ def decide(command: int, balance: int) -> list[Emit]:
     return [paid, Emit("reported", {})] if command > 100 else [paid]
 
 
-def evolve(balance: int, event: RecordedEvent) -> int:
+def evolve(balance: int, event: Event) -> int:
     return balance + int(event.data.get("amount", 0))
 
 
@@ -57,11 +56,11 @@ def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
     store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
 
 
-async def _evolve_later(balance: int, event: RecordedEvent) -> int:
+async def _evolve_later(balance: int, event: Event) -> int:
     return evolve(balance, event)
 
 
-def _evolutions(balance: int, event: RecordedEvent) -> Iterator[int]:
+def _evolutions(balance: int, event: Event) -> Iterator[int]:
     yield evolve(balance, event)
 
 
@@ -75,7 +74,7 @@ def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(
         with pytest.raises(ValueError, match="its code would not run"):
             replace(ACCOUNT, **functions)
 
-    def hidden(balance: int, event: RecordedEvent) -> Any:  # noqa: ANN401 - what it hides
+    def hidden(balance: int, event: Event) -> Any:  # noqa: ANN401 - what it hides
         return _evolve_later(balance, event)
 
     with pytest.raises(NeverRan, match="coroutine"):
@@ -244,16 +243,16 @@ def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
     async def main() -> None:
         async with AsyncConnectionPool(dsn, min_size=1, max_size=4, open=False) as pool:
             store = AsyncEventStore(pool)
-            await asyncio.gather(*(handle_async(store, ACCOUNT, "a-1", 1, tries=50) for _ in range(10)))
-            done = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
-            again = await handle_async(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            await asyncio.gather(*(handle(store, ACCOUNT, "a-1", 1, tries=50) for _ in range(10)))
+            done = await handle(store, ACCOUNT, "a-1", 200, command_id=command_id)
+            again = await handle(store, ACCOUNT, "a-1", 200, command_id=command_id)
             assert (done.state, again.events) == (210, done.events)
-            late = await handle_async(store, meddling(accounts, 1, seen), "a-1", -5)
+            late = await handle(store, meddling(accounts, 1, seen), "a-1", -5)
             assert (late.state, seen) == (215, [210, 220])
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
             own = AsyncEventStore(connection)
             seen.clear()
-            assert (await handle_async(own, meddling(accounts, 1, seen), "a-1", -5)).state == 220
+            assert (await handle(own, meddling(accounts, 1, seen), "a-1", -5)).state == 220
             await connection.rollback()
 
     asyncio.run(main())

@@ -9,10 +9,11 @@ import pytest
 
 from millrace import testing
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
-from millrace.resources.commands.handling import handle
-from millrace.resources.event_store import EventStore, NewEvent, StreamState, VersionedEvent
+from millrace.resources.commands.handle import handle
+from millrace.resources.event_store import Event, EventStore, NewEvent, StreamState
 from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.read_models.fold import Event, Fold, State, fold
+from millrace.resources.read_models.fold import Fold, fold
+from millrace.resources.read_models.fold_event import FoldEvent, State
 from tests.support.factories import value
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Connect = Callable[..., psycopg.Connection]
 
 
 @fold(view="jars", deciders=["jar"], events=["put", "emptied"], key="jar_id", columns={"sweets": "int"})
-def jars(state: State | None, event: Event) -> State | None:
+def jars(state: State | None, event: FoldEvent) -> State | None:
     """One row per jar that has sweets."""
     if event.event == "emptied":
         return None
@@ -32,7 +33,7 @@ def jars(state: State | None, event: Event) -> State | None:
 
 
 @fold(view="jars", deciders=["jar"], key="jar_id", columns={"sweets": "int"})
-def changed(state: State | None, event: Event) -> State | None:
+def changed(state: State | None, event: FoldEvent) -> State | None:
     """Be another declaration."""
     return state if event else None
 
@@ -72,10 +73,10 @@ def state_of(store: EventStore, jar: str, of: Fold = jars) -> StreamState | None
 def test_only_the_events_behind_a_snapshot_are_read(
     built: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[tuple[int, ...]] = []
+    read: list[tuple[int | None, ...]] = []
     load = EventStore.stream_behind_state
 
-    def loading(self: EventStore, *arguments: Any) -> tuple[StreamState | None, list[VersionedEvent]]:  # noqa: ANN401 - passed on
+    def loading(self: EventStore, *arguments: Any) -> tuple[StreamState | None, list[Event]]:  # noqa: ANN401 - passed on
         state, events = load(self, *arguments)
         read.append(tuple(event.version for event in events))
         return state, events

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from millrace import Decider, Emit
-from millrace.resources.event_store import RecordedEvent
+from millrace.resources.event_store import Event
 from millrace.testing import event, given
 
 OPENED = event("account", "a-1", "opened")
@@ -17,7 +17,7 @@ def decide(command: int, balance: int) -> list[Emit]:
     return [Emit("changed", {"by": command})] if command else []
 
 
-def evolve(balance: int, changed: RecordedEvent) -> int:
+def evolve(balance: int, changed: Event) -> int:
     by: int = changed.data.get("by", 0)
     return balance + by
 
@@ -67,7 +67,7 @@ def test_data_are_compared_as_json_has_them(dsn: str) -> None:
 def test_a_decider_that_is_no_function_of_its_events_fails(dsn: str) -> None:
     numbers = count()
 
-    def add(state: list[str], added: RecordedEvent) -> list[str]:
+    def add(state: list[str], added: Event) -> list[str]:
         state.append(added.event)
         return state
 

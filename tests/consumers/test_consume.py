@@ -12,7 +12,7 @@ from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
-from millrace.resources.event_store import EventStore, LeasedEvent, NewEvent
+from millrace.resources.event_store import Delivery, EventStore, NewEvent
 from millrace.resources.sequencer import run_sequencer
 from tests.support.factories import Connect, append, append_to, register_orders, rows, start, value
 from tests.support.patience import patience, wait_until
@@ -28,7 +28,7 @@ def handled_by(handler: object, **settings: object) -> Subscription:
     return subscription(**{"view": "v", "start": "-infinity", **settings})(handler)  # type: ignore[arg-type]
 
 
-def ignore(_: LeasedEvent) -> None:
+def ignore(_: Delivery) -> None:
     pass
 
 
@@ -51,7 +51,7 @@ def test_as_many_streams_are_handled_at_once_as_declared_and_one_event_of_each(o
     busy: list[str] = []
     most: list[int] = []
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         with lock:
             assert event.decider_id not in busy
             busy.append(event.decider_id)
@@ -73,7 +73,7 @@ def test_an_async_function_runs_on_one_event_loop(orders: EventStore, dsn: str) 
     loops: set[int] = set()
     together = asyncio.Barrier(4)
 
-    async def handle(event: LeasedEvent) -> None:
+    async def handle(event: Delivery) -> None:
         loops.add(id(asyncio.get_running_loop()))
         if event.version == 1:
             await together.wait()
@@ -90,7 +90,7 @@ def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: Ev
     fill(orders, 20, 3)
     waits: list[int] = []
 
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(event: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.event_id,))
         if event.decider_id == "s-7" and event.version == 2 and not waits:
             waits.append(event.attempt)
@@ -111,7 +111,7 @@ def test_with_a_connection_nothing_stays_of_an_event_whose_lock_is_somebody_else
     fill(orders, 1, 1)
     begun, go_on = threading.Event(), threading.Event()
 
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(event: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.attempt,))
         begun.set()
         assert go_on.wait(patience())
@@ -135,7 +135,7 @@ def test_a_transaction_that_another_one_was_ahead_of_is_tried_again_at_once(orde
     orders.connection.execute("insert into counted values (0)")
     fill(orders, 10, 2)
 
-    def handle(_: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(_: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("set transaction isolation level repeatable read")
         (n,) = connection.execute("select n from counted").fetchone() or ()
         connection.execute("update counted set n = %s", (n + 1,))
@@ -154,7 +154,7 @@ def test_an_event_whose_handler_raises_waits_and_ends_as_a_dead_letter_and_no_ot
     fill(orders, 10, 2)
     seen = Seen()
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         if event.decider_id == "s-3":
             raise ValueError("no such customer\0 postgresql://me:s3cret@host/db")
         seen.add(event)
@@ -178,7 +178,7 @@ def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: EventS
     fill(orders, 2, 1)
     attempts: list[int] = []
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         if event.decider_id == "s-1":
             raise TryLater("the mail server is away", after_s=600)
         attempts.append(event.attempt)
@@ -238,7 +238,7 @@ def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str)
     begun = threading.Event(), threading.Event()
 
     def shared(seen: Seen, own: threading.Event, others: threading.Event) -> Subscription:
-        def handle(event: LeasedEvent) -> None:
+        def handle(event: Delivery) -> None:
             own.set()
             assert others.wait(patience())
             seen.add(event)
@@ -294,18 +294,18 @@ def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(or
     metadata = {"correlation_id": "request-7"}
     orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
 
-    def bill(store: EventStore, event: LeasedEvent, kind: str) -> None:
+    def bill(store: EventStore, event: Delivery, kind: str) -> None:
         append(store, f"{event.decider_id} {kind}", decider="invoice")
 
-    def plainly(event: LeasedEvent) -> None:
+    def plainly(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             bill(EventStore(connection), event, "plain")
 
-    async def on_the_loop(event: LeasedEvent) -> None:
+    async def on_the_loop(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             bill(EventStore(connection), event, "async")
 
-    def with_a_connection(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def with_a_connection(event: Delivery, connection: psycopg.Connection) -> None:
         bill(EventStore(connection), event, "with a connection")
 
     handlers = (plainly, on_the_loop, with_a_connection)
@@ -369,7 +369,7 @@ def test_a_word_of_the_sequencer_wakes_it(
 def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) -> None:
     handled = threading.Event()
 
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         handled.set()
 
     with consuming(dsn, handled_by(handle)):

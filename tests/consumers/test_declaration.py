@@ -9,7 +9,7 @@ import pytest
 
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
-from millrace.resources.event_store import LeasedEvent
+from millrace.resources.event_store import Delivery
 from tests.consumers.test_consume import handled_by, ignore
 
 
@@ -30,20 +30,20 @@ def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
         with pytest.raises(InvalidSubscription, match=said):
             handled_by(ignore, **settings)
 
-    async def both(event: LeasedEvent, connection: psycopg.Connection) -> None: ...
+    async def both(event: Delivery, connection: psycopg.Connection) -> None: ...
 
     for handler in (lambda: None, lambda a, b, c: (a, b, c), both):
         with pytest.raises(InvalidSubscription, match="event"):
             handled_by(handler)
 
-    def yields(event: LeasedEvent) -> Iterator[LeasedEvent]:
+    def yields(event: Delivery) -> Iterator[Delivery]:
         yield event
 
-    async def yields_later(event: LeasedEvent) -> AsyncIterator[LeasedEvent]:
+    async def yields_later(event: Delivery) -> AsyncIterator[Delivery]:
         yield event
 
     class Yields:
-        def __call__(self, event: LeasedEvent) -> Iterator[LeasedEvent]:
+        def __call__(self, event: Delivery) -> Iterator[Delivery]:
             yield event
 
     generators: tuple[object, ...] = (

@@ -16,7 +16,7 @@ import pytest
 from millrace.resources.consumers.consumer import HandlersHang
 from millrace.resources.consumers.declaration import Refused, TryLater
 from millrace.resources.consumers.handling import TRIES
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from tests.consumers.test_consume import handled_by
 from tests.support.factories import Connect, new_event, register_orders, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
@@ -41,7 +41,7 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
     attempts: list[int] = []
     go_on = threading.Event()
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         attempts.append(event.attempt)
         assert go_on.wait(patience())
 
@@ -60,7 +60,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
     fill(orders, 4, 1)
     begun, go_on = threading.Event(), threading.Event()
 
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         begun.set()
         assert go_on.wait(patience())
 
@@ -89,7 +89,7 @@ def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_o
     forever = threading.Event()
     hung: list[int] = []
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         if event.decider_id == "s-4":
             hung.append(event.attempt)
             forever.wait()
@@ -115,7 +115,7 @@ def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn:
     fill(orders, 1, 1)
     go_on = threading.Event()
 
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         assert go_on.wait(patience())
 
     with consuming(dsn, handled_by(handle, timeout_s=0.2)) as running:
@@ -130,7 +130,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, d
     fill(orders, 1, 1)
     ended: list[str] = []
 
-    async def handle(_: LeasedEvent) -> None:
+    async def handle(_: Delivery) -> None:
         try:
             await asyncio.sleep(patience() * 10)
         finally:
@@ -147,7 +147,7 @@ def test_a_handlers_statement_that_takes_too_long_is_cancelled_and_nothing_of_it
     orders.connection.execute("create table mails (n int)")
     fill(orders, 1, 1)
 
-    def handle(_: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(_: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (1)")
         connection.execute("select pg_sleep(600)")
 
@@ -176,29 +176,29 @@ def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: 
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
 
 
-def _plain(function: Callable[[LeasedEvent], object]) -> Callable[[LeasedEvent], object]:
+def _plain(function: Callable[[Delivery], object]) -> Callable[[Delivery], object]:
     """Decorate a function as is done by whoever expects a plain one."""
 
     @wraps(function)
-    def called(event: LeasedEvent) -> object:
+    def called(event: Delivery) -> object:
         return function(event)
 
     return called
 
 
-async def _works(event: LeasedEvent) -> None:
+async def _works(event: Delivery) -> None:
     """Do what nobody waits for."""
 
 
-def _yields(event: LeasedEvent) -> Iterator[LeasedEvent]:
+def _yields(event: Delivery) -> Iterator[Delivery]:
     yield event
 
 
-async def _yields_later(event: LeasedEvent) -> AsyncIterator[LeasedEvent]:
+async def _yields_later(event: Delivery) -> AsyncIterator[Delivery]:
     yield event
 
 
-async def _gives_more(event: LeasedEvent) -> object:
+async def _gives_more(event: Delivery) -> object:
     return _yields(event)
 
 
@@ -226,7 +226,7 @@ def test_an_object_with_an_async_call_is_an_async_handler(orders: EventStore, ds
     seen = Seen()
 
     class Handler:
-        async def __call__(self, event: LeasedEvent) -> None:
+        async def __call__(self, event: Delivery) -> None:
             await asyncio.sleep(0)
             seen.add(event)
 
@@ -278,12 +278,12 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: st
     orders.append_events(new_event(stream) for stream in (*raised, "good-1", "good-2"))
     seen = Seen()
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         if event.decider_id in raised:
             raise raised[event.decider_id][0]()
         seen.add(event)
 
-    async def handle_async(event: LeasedEvent) -> None:
+    async def handle_async(event: Delivery) -> None:
         handle(event)
 
     # one thread: a worker that ended would leave the others' events
@@ -307,7 +307,7 @@ def test_of_events_that_a_process_may_have_died_of_one_at_a_time_is_begun(
     orders.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
     begun: list[tuple[str, list[str], int]] = []
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         with psycopg.connect(dsn) as connection:
             streams = rows(
                 connection,
@@ -333,7 +333,7 @@ def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: EventStore, 
     fill(orders, 3, 1)
     attempts: list[int] = []
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         attempts.append(event.attempt)
         if len(attempts) <= 3:
             try:
@@ -353,7 +353,7 @@ def test_a_race_that_is_lost_each_time_is_no_failed_attempt(orders: EventStore, 
     fill(orders, 1, 1)
     tries: list[int] = []
 
-    def handle(event: LeasedEvent, _: psycopg.Connection) -> None:
+    def handle(event: Delivery, _: psycopg.Connection) -> None:
         tries.append(event.attempt)
         if len(tries) <= TRIES:
             raise psycopg.errors.DeadlockDetected("deadlock detected")
@@ -369,7 +369,7 @@ def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) ->
     fill(orders, 10, 2)
     seen = Seen()
 
-    def handle(event: LeasedEvent) -> None:
+    def handle(event: Delivery) -> None:
         assert event.data is not None
         seen.add(event)
 
@@ -389,7 +389,7 @@ def test_sessions_that_are_ended_under_it_lose_nothing(
     orders.connection.execute("create table mails (event_id uuid)")
     fill(orders, 40, 5)
 
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(event: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.event_id,))
 
     killed = 0
@@ -413,7 +413,7 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventS
     fill(orders, 6, 1)
     begun, go_on = threading.Barrier(3), threading.Event()
 
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         begun.wait(patience())
         assert go_on.wait(patience())
 

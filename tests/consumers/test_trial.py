@@ -3,7 +3,8 @@
 import psycopg
 import pytest
 
-from millrace import LeasedEvent, TryLater, subscription
+from millrace import Delivery, subscription
+from millrace.errors import TryLater
 from millrace.testing import StreamsFailed, event, given
 
 PAID = (event("order", "o-1", "placed"), event("order", "o-1", "paid", by="card"))
@@ -13,7 +14,7 @@ def test_each_event_is_handled_once_and_later_ones_by_the_next_call(dsn: str) ->
     seen: list[tuple[str, int]] = []
 
     @subscription(view="seen", events=["placed", "paid"])
-    def see(happened: LeasedEvent) -> None:
+    def see(happened: Delivery) -> None:
         seen.append((happened.decider_id, happened.version))
 
     shop = given(*PAID, event("order", "o-1", "shipped"), dsn=dsn)
@@ -25,7 +26,7 @@ def test_each_event_is_handled_once_and_later_ones_by_the_next_call(dsn: str) ->
 
 def test_what_a_handler_raises_fails_the_test_and_names_the_stream(dsn: str) -> None:
     @subscription(view="picky", max_attempts=100)
-    def refuse(happened: LeasedEvent, _: psycopg.Connection) -> None:
+    def refuse(happened: Delivery, _: psycopg.Connection) -> None:
         if happened.decider_id == "o-1":
             raise ValueError(f"no {happened.data['by']}" if happened.data else "no data")
 
@@ -38,7 +39,7 @@ def test_what_a_handler_raises_fails_the_test_and_names_the_stream(dsn: str) -> 
 
 def test_what_a_handler_wants_later_is_no_failure(dsn: str) -> None:
     @subscription(view="late")
-    async def wait(happened: LeasedEvent) -> None:
+    async def wait(happened: Delivery) -> None:
         if happened.event == "paid":
             raise TryLater("the bank is closed", after_s=3600)
 

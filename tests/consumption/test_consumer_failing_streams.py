@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException
 
-from millrace import Event, State, fold
+from millrace import fold
 from millrace.resources.consumption import failing_streams, limits
 from millrace.resources.consumption.batch import LeasedParts
 from millrace.resources.consumption.commit import Commit
@@ -18,6 +18,7 @@ from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
 from millrace.resources.read_models.merge import swap_children
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import (
     Counted,
     assert_equals_a_clean_run,
@@ -150,7 +151,7 @@ def test_a_rebuild_lets_those_wait_that_fail_frees_those_that_do_not_and_tries_d
 
 
 @fold(view="crashes", deciders=[DECIDER], key="thing_id", columns={"n": "int"})
-def crashes(state: State | None, event: Event) -> State | None:
+def crashes(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing; stands for a library that a value brings down."""
     import os
 

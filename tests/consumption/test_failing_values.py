@@ -7,28 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from millrace import (
-    Event,
-    State,
-    all_,
-    avg,
-    count,
-    field,
-    first,
-    fold,
-    last,
-    max_,
-    min_,
-    read_model,
-    recompute,
-    set_union,
-    stream_id,
-    sum_,
-)
+from millrace import all_, avg, count, field, first, fold, last, max_, min_, read_model, set_union, stream_id, sum_
 from millrace.resources.consumption import batch, staging
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.rows import FoldEvent, State
+from millrace.spark import recompute
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.poison import at, locks
 from tests.support.building.read_models import DECIDER
@@ -184,7 +169,7 @@ class Texts:
 
 
 @fold(view="kept", deciders=[DECIDER], key="thing_id", columns={"n": "int"})
-def kept(state: State | None, event: Event) -> State | None:
+def kept(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing: the whole of its data."""
     return {"n": (state or {"n": 0})["n"] + 1, "data": event.data}
 

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange
-from millrace.resources.event_store import EventStore, NewEvent, PlacedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.following import Follower, Wanted, follow
 from tests.event_store.test_wake_ups import listeners
 from tests.support.factories import (
@@ -37,10 +37,10 @@ from tests.support.patience import patience, wait_until
 class Screen:
     """Collects what is shown."""
 
-    shown: list[PlacedEvent] = field(default_factory=list)
+    shown: list[Event] = field(default_factory=list)
     lost: list[psycopg.OperationalError] = field(default_factory=list)
 
-    def show(self, events: Sequence[PlacedEvent]) -> None:
+    def show(self, events: Sequence[Event]) -> None:
         self.shown += events
 
     def ids(self) -> list[str]:

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import append, append_to, pump, rows
 from tests.support.hostile_json import UNREADABLE, append_text
@@ -79,7 +79,7 @@ def test_a_time_of_an_event_is_read_by_the_driver_itself_and_is_the_same(orders:
     orders.connection.execute("reset event_store.clock")
     pump(orders, "v")
     taken = orders.lease_events("v", 2)
-    assert {type(event) for event in taken} == {LeasedEvent}
+    assert {type(event) for event in taken} == {Delivery}
     assert {event.created_at.utcoffset() for event in taken} == {timedelta(0)}
 
 

@@ -19,7 +19,7 @@ from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
 from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
 from millrace.resources.commands.decider import Emit
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.signing import made_secret, signed

@@ -19,7 +19,8 @@ DECLARATION = '''"""The items of the shop."""
 
 import os
 
-from millrace import Capture, CapturedTable
+from millrace import Capture
+from millrace.capture import CapturedTable
 
 SHOP = Capture("shop", source=lambda: os.environ["SHOP_DSN"], tables=(CapturedTable("items"),))
 '''

@@ -42,8 +42,9 @@ for name in names:
         missing = error.__cause__
         if not isinstance(missing, ImportError) or str(missing.name).startswith("millrace"):
             raise
-for name in millrace.__all__:
-    getattr(millrace, name)
+for face in (millrace, millrace.ops):
+    for name in face.__all__:
+        getattr(face, name)
 print(len(names), PROJECT)
 """
 

@@ -3,6 +3,7 @@
 Not here: the rules of stamps, races of one stamp (tests/sql/producers).
 """
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,7 +12,7 @@ import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from millrace.resources.errors import Conflict, ProducerFenced, TransactionEnded
-from millrace.resources.event_store import ChainedEvent, EventStore, Json
+from millrace.resources.event_store import EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from millrace.resources.user_code import NeverRan
@@ -55,7 +56,7 @@ def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp
 
     def refused(transaction: Transaction) -> Json:
         work(transaction)
-        transaction.append_events([ChainedEvent(**vars(new_event("a")), previous_id=uuid4())])
+        transaction.append_events([replace(new_event("a"), previous_id=uuid4())])
         return None
 
     def late(transaction: Transaction) -> Json:

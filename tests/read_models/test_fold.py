@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import pytest
 
-from millrace import Event, State, fold
+from millrace import fold
 from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import exact
@@ -16,6 +16,7 @@ from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, StoredStates, StreamFold, Watch, stored_row
 from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows, value
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["things"]
 
 
-def counted(state: State | None, event: Event) -> State | None:
+def counted(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing."""
     return {"n": (state or {"n": 0})["n"] + event.data["n"]}
 
 
-def undocumented(state: State | None, event: Event) -> State | None:
+def undocumented(state: State | None, event: FoldEvent) -> State | None:
     return {event.event: state}
 
 
-async def later(state: State | None, event: Event) -> State | None:
+async def later(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing."""
     return counted(state, event)
 
 
-def states(state: State | None, event: Event) -> Iterator[State | None]:
+def states(state: State | None, event: FoldEvent) -> Iterator[State | None]:
     """One row per thing."""
     yield counted(state, event)
 
@@ -93,7 +94,7 @@ def test_a_fold_is_keyed_by_the_stream_with_its_decider_unless_that_is_always_th
 
 def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> None:
     def one() -> Fold:
-        def counted(state: State | None, event: Event) -> State | None:
+        def counted(state: State | None, event: FoldEvent) -> State | None:
             """Another text."""
             # another comment
             return {"n": (state or {"n": 0})["n"]
@@ -102,7 +103,7 @@ def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> N
         return declare(counted)
 
     def other() -> Fold:
-        def counted(state: State | None, event: Event) -> State | None:
+        def counted(state: State | None, event: FoldEvent) -> State | None:
             """One row per thing."""
             return {"n": (state or {"n": 0})["n"] - event.data["n"]}
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import pytest
 
-from millrace import recompute
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import InvalidReadModel
 from millrace.resources.read_models.plans import FunctionFailed
 from millrace.resources.read_models.recompute import Recompute
+from millrace.spark import recompute
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows, value

@@ -13,7 +13,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import RecordedEvent
+from millrace.resources.event_store import Event
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.building.catalogue import (
     EXACT,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHOP = declared("millrace.examples.shop").models
-EXPECTED: dict[str, Callable[[list[RecordedEvent]], list[tuple[Any, ...]]]] = {
+EXPECTED: dict[str, Callable[[list[Event]], list[tuple[Any, ...]]]] = {
     "everything": expected_everything,
     "crossing": expected_crossing,
     "going": expected_going,

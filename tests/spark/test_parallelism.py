@@ -87,27 +87,25 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
             assert len(stage_batch(spark, dsn, Everything, leases, batch, limits=limits)) == tasks
 
 
-def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_environment_bounds_it(
+def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_caller_bounds_it(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.consumption.consumer.BATCH_EVENTS", 20)
-    for seed, limits, expected in ((1, Limits(), [20, 40]), (2, Limits(batch_events=30), [30, 30])):
+    for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
         fill(things, 60, seed)
         commits: list[Commit] = []
-        with Consumer.open(dsn, Everything, lambda: spark, "test", limits=limits) as consumer:
-            consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
+        with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
+            consumer.drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)
         assert [commit.events for commit in commits] == expected
     assert_equals_a_clean_run(things)
 
 
-def test_the_environment_says_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = Limits.of(Settings())
+def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
+    said = Limits.of(Settings(cores=None, build_timeout_s=600))
+    assert (said.cores, said.build_s, said.round_s) == (None, 600, 60)
     assert said.fill_connections == min(4, os.cpu_count() or 1)
-    assert (said.staging_connections, said.live_readers, said.spark_cores, said.batch_events) == (32, 64, None, None)
-    names = ("FILL_CONNECTIONS", "STAGING_CONNECTIONS", "LIVE_READERS", "SPARK_CORES", "BATCH_EVENTS")
-    for name in (*names, "ROUND_TIMEOUT_S", "BUILD_TIMEOUT_S"):
-        monkeypatch.setenv(f"MILLRACE_{name}", "9")
-    assert Limits.of(Settings()) == Limits(9, 9, 9, 9, 9, 9, 9)
+    assert Limits.of(Settings(cores=3, build_timeout_s=90)) == Limits(cores=3, build_s=90, round_s=9)
+    assert [Limits(cores=cores).fill_connections for cores in (1, 3, 40)] == [1, 3, 4]
 
 
 def test_the_number_of_cores_can_be_said_where_the_scheduler_does_not_know_it(spark: "SparkSession") -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
+from millrace.resources.settings import Settings
 from millrace.resources.spark.session import (
     SPARK_TOKEN,
+    local_master,
     session_for,
     share_of,
     spark_session,
@@ -50,11 +52,11 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
     assert python_daemons(port) < before + 5
 
 
-def test_a_run_takes_some_cores_of_a_standalone_master_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [share_of(master) for master in ("local[*]", "yarn", "k8s://host")] == [{}] * 3
-    assert share_of("spark://a:7077,b:7077") == {"spark.cores.max": "4"}
-    monkeypatch.setenv("MILLRACE_SPARK_CORES", "9")
-    assert share_of("spark://a:7077") == {"spark.cores.max": "9"}
+def test_a_run_takes_some_cores_of_a_standalone_master_and_all_of_a_machine_unless_a_setting_says_how_many() -> None:
+    assert [share_of(master, Settings(cores=9)) for master in ("local[*]", "yarn", "k8s://host")] == [{}] * 3
+    assert share_of("spark://a:7077,b:7077", Settings()) == {"spark.cores.max": "4"}
+    assert share_of("spark://a:7077", Settings(cores=9)) == {"spark.cores.max": "9"}
+    assert [local_master(Settings()), local_master(Settings(cores=9))] == ["local[*]", "local[9]"]
 
 
 def test_only_a_session_of_ones_own_is_released_on_the_server(

@@ -51,16 +51,14 @@ def test_a_fold_of_the_users_own_package_is_built_and_anew_after_a_helper_change
 
 
 def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
-    assert packages_to_ship() == ["millrace"]
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "not_here.declared")
-    assert packages_to_ship() == ["millrace", "not_here"]
+    assert packages_to_ship(None) == packages_to_ship("millrace.examples.shop") == ["millrace"]
+    assert packages_to_ship("not_here.declared") == ["millrace", "not_here"]
     with pytest.raises(PackageMissing, match="no package not_here"):
-        shipped_code()
+        shipped_code("not_here.declared")
     (tmp_path / "not_here.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PackageMissing, match="a single file"):
-        shipped_code()
+        shipped_code("not_here.declared")
 
 
 def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:

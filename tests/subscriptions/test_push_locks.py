@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import value
@@ -18,7 +18,7 @@ __all__ = ["pushed", "receiver"]
 def test_an_answer_that_comes_after_another_pusher_took_over_changes_nothing(
     pushed: EventStore, dsn: str, receiver: Receiver
 ) -> None:
-    held: list[LeasedEvent] = []
+    held: list[Delivery] = []
 
     def taken_over(body: dict[str, Any]) -> int:
         # in one transaction: the pusher itself would get it again

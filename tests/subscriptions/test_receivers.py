@@ -2,6 +2,8 @@
 
 import ipaddress
 import socket
+import ssl
+import subprocess
 import threading
 import tracemalloc
 from base64 import b64encode
@@ -25,9 +27,22 @@ JSON = {"Content-Type": "application/json"}
 
 
 @contextmanager
-def raw(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[bytes]]]:
+def raw(
+    answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[int, list[bytes]]]:
     """Serve connections by hand; yield the port and what was received."""
     requests: list[bytes] = []
+
+    def serve_one(connection: socket.socket) -> None:
+        with connection:
+            said = b""
+            while b"\r\n\r\n" not in said:
+                piece = connection.recv(65536)
+                if not piece:
+                    raise ConnectionAbortedError
+                said += piece
+            requests.append(said)
+            answer(connection)
 
     def serve() -> None:
         while True:
@@ -35,12 +50,11 @@ def raw(answer: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[byt
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
-                said = b""
-                while b"\r\n\r\n" not in said:
-                    said += connection.recv(65536)
-                requests.append(said)
-                answer(connection)
+            if tls is None:
+                serve_one(connection)
+                continue
+            with suppress(OSError):
+                serve_one(tls.wrap_socket(connection, server_side=True))
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, daemon=True)
@@ -172,6 +186,31 @@ def test_no_proxy_and_no_netrc_of_this_account_is_used(tmp_path: Path, monkeypat
         assert ask(f"http://me:secret@127.0.0.1:{port}/", "127.0.0.1").status == 204
         assert b"authorization: Basic bWU6c2VjcmV0" in requests[1]
         assert f"Host: 127.0.0.1:{port}\r\n".encode() in requests[1]
+
+
+def test_a_receiver_shows_by_its_certificate_that_it_has_the_name_and_no_proxy_is_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hooks.example.com"]
+    said = ["-addext", "subjectAltName=DNS:hooks.example.com", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*make, *said], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setattr("certifi.where", lambda: str(certificate))
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *arguments: object, **options: object) -> object:
+        return real("127.0.0.1" if host.endswith(".example.com") else host, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with raw(lambda to: to.sendall(b"HTTP/1.1 204 No Content\r\n\r\n"), context) as (port, requests):
+        for host, status in (("hooks.example.com", 204), ("other.example.com", 0)):
+            assert ask(f"https://{host}:{port}/mails", "127.0.0.1").status == status, host
+    # one that sees another name than it asked for hangs up
+    assert len(requests) == 1
 
 
 def test_a_receiver_that_drips_holds_a_delivery_no_longer_than_its_deadline() -> None:

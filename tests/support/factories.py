@@ -18,7 +18,7 @@ import pytest
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import AppendedEvent, EventStore, Json, LeasedEvent, NewEvent, RecordedEvent
+from millrace.resources.event_store import AppendedEvent, Delivery, Event, EventStore, Json, NewEvent
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.patience import patience, wait_until
 
@@ -47,7 +47,7 @@ def append(
     data: Json = None,
     command_id: UUID | None = None,
     final: bool = False,
-) -> RecordedEvent:
+) -> Event:
     """Append one event after `previous`."""
     return store.append_event(
         event,
@@ -168,7 +168,7 @@ def move_clock(connection: psycopg.Connection, *, by_s: float) -> None:
     )
 
 
-def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[LeasedEvent, LeasedEvent]:
+def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[Delivery, Delivery]:
     """Let one session's lock end and another session get its event; return what each was given."""
     set_clock(former.connection, "2030-01-01 00:00:00+00")
     (late,) = former.lease_events(view, 1, 60)

@@ -9,16 +9,17 @@ from psycopg.types.json import Jsonb
 from benchmarks.event_store.bench import DATA, Bench, Result
 from benchmarks.event_store.single_appends import fill_stream
 from millrace.resources.commands.decider import Decider, Emit
-from millrace.resources.commands.handling import handle
+from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.fold import Event, State, fold
+from millrace.resources.read_models.fold import fold
+from millrace.resources.read_models.fold_event import FoldEvent, State
 from millrace.resources.read_models.versions import ensure_version
 
 LENGTH, STREAMS, COMMANDS = 10_000, 10, 10
 
 
 @fold(view="placed", deciders=["order"], key="order_id", columns={"n": "bigint"})
-def placed(state: State | None, event: Event) -> State | None:
+def placed(state: State | None, event: FoldEvent) -> State | None:
     """How many events an order has."""
     return {"n": (state or {"n": 0})["n"] + (event.event == "placed")}
 

@@ -18,7 +18,7 @@ from benchmarks.event_store.consumption import CHUNK, VIEW, consumed_per_second,
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.consumers.telling import Counters
-from millrace.resources.event_store import LeasedEvent
+from millrace.resources.event_store import Delivery
 from millrace.resources.subscriptions.push import CONCURRENCY, push_events
 
 WORKERS = 8
@@ -54,7 +54,7 @@ def handled_per_second(database: Database, label: str, streams: int) -> float:
     counters: dict[str, Counters] = {}
 
     @subscription(view=VIEW, concurrency=WORKERS)
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         pass
 
     began = time.perf_counter()

@@ -22,7 +22,7 @@ from benchmarks.event_store.subscription import last_percent, rows_database, tak
 from benchmarks.event_store.workers import PATIENCE_S, Worked, begin, run_together, sequencing, write
 from millrace.resources.consumers import consumer
 from millrace.resources.consumers.declaration import subscription
-from millrace.resources.event_store import LeasedEvent
+from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.wake_ups import POLL_S, Wakeups
 
 # without a word a consumer looks once a second
@@ -73,7 +73,7 @@ def idle_consumers(bench: Bench) -> list[Result]:
     return [Result(what, taken, MOST_IDLE_MS, "ms/s", MOST_IDLE_MS / taken, 1)]
 
 
-def do_nothing(_: LeasedEvent) -> None:
+def do_nothing(_: Delivery) -> None:
     """Handle an event; none comes."""
 
 

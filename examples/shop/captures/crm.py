@@ -1,6 +1,7 @@
 """The customer database of the example shop: an ordinary table that a program updates, and knows nothing of events."""
 
-from millrace import Capture, CapturedTable
+from millrace import Capture
+from millrace.capture import CapturedTable
 from millrace.examples.shop.customers import crm_dsn
 
 CRM = Capture(name="crm", source=crm_dsn, tables=(CapturedTable("customers"),))

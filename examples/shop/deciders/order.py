@@ -6,7 +6,7 @@ Belongs here: commands, and which events they lead to. Not here: who sends comma
 from dataclasses import dataclass
 from decimal import Decimal
 
-from millrace import Decider, Emit, RecordedEvent
+from millrace import Decider, Emit, Event
 from millrace.examples.shop.lives import PRODUCTS
 
 
@@ -50,7 +50,7 @@ def decide(command: Place | Confirm, order: Order) -> list[Emit]:
     return [] if order.last == "order_confirmed" else [Emit("order_confirmed", {"total": float(order.total)})]
 
 
-def evolve(order: Order, event: RecordedEvent) -> Order:
+def evolve(order: Order, event: Event) -> Order:
     """Return the order after an event."""
     amount = Decimal(str(event.data["amount"])) if event.event == "order_line_added" else Decimal()
     return Order(event.event, order.total + amount)

@@ -1,6 +1,7 @@
 """The customers as they are now in the customer database: a captured table, collapsed."""
 
-from millrace import Event, State, fold
+from millrace import fold
+from millrace.rows import FoldEvent, State
 
 
 @fold(
@@ -16,7 +17,7 @@ from millrace import Event, State, fold
         "updated_at": "timestamp",
     },
 )
-def crm_customers(state: State | None, event: Event) -> State | None:
+def crm_customers(state: State | None, event: FoldEvent) -> State | None:
     """One row per customer that is in the captured table: its columns as the last change left them."""
     if event.event in ("deleted", "truncated", "schema_changed"):
         return None

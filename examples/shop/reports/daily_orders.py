@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psycopg
 
-from millrace import PostgresResource, SparkResource, day_history, history_frame, replace_day
+from millrace.ops import PostgresResource, SparkResource
+from millrace.spark import day_history, history_frame, replace_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ Belongs here: the table, and what is written there. Not here: when the handler i
 
 import psycopg
 
-from millrace import LeasedEvent, subscription
+from millrace import Delivery, subscription
 
 TABLE = """
 create table if not exists mails (
@@ -30,7 +30,7 @@ def make_mails(connection: psycopg.Connection) -> None:
 
 
 @subscription(view="mails", deciders=["order"], events=["order_confirmed"])
-def write_mail(event: LeasedEvent, connection: psycopg.Connection) -> None:
+def write_mail(event: Delivery, connection: psycopg.Connection) -> None:
     """Write the mail of an order that was taken on."""
     connection.execute(
         "insert into mails (event_id, order_id, subject, body) values (%s, %s, %s, %s)",

@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from millrace import AsyncEventStore, NeverSeen, handle_async
+from millrace import AsyncEventStore, handle
+from millrace.errors import NeverSeen
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.lives import PRODUCTS
 
@@ -92,7 +93,7 @@ class Page:
 
     async def _handled(self, order_id: str, command: Place | Confirm, command_id: UUID | None = None) -> Response:
         try:
-            done = await handle_async(self._store, ORDER, order_id, command, command_id=command_id)
+            done = await handle(self._store, ORDER, order_id, command, command_id=command_id)
         except Refused as refused:
             return HTMLResponse(f"<p>{escape(str(refused))}</p>", 409)
         # where the read model waits for an operator, the order is placed all the same

@@ -21,7 +21,7 @@ import psycopg
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
-from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
@@ -29,7 +29,6 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import wait_for_locks_at_most
-from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +67,7 @@ class SharedDrain:
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease outlives its owner, in seconds.
         archive: The folder of the archive, which versions of models that are made now may need.
-        limits: How long a round may take; None for what the environment says.
+        limits: How long a round may take.
         on_commit: Is told of each commit.
         on_change: Is told of each view that joins or leaves.
     """
@@ -82,7 +81,7 @@ class SharedDrain:
         *,
         lease_s: int = LEASE_S,
         archive: Path | None = None,
-        limits: Limits | None = None,
+        limits: Limits = DEFAULTS,
         on_commit: OnCommit = lambda *_: None,
         on_change: OnChange = lambda _: None,
     ) -> None:
@@ -93,7 +92,7 @@ class SharedDrain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
-        self._rounds = Rounds(dsn, spark, owner, lease_s, (limits or Limits.of(Settings())).round_s)
+        self._rounds = Rounds(dsn, spark, owner, lease_s, limits.round_s)
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0

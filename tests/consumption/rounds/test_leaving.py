@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from millrace import Event, ReadModel, State, fold
+from millrace import fold
+from millrace.ops import ReadModel
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import member as membership
@@ -17,6 +18,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.leaf import union
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import (
     Counted,
     Crossing,
@@ -49,7 +51,7 @@ ALL_WELL: dict[str, str | None] = {**TWO_WELL, "other": None}
 
 
 @fold(view="stumbling", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
-def stumbling(state: State | None, event: Event) -> State:
+def stumbling(state: State | None, event: FoldEvent) -> State:
     """One row per thing, but of one it makes nothing."""
     if event.decider_id == "stone":
         raise ValueError("a stone")
@@ -57,7 +59,7 @@ def stumbling(state: State | None, event: Event) -> State:
 
 
 @fold(view="swelling", deciders=[DECIDER], key="thing_id", columns={"t": "string"})
-def swelling(_: State | None, event: Event) -> State:
+def swelling(_: State | None, event: FoldEvent) -> State:
     """One row per thing: a mebibyte, however small its events are."""
     return {"t": event.event[0] * 2**20}
 
@@ -71,7 +73,7 @@ def unpicklable() -> ReadModel:
     """Make a fold that no worker can get."""
     lock = threading.Lock()
 
-    def bound(state: State | None, event: Event) -> State | None:
+    def bound(state: State | None, event: FoldEvent) -> State | None:
         """One row per thing."""
         with lock:
             return stumbling.function(state, event)

@@ -4,8 +4,10 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from millrace import Event, ReadModel, State, fold
+from millrace import fold
+from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import Counted, drain, thing, things
 from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
@@ -73,7 +75,7 @@ REFUSED = {
         "day": "date",
     },
 )  # fmt: skip
-def odd(before: State | None, event: Event) -> State:
+def odd(before: State | None, event: FoldEvent) -> State:
     """One row per thing: whatever the event names."""
     told = event.data.get("text")
     if told == "raise":

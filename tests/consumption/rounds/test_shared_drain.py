@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 import pytest
 
-from millrace import ReadModel
+from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import plan as planning

@@ -4,7 +4,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
-from millrace import ReadModel, avg, count, field, last, max_, min_, read_model, set_union, stream_id, sum_
+from millrace import avg, count, field, last, max_, min_, read_model, set_union, stream_id, sum_
+from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore
 from tests.support.building.drains import Everything, thing, things
 from tests.support.building.read_models import DECIDER

@@ -21,18 +21,18 @@ from tests.support.views.consuming import fill, owed, wait_locked, wait_waking
 MODULE = """
 import os
 import psycopg
-from millrace import LeasedEvent, subscription
+from millrace import Delivery, subscription
 
 
 @subscription(view="mails", start="-infinity", concurrency=8, lock_timeout_s=1, max_attempts=100)
-def send(event: LeasedEvent) -> None:
+def send(event: Delivery) -> None:
     with psycopg.connect(os.environ["MILLRACE_DSN"], autocommit=True) as connection:
         connection.execute("insert into sent (decider_id, version) values (%s, %s)", (event.decider_id, event.version))
         connection.execute("select pg_advisory_xact_lock_shared(1)")
 
 
 @subscription(view="nothing", deciders=["nobody"])
-def ignore(event: LeasedEvent) -> None: ...
+def ignore(event: Delivery) -> None: ...
 
 
 other = 1

@@ -100,14 +100,14 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
     assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
 
 
-def test_spark_has_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
+def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
     monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
-    settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port())
+    settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3)
     endpoints = Endpoints(
         str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
     )
@@ -115,6 +115,7 @@ def test_spark_has_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
     spark = spark_service(settings, 1, {**env, "MILLRACE_CRM_DSN": str(settings.dsn)})
     with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
         spark_service(settings, 1, {})
+    assert "local[3]" in spark.argv
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}

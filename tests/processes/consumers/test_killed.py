@@ -10,11 +10,11 @@ from tests.support.views.consuming import fill, owed
 
 CONSUMER = """
 import os, sys, threading
-from millrace import LeasedEvent, subscription
+from millrace import Delivery, subscription
 from millrace.resources.consumers.consumer import consume
 
 @subscription(view="v", start="-infinity", lock_timeout_s=1, max_attempts=2, concurrency=4)
-def handle(event: LeasedEvent) -> None:
+def handle(event: Delivery) -> None:
     if event.decider_id == "s-3":
         os._exit(7)
 

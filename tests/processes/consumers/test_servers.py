@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.conftest import in_memory
@@ -53,7 +53,7 @@ def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
     seen = Seen()
     half = threading.Event()
 
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(event: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.event_id,))
         seen.add(event)
         if len(seen.events) > 60:
@@ -81,7 +81,7 @@ def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
     dsn = filled(mortal, "away", 3, 1)
     begun, go_on = threading.Barrier(4), threading.Event()
 
-    def handle(_: LeasedEvent) -> None:
+    def handle(_: Delivery) -> None:
         begun.wait(patience())
         assert go_on.wait(patience())
 
@@ -103,7 +103,7 @@ def test_behind_a_connection_pool_sessions_are_anybodys_and_each_event_counts_on
     fill(store, 40, 5)
     seen = Seen()
 
-    def handle(event: LeasedEvent, connection: psycopg.Connection) -> None:
+    def handle(event: Delivery, connection: psycopg.Connection) -> None:
         connection.execute("insert into mails values (%s)", (event.event_id,))
         seen.add(event)
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from millrace import Event, ReadModel, State, count, fold, read_model, set_union, stream_id, sum_
+from millrace import count, fold, read_model, set_union, stream_id, sum_
+from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.rows import FoldEvent, State
 from tests.long import seeds
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER
@@ -23,7 +25,7 @@ MOST_DAYS = 28
 
 
 @fold(view="trails", deciders=[DECIDER], key="thing_id", columns={"trail": "string"})
-def trails(state: State | None, event: Event) -> State:
+def trails(state: State | None, event: FoldEvent) -> State:
     """One row per thing: the numbers of its events, in the order in which they came."""
     if event.data["worth"] == "a lot":
         raise ValueError("no worth")

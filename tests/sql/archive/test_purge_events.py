@@ -1,5 +1,6 @@
 """The archive's books and the purge: files without a gap, history deleted in pieces, nothing else changed."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, LiteralString
 
@@ -8,7 +9,7 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import ChainedEvent, EventStore
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
@@ -94,7 +95,7 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStor
     assert given_up.get_events(one, "order") == []
     appended = append(given_up, one, last[one], event="paid")
     assert appended.previous_id == last[one]
-    (batched,) = given_up.append_events([ChainedEvent(**vars(new_event(two)), previous_id=last[two])])
+    (batched,) = given_up.append_events([replace(new_event(two), previous_id=last[two])])
     assert batched.previous_id == last[two]
     (lease,) = given_up.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (10, 12)

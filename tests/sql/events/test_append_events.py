@@ -18,7 +18,7 @@ from millrace.resources.errors import (
     MillraceError,
     StreamClosed,
 )
-from millrace.resources.event_store import ChainedEvent, EventStore, Json, NewEvent
+from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
     Connect,
@@ -36,8 +36,9 @@ from tests.support.factories import (
 from tests.support.patience import patience
 
 
-def chained(event: NewEvent, previous_id: UUID | None) -> ChainedEvent:
-    return ChainedEvent(**vars(event), previous_id=previous_id)
+def chained(event: NewEvent, previous_id: UUID | None) -> NewEvent:
+    """Return an event that comes directly after another one, or is the first of its stream."""
+    return replace(event, previous_id=previous_id, expected_version=0 if previous_id is None else None)
 
 
 def stored(store: EventStore) -> list[tuple[Any, ...]]:

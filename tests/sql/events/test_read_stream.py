@@ -5,7 +5,7 @@ from tests.sql.events.test_stream_head import purge
 from tests.support.factories import append_to, new_event, rows
 
 
-def read(store: EventStore, *arguments: int | None, backwards: bool = False) -> list[int]:
+def read(store: EventStore, *arguments: int | None, backwards: bool = False) -> list[int | None]:
     return [event.version for event in store.read_stream("order", "o-1", *arguments, backwards=backwards)]
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from millrace.resources.errors import Conflict, EventIdReused, Malformed, StreamClosed
-from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from tests.support.factories import Connect, append, new_event, refusal, rows, start, wait_blocked
 from tests.support.patience import patience
 
@@ -25,7 +25,7 @@ def versions(store: EventStore, decider_id: str = "o-1") -> list[int]:
     ]
 
 
-def expecting(store: EventStore, expected: int | None, decider_id: str = "o-1", **more: object) -> RecordedEvent:
+def expecting(store: EventStore, expected: int | None, decider_id: str = "o-1", **more: object) -> Event:
     return store.append_event(
         "placed",
         uuid4(),
@@ -88,7 +88,7 @@ def test_a_batch_counts_on_along_its_streams(orders: EventStore) -> None:
     refusal(EventIdReused, lambda: orders.append_events([NewEvent(**{**vars(batch[0]), "expected_version": 2})]))
     refused_for = refusal(Malformed, lambda: orders.append_events([expected(-3)]))
     assert refused_for.detail == "event 1 of the batch: expected_version is -3; it is 0 for a new stream"
-    chained = ChainedEvent("order", "o-3", "placed", uuid4(), {}, uuid4(), expected_version=1)
+    chained = NewEvent("order", "o-3", "placed", uuid4(), {}, uuid4(), expected_version=1)
     refusal(Conflict, lambda: orders.append_events([chained]))
     assert versions(orders) == [1, 2, 3, 4, 5]
 

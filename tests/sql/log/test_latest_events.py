@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store import EventStore, NewEvent, PlacedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from tests.support.factories import append_to, new_event, refusal, rows, set_clock
 
 
-def ids(events: list[PlacedEvent]) -> list[str]:
+def ids(events: list[Event]) -> list[str]:
     return [event.decider_id for event in events]
 
 

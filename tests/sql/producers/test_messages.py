@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import Conflict, Malformed, UnknownProducer
-from millrace.resources.event_store import ChainedEvent, EventStore
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore, ReceivedMessage, SettledMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
@@ -210,7 +210,7 @@ def test_two_processes_race_one_stamp_one_wins_and_the_other_gets_its_answer(
 
 def test_a_refused_event_refuses_all_and_counts_nothing(producer: ProducerStore) -> None:
     before = effects(producer), statistics(producer)
-    wrong = ChainedEvent(**vars(new_event("a")), previous_id=uuid4())
+    wrong = replace(new_event("a"), previous_id=uuid4())
     refusal(Conflict, lambda: producer.ingest_events("p", 0, 1, 0, [new_event("b"), wrong], {"x": 1}))
     assert (effects(producer), statistics(producer)) == before
     assert begin(producer, 0).status == "opened"

@@ -17,7 +17,7 @@ from millrace.resources.errors import (
     TransactionEnded,
     UnknownTransaction,
 )
-from millrace.resources.event_store import ChainedEvent, EventStore, NewEvent
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.support.factories import (
     Connect,
@@ -178,7 +178,7 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(produ
     append(store, "closed", final=True)
     append(store, "open")
     refused: list[tuple[type[MillraceError], NewEvent]] = [
-        (Conflict, ChainedEvent(**vars(new_event("open")), previous_id=uuid4())),
+        (Conflict, replace(new_event("open"), previous_id=uuid4())),
         (StreamClosed, new_event("closed")),
         (Malformed, new_event("")),
         (EventNotRegistered, new_event("x", event="lost")),

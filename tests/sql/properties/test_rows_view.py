@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from millrace.resources.errors import Malformed, NotInFlight
-from millrace.resources.event_store import LeasedEvent, Lock, RecordedEvent
+from millrace.resources.event_store import Delivery, Event, Lock
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
     LIMIT_S,
@@ -24,7 +24,7 @@ from tests.support.views.view_lives import (
     seeks,
     stream_numbers,
 )
-from tests.support.views.view_model import NEVER, Consumer, Delivery, Entry, Name, Stream
+from tests.support.views.view_model import NEVER, Consumer, Entry, Name, Stream, Taken
 
 # what is answered, with which token, for which of the latest deliveries, and by how much the offset is wrong
 answers = st.lists(
@@ -77,7 +77,7 @@ class RowsLife(Life):
         self.take(self.consumers[other], 2, 60, tokens=tokens)
         self.answer_all(number, answers)
 
-    def take(self, consumer: Consumer, limit: int, seconds: int, *, tokens: bool) -> list[Delivery]:
+    def take(self, consumer: Consumer, limit: int, seconds: int, *, tokens: bool) -> list[Taken]:
         due = [
             name
             for name, state in self.streams.items()
@@ -88,7 +88,7 @@ class RowsLife(Life):
             and entries[0].position < self.positions[state.partition]
         ]
         fetch = consumer.store.lease_events if tokens else consumer.store.stream_events
-        events: Sequence[RecordedEvent] = fetch("v", limit, seconds)
+        events: Sequence[Event] = fetch("v", limit, seconds)
         assert len(events) <= limit
         if consumer.transaction:
             consumer.transaction.looked = True
@@ -103,7 +103,7 @@ class RowsLife(Life):
             assert given or given_up
         return given
 
-    def deliver(self, consumer: Consumer, event: RecordedEvent, seconds: int, log: dict[Name, list[Entry]]) -> Delivery:
+    def deliver(self, consumer: Consumer, event: Event, seconds: int, log: dict[Name, list[Entry]]) -> Taken:
         name = (event.decider, event.decider_id)
         assert self.enabled
         assert not self.held_by_others(consumer, name)
@@ -114,11 +114,11 @@ class RowsLife(Life):
         state.attempts += 1
         state.in_flight, state.until = event.offset, self.now + seconds
         state.token = None
-        if isinstance(event, LeasedEvent):
+        if isinstance(event, Delivery):
             assert event.attempt == state.attempts
             assert all(event.lease_token > (delivery.token or 0) for delivery in self.deliveries)
             state.token = event.lease_token
-        return Delivery(name, event.offset, state.token)
+        return Taken(name, event.offset, state.token)
 
     def given_up(self, consumer: Consumer) -> list[Name]:
         """Take note of the streams that were delivered too often without an answer."""

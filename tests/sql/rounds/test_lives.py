@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
+from millrace.resources.event_store import Event, EventStore, Lease, StreamFailure
 from tests.long import seeds
 from tests.support.factories import new_event, rows, set_clock, value
 
@@ -61,7 +61,7 @@ def test_over_a_life_each_event_is_delivered_as_often_as_it_failed_and_once(orde
     life = RandomLife(orders, seed)
     taken: Counter[tuple[str, int]] = Counter()
 
-    def settle(view: str, lease: Lease, events: list[LogEvent], *, may_fail: bool) -> None:
+    def settle(view: str, lease: Lease, events: list[Event], *, may_fail: bool) -> None:
         failed: set[tuple[str, str]] = set()
         if may_fail and events and life.random.random() < 0.3:
             one = life.random.choice(events)

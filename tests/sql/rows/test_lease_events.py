@@ -5,7 +5,7 @@ from functools import partial
 from uuid import uuid4
 
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from tests.sql.rows.test_answers import locks
 from tests.support.factories import (
     Connect,
@@ -22,7 +22,7 @@ from tests.support.factories import (
 )
 from tests.support.patience import patience
 
-Answer = Callable[[EventStore, LeasedEvent, int | None], object]
+Answer = Callable[[EventStore, Delivery, int | None], object]
 
 ANSWERS: dict[str, Answer] = {
     "ack_event": lambda s, e, token: s.ack_event("v", e.decider_id, e.offset, token),
@@ -142,12 +142,12 @@ def test_of_what_is_leased_ahead_only_a_delivery_that_is_begun_is_an_attempt(vie
     append_to(view, "poison", "innocent")
     pump(view, "v")
 
-    def leased(day: int) -> dict[str, LeasedEvent]:
+    def leased(day: int) -> dict[str, Delivery]:
         """Lease all that is free, a day after the locks of before have ended."""
         set_clock(view.connection, f"2030-01-0{day} 00:00:00+00")
         return {event.decider_id: event for event in view.lease_events("v", 10, 60, ahead=True)}
 
-    def said(events: dict[str, LeasedEvent]) -> dict[str, tuple[int, bool]]:
+    def said(events: dict[str, Delivery]) -> dict[str, tuple[int, bool]]:
         return {stream: (event.attempt, event.suspect) for stream, event in events.items()}
 
     assert said(leased(1)) == {"poison": (1, False), "innocent": (1, False)}

@@ -2,14 +2,14 @@
 
 import pytest
 
-from millrace.resources.event_store import EventStore, RecordedEvent, Seen, StreamFailure
+from millrace.resources.event_store import Event, EventStore, Seen, StreamFailure
 from tests.support.factories import Connect, append, append_to, new_event, pump, rows, set_clock
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
 
 
-def asked(store: EventStore, event: RecordedEvent, view: str = "v") -> Seen:
+def asked(store: EventStore, event: Event, view: str = "v") -> Seen:
     return store.has_seen(view, event.decider, event.decider_id, event.offset)
 
 

@@ -21,7 +21,7 @@ from millrace.resources.errors import (
     ViewInUse,
     WrongMode,
 )
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from tests.support.factories import (
     Connect,
     append_to,
@@ -68,7 +68,7 @@ def lease(store: EventStore, view: str) -> Any:  # noqa: ANN401 - what the view'
 
 
 def answer(store: EventStore, held: list[Any]) -> None:
-    if isinstance(held[0], LeasedEvent):
+    if isinstance(held[0], Delivery):
         store.ack_event("rows", held[0].decider_id, held[0].offset, held[0].lease_token)
     else:
         store.commit_batch("bulk", held)

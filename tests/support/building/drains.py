@@ -15,7 +15,7 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore, NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.oracle import expected_rows
@@ -55,7 +55,7 @@ def thing(decider_id: str, **data: object) -> NewEvent:
     return NewEvent(DECIDER, decider_id, "made", uuid4(), data, uuid4())
 
 
-def all_events(store: EventStore) -> list[RecordedEvent]:
+def all_events(store: EventStore) -> list[Event]:
     streams = store.connection.execute("select distinct decider, decider_id from event_store.events").fetchall()
     events = [event for decider, decider_id in streams for event in store.get_events(decider_id, decider)]
     return sorted(events, key=lambda event: event.offset)

@@ -10,15 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from millrace import Event, ReadModel, State, fold
+from millrace import fold
+from millrace.ops import ReadModel
 from millrace.resources.event_store import NewEvent
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import wait_until
 
 
 @fold(view="hanging", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
-def hanging(state: State | None, event: Event) -> State:
+def hanging(state: State | None, event: FoldEvent) -> State:
     """One row per thing; an event that names a file is never done with."""
     told = event.data.get("hang")
     if told is not None:

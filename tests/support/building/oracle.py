@@ -9,11 +9,11 @@ from datetime import date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
 
-from millrace import Event, State
-from millrace.resources.event_store import RecordedEvent
+from millrace.resources.event_store import Event
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
+from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]
 Rank = Callable[[Any], Any]
@@ -46,7 +46,7 @@ VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
 }
 
 
-def expected_rows(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
+def expected_rows(model: ReadModel, events: Iterable[Event]) -> Rows:
     """Compute the rows of a model of columns or of a fold; keys first, as its view has them."""
     taken = [
         event
@@ -59,8 +59,8 @@ def expected_rows(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
         return _fold(model, taken) if isinstance(model, Fold) else _columns(model, taken)
 
 
-def _columns(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
-    groups: dict[tuple[Any, ...], list[RecordedEvent]] = {}
+def _columns(model: ReadModel, events: Iterable[Event]) -> Rows:
+    groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
         key = tuple(_read(event, column.source, column.type) for column in model.keys.values())
         if None not in key:
@@ -72,10 +72,10 @@ def _columns(model: ReadModel, events: Iterable[RecordedEvent]) -> Rows:
     ]
 
 
-def _fold(model: Fold, events: Iterable[RecordedEvent]) -> Rows:
+def _fold(model: Fold, events: Iterable[Event]) -> Rows:
     states: dict[str, State | None] = {}
     for e in events:
-        seen = Event(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
+        seen = FoldEvent(e.decider, e.decider_id, e.event, e.event_version, e.data, e.created_at, e.offset)
         states[e.decider_id] = model.function(states.get(e.decider_id), seen)
     return [
         (key, *(None if state.get(name) is None else _typed(state[name], type_) for name, type_ in model.types.items()))
@@ -84,7 +84,7 @@ def _fold(model: Fold, events: Iterable[RecordedEvent]) -> Rows:
     ]
 
 
-def _read(event: RecordedEvent, source: str, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
+def _read(event: Event, source: str, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
     if not source.startswith("data."):
         return getattr(event, source)
     value = event.data
@@ -97,7 +97,7 @@ def _typed(value: Any, type_: str) -> Any:  # noqa: ANN401 - whatever the type h
     return READ[type_.partition("(")[0]](value)
 
 
-def _value(column: Column | KeyColumn, own: list[RecordedEvent]) -> Any:  # noqa: ANN401 - whatever the column holds
+def _value(column: Column | KeyColumn, own: list[Event]) -> Any:  # noqa: ANN401 - whatever the column holds
     assert isinstance(column, Column)
     counted = [event for event in own if column.events is None or event.event in column.events]
     if column.source is None:

@@ -15,12 +15,13 @@ from tests.support.patience import patience
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
 # value, and what it calls by name.
 GREETINGS = '''
-from millrace import Event, State, fold
+from millrace import fold
+from millrace.rows import FoldEvent, State
 from my_platform.words import word
 
 
 @fold(view="greetings", deciders=["thing"], key="thing", columns={"word": "string", "times": "int"})
-def greetings(state: State | None, event: Event) -> State | None:
+def greetings(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing."""
     return {"word": word(), "times": (state or {"times": 0})["times"] + 1}
 '''

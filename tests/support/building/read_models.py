@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from millrace import (
-    Event,
-    State,
     all_,
     any_,
     avg,
@@ -23,13 +21,14 @@ from millrace import (
     max_,
     min_,
     read_model,
-    recompute,
     set_union,
     stream_id,
     sum_,
 )
-from millrace.resources.event_store import NewEvent, RecordedEvent
+from millrace.resources.event_store import Event, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.rows import FoldEvent, State
+from millrace.spark import recompute
 from tests.support.building.oracle import Rows, expected_rows
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class GoingAcross:
     key="thing_id",
     columns={"seen": "bigint", "trail": "string", "worth": "decimal(18,2)", "at": "timestamp", "good": "boolean"},
 )
-def machines(state: State | None, event: Event) -> State | None:
+def machines(state: State | None, event: FoldEvent) -> State | None:
     """One row per thing that did not rust: what happened to it, in order."""
     if event.event == "broken" and (event.data.get("nested") or {}).get("cause") == "rust":
         return None
@@ -184,34 +183,34 @@ def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
     return {k: None if dice.random() < 0.1 else v for k, v in fields.items() if dice.random() < 0.8}
 
 
-def expected_everything(events: Iterable[RecordedEvent]) -> Rows:
+def expected_everything(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Everything`, by thing."""
     return sorted(expected_rows(cast("ReadModel", Everything), events))
 
 
-def expected_crossing(events: Iterable[RecordedEvent]) -> Rows:
+def expected_crossing(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Crossing`, by owner and event."""
     return sorted(expected_rows(cast("ReadModel", Crossing), events))
 
 
-def expected_going(events: Iterable[RecordedEvent]) -> Rows:
+def expected_going(events: Iterable[Event]) -> Rows:
     """Compute the rows of `Going`, by thing."""
     return sorted(expected_rows(cast("ReadModel", Going), events))
 
 
-def expected_going_across(events: Iterable[RecordedEvent]) -> Rows:
+def expected_going_across(events: Iterable[Event]) -> Rows:
     """Compute the rows of `GoingAcross`, by owner."""
     return sorted(expected_rows(cast("ReadModel", GoingAcross), events))
 
 
-def expected_machines(events: Iterable[RecordedEvent]) -> Rows:
+def expected_machines(events: Iterable[Event]) -> Rows:
     """Compute the rows of `machines`, by thing."""
     return sorted(expected_rows(cast("ReadModel", machines), events))
 
 
-def expected_uses(events: Iterable[RecordedEvent]) -> Rows:
+def expected_uses(events: Iterable[Event]) -> Rows:
     """Compute the rows of `uses`, by thing."""
-    lives: dict[str, dict[str | None, list[RecordedEvent]]] = {}
+    lives: dict[str, dict[str | None, list[Event]]] = {}
     for event in events:
         life = lives.setdefault(event.decider_id, {})
         if event.event == "broken":

@@ -9,15 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from millrace import Event, ReadModel, State, fold
+from millrace import fold
+from millrace.ops import ReadModel
 from millrace.resources.event_store import NewEvent
+from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import patience, wait_until
 
 
 @fold(view="waiting", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
-def waiting(state: State | None, event: Event) -> State:
+def waiting(state: State | None, event: FoldEvent) -> State:
     """One row per thing; an event that names a file waits until there is another one beside it."""
     told = event.data.get("wait")
     if told is not None:

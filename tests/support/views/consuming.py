@@ -14,7 +14,7 @@ import psycopg
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.telling import Counters
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Delivery, EventStore
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until
 
@@ -93,9 +93,9 @@ class Seen:
 
     def __init__(self) -> None:
         self.by_stream: dict[str, list[int]] = {}
-        self.events: list[LeasedEvent] = []
+        self.events: list[Delivery] = []
 
-    def add(self, event: LeasedEvent) -> None:
+    def add(self, event: Delivery) -> None:
         """Keep an event."""
         # each stream has one handler at a time
         self.by_stream.setdefault(event.decider_id, []).append(event.version)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import EventStore, Lease, LogEvent, StreamFailure
+from millrace.resources.event_store import Event, EventStore, Lease, StreamFailure
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
@@ -28,7 +28,7 @@ def failure(decider_id: str, error: str = "no such customer") -> StreamFailure:
     return StreamFailure("order", decider_id, error)
 
 
-def read(store: EventStore, leases: list[Lease], view: str = "v") -> list[LogEvent]:
+def read(store: EventStore, leases: list[Lease], view: str = "v") -> list[Event]:
     return [event for lease in leases for event in store.read_batch(view, lease)]
 
 

@@ -62,7 +62,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Taken:
     """What a consumer of a rows view was given."""
 
     stream: Name
@@ -124,7 +124,7 @@ class Model:
     archived: dict[int, int]
     purged: dict[int, int]
     positions: dict[int, int]
-    deliveries: list[Delivery]
+    deliveries: list[Taken]
     claims: list[list[Held]]
     leases: dict[int, Held]
 

@@ -1,0 +1,28 @@
+"""Importing a module when one of its names is first used.
+
+Belongs here: how. Not here: which names; each module that does so has its own table.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def imported_late(face: str, places: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module.
+
+    Args:
+        face: The module.
+        places: The modules below `millrace` that its names are taken from, and those names, with spaces between.
+    """
+    module_of = {name: module for module, names in places.items() for name in names.split()}
+
+    def taken(name: str) -> object:
+        if name not in module_of:
+            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+        value = getattr(import_module(f"millrace.{module_of[name]}"), name)
+        # the next use finds it without asking
+        setattr(sys.modules[face], name, value)
+        return value
+
+    return taken

@@ -1,0 +1,25 @@
+"""The rows that an event store takes and returns, and the types of what they hold: to annotate code with."""
+
+from millrace.resources.commands.decider import Decided
+from millrace.resources.event_store import (
+    AppendedEvent,
+    AuditEntry,
+    AvailableRange,
+    DeadLetter,
+    DeciderEvent,
+    Json,
+    Lock,
+    PartitionInfo,
+    PartitionLag,
+    Seek,
+    Seen,
+    StreamHead,
+    View,
+    ViewInfo,
+)
+from millrace.resources.read_models.fold_event import FoldEvent, State
+
+__all__ = [
+    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "FoldEvent", "Json",
+    "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
+]  # fmt: skip

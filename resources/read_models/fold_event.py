@@ -1,0 +1,25 @@
+"""What the function of a fold gets and returns.
+
+Belongs here: types that need no Spark. Not here: the declaration (`fold`).
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+State = dict[str, Any]
+
+
+class FoldEvent(NamedTuple):
+    """An event as a fold sees it: nothing that a rebuild would read for it alone; `data` is the JSON's value."""
+
+    decider: str
+    decider_id: str
+    event: str
+    event_version: int
+    data: Any
+    created_at: datetime
+    offset: int
+
+
+Function = Callable[[State | None, FoldEvent], State | None]
