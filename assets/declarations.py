@@ -4,7 +4,7 @@
       read_models/          a file each, or one module read_models.py; each of these is optional
       captures/
       reports/              Dagster assets
-      subscriptions/        functions that `millrace consume` calls for events
+      subscriptions/        functions that `millrace run handlers` calls for events
       schedules/            Dagster schedules
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace`

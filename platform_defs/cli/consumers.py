@@ -1,4 +1,4 @@
-"""The command `millrace consume`: runs declared subscriptions until it is stopped.
+"""The command `millrace run handlers`: runs declared subscriptions until it is stopped.
 
 Belongs here: which subscriptions are meant. Not here: how they are consumed (`millrace.resources.consumers`).
 """

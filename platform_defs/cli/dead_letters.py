@@ -1,7 +1,7 @@
-"""The command that looks at dead letters: `millrace dead-letters`.
+"""The command that looks at dead letters: `millrace dead list`.
 
 Belongs here: how they look, each event beside its error. Not here: what is done about them, which is in `views`
-(`millrace retry`, `discard`).
+(`millrace dead retry`, `discard`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `retry` and the like.
+"""The commands for operators of views: `millrace view enable`, `disable`, `unregister`, `seek`, `retry` and the like.
 
 Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`; looking at dead
 letters (`dead_letters`).
@@ -53,7 +53,7 @@ def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) ->
     """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
         changed = _enable(store, view, False, reason)
-    said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
+    said = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
     Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
@@ -78,7 +78,7 @@ def push_secret_command(
     if remove is (file is not None):
         raise MillraceError(
             "Name a file for the secret, or say --remove.",
-            hint=f"For instance: millrace push-secret {shlex.quote(view)} {shlex.quote(view)}.secret",
+            hint=f"For instance: millrace view secret {shlex.quote(view)} {shlex.quote(view)}.secret",
         )
     with chosen_store(dsn) as store:
         pushes = PushStore(store.connection)

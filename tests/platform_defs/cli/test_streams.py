@@ -26,7 +26,7 @@ ORDER = ("order_placed", "order_line_added", "order_confirmed")
 
 
 def millrace(dsn: str, *arguments: str) -> str:
-    return command_line.millrace("history", *arguments, dsn=dsn, MILLRACE_DECLARATIONS="millrace.examples.shop")
+    return command_line.millrace("show", "history", *arguments, dsn=dsn, MILLRACE_DECLARATIONS="millrace.examples.shop")
 
 
 def parsed(dsn: str, *arguments: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`millrace watch`: one service by itself, and what systemd is told. Not here: the units (`docs/test_deploying.py`)."""
+"""`millrace run service`: one service by itself, and what systemd is told. Not here: the units (`docs/test_deploying.py`)."""
 
 import os
 import signal
