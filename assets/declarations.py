@@ -7,7 +7,7 @@
       subscriptions/        functions that `millrace run handlers` calls for events
       schedules/            Dagster schedules
       services.py           `services(surroundings)`: processes of its own for `millrace up`
-      commands.py           `app`, a Typer: commands of its own for `millrace`
+      commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
 A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault`
 says where it fails. Two things of one name are refused, for one would hide the other.

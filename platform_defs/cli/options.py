@@ -1,6 +1,6 @@
-"""The option --dsn of every command that works on an event store, and the connection it leads to.
+"""What several commands are given: the event store, a view, a reason.
 
-Belongs here: which store a command means. Not here: where a running deployment is; that is
+Belongs here: which store a command means, and the connection to it. Not here: where a running deployment is; that is
 `millrace.resources.postgres.dsn`.
 """
 
@@ -18,6 +18,8 @@ from millrace.resources.settings import Settings
 DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
 ]
+View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
+Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
 
 def chosen_dsn(dsn: str | None) -> str:

@@ -47,8 +47,8 @@ begin
       ('dead_letters', 'ticket', 'The view {} gave up a stream',
        '`millrace dead list {} --show` says what failed. Repair the cause, then: millrace dead retry {}'),
       ('beyond_log', 'note', 'The view {} stands beyond the end of the log',
-       'It passes over the events between, unless `millrace view seek` let it wait there. Of a read model: millrace view reset MODEL. '
-       'Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
+       'It passes over the events between, unless `millrace view seek` let it wait there. Of a read model: '
+       'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
        'Whoever held them ended without a word. The next claim takes them over.'),
       ('gap', 'page', 'The capture {} lacks changes',

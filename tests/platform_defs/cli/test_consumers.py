@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.platform_defs.cli.consumers import subscriptions_of
+from millrace.platform_defs.cli.run import subscriptions_of
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, register_orders, rows, value

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
-from millrace.platform_defs.cli.streams import rows_table
+from millrace.platform_defs.cli.show.history import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure

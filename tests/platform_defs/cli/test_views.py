@@ -38,7 +38,7 @@ def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: st
     park(view, "a")
     listed = millrace("dead", "list", "v", dsn=dsn)
     assert all(word in listed for word in ("order", "a", "placed", "no such customer"))
-    retry = ("retry", "v", "--decider", "order", "--id", "a", "--reason", "the customer exists now")
+    retry = ("dead", "retry", "v", "--decider", "order", "--id", "a", "--reason", "the customer exists now")
     assert "1 streams of v" in millrace(*retry, dsn=dsn)
     assert "no dead letters" in millrace("dead", "list", "v", dsn=dsn)
 
@@ -182,7 +182,14 @@ def test_an_unknown_view_is_one_text_and_exit_code_1(
     with pytest.raises(UnknownView) as unknown:
         view.view_info("no")
     text = " ".join(str(unknown.value).split())
-    for command in ("enable no", "disable no", "unregister no --yes", "audit --view no", "retry no", "dead-letters no"):
+    for command in (
+        "view enable no",
+        "view disable no",
+        "view remove no --yes",
+        "show audit --view no",
+        "dead retry no",
+        "dead list no",
+    ):
         assert refused(monkeypatch, capsys, dsn, *command.split()) == (1, text), command
 
 
@@ -193,7 +200,7 @@ def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
     user = "user_without_audit"
     store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
     try:
-        code, said = refused(monkeypatch, capsys, psycopg.conninfo.make_conninfo(dsn, user=user), "audit")
+        code, said = refused(monkeypatch, capsys, psycopg.conninfo.make_conninfo(dsn, user=user), "show", "audit")
     finally:
         store.connection.execute(f"drop role {user}".encode())
     assert (code, "Who may do what" in said) == (1, True)

@@ -14,9 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.events import event_fields, events_table, place
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
+from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PlacedEvent, StreamHead, StreamView

@@ -21,8 +21,8 @@ from millrace.resources.settings import Settings
 app = typer.Typer()
 
 
-@app.command("alerts")
-def alerts_command(
+@app.command("incidents")
+def incidents_command(
     test: Annotated[
         bool, typer.Option("--test", help="Send one message that says that nothing is wrong, and show the answer.")
     ] = False,
