@@ -39,7 +39,7 @@ class FirstScreen(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl(
                     [
-                        (name, command.get_short_help_str(70))
+                        (name, command.get_short_help_str(67))
                         for name, command in self.commands.items()
                         if isinstance(command, TyperGroup) is is_group
                     ]
@@ -62,8 +62,8 @@ app = typer.Typer(
 )
 for verbs in (system, new, importing, backup):
     app.add_typer(verbs.app)
-app.add_typer(run.app, name="run", help="Run the sequencer, handlers, a capture, metrics or one service.")
-app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock or remove a view; sign its pushes.")
+app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
+app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock, sign or remove a view.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
 app.add_typer(show.app, name="show", help="Show events, streams, lineage, partitions, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")

@@ -62,7 +62,8 @@ def test_a_message_that_does_not_arrive_is_said_with_its_remedy(hook: Hook) -> N
         millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
     with pytest.raises(MillraceError, match="MILLRACE_PUSH_ALLOW"):
         millrace(
-            "alerts",
+            "show",
+            "incidents",
             "--test",
             MILLRACE_ALERT_URL=hook.url,
             MILLRACE_ALERT_SECRET=SECRET,

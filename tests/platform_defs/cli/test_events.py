@@ -134,7 +134,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventSto
 def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str) -> None:
     append_to(orders, "a")
     orders.sequence_events()
-    command: list[str | Path] = [MILLRACE, "events", "--follow", "--dsn", dsn]
+    command: list[str | Path] = [MILLRACE, "show", "events", "--follow", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
