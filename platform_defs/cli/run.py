@@ -5,16 +5,19 @@ Belongs here: their options, which subscriptions are meant. Not here: what they 
 
 import logging
 from collections.abc import Sequence
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from importlib import import_module
+from math import inf
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
 
 import typer
 
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, declared_model
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -48,6 +51,26 @@ def sequencer_command(
     sources = sources_of_alerts(settings)
     with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
         run_sequencer(store, stop)
+
+
+@app.command("drain")
+def drain_command(
+    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    once: Annotated[bool, typer.Option("--once", help="End when the read model has all events.")] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.resources.consumption.consumer import Consumer
+    from millrace.resources.spark import spark_session
+
+    declared = declared_model(model)
+    with stop_on_signals() as stop, ExitStack() as opened:
+        # opened when there is something to build
+        spark = cache(lambda: opened.enter_context(spark_session()))
+        archive = Settings().archive_folder
+        with Consumer.open(chosen_dsn(dsn), declared, spark, f"drain {uuid4()}", archive=archive) as consumer:
+            report = consumer.drain(budget_s=inf, idle_s=0 if once else inf, stop=stop)
+    Screen().print(f"Read model {model}: {report.events:,} positions, {report.rows:,} rows changed.")
 
 
 @app.command("handlers")

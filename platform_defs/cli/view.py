@@ -13,12 +13,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store, declared_model
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Seek
-from millrace.resources.settings import Settings
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
 
@@ -162,18 +161,11 @@ def seek_command(
 @app.command("reset")
 def reset_command(model: str, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
-    from millrace.assets.declarations import declared
     from millrace.resources.read_models.versions import reset_model
 
-    known = declared(Settings().declared_package, ["read_models"])
-    if model not in known.models:
-        raise MillraceError(
-            f"There is no read model {model!r}.",
-            detail="\n".join(f"A file of read models fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.models) or 'none'}.",
-        )
+    declared = declared_model(model)
     with chosen_store(dsn) as store:
-        reset_model(store.connection, known.models[model])
+        reset_model(store.connection, declared)
     Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 
