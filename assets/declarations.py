@@ -4,10 +4,10 @@
       read_models/          a file each, or one module read_models.py; each of these is optional
       captures/
       reports/              Dagster assets
-      subscriptions/        functions that `millrace consume` calls for events
+      subscriptions/        functions that `millrace run handlers` calls for events
       schedules/            Dagster schedules
       services.py           `services(surroundings)`: processes of its own for `millrace up`
-      commands.py           `app`, a Typer: commands of its own for `millrace`
+      commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
 A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault`
 says where it fails. Two things of one name are refused, for one would hide the other.

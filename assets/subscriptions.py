@@ -1,7 +1,7 @@
 """Declared subscriptions as assets: consumers of the log that run elsewhere, so that the lineage knows them.
 
 Belongs here: the group `subscriptions`, and how far a view is behind as Dagster shows it. Not here: declarations (a
-user's package), consuming (`millrace consume`), when it is looked at (`millrace.platform_defs.freshness`).
+user's package), consuming (`millrace run handlers`), when it is looked at (`millrace.platform_defs.freshness`).
 """
 
 import inspect
@@ -35,12 +35,12 @@ def subscription_objective(subscription: Subscription) -> Objective:
 
 
 def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSpec]:
-    """Make an asset of each subscription; nothing here runs it: `millrace consume` does."""
+    """Make an asset of each subscription; nothing here runs it: `millrace run handlers` does."""
     return [
         dg.AssetSpec(
             asset_key(each),
             deps=[dg.AssetKey(["event_store", table]) for table in ("event_log", "stream_locks")],
-            description=f"{_said(each)} `millrace consume` runs it; its lag is looked at every few minutes.",
+            description=f"{_said(each)} `millrace run handlers` runs it; its lag is looked at every few minutes.",
             group_name=Group.SUBSCRIPTIONS,
             kinds={"python", "postgres"},
             owners=OWNERS,

@@ -65,8 +65,8 @@ after it, must not depend on how often or from which snapshot they are computed:
 the events with `Emit`s, in their order; they are registered by themselves.
 
 `when(subscription)` calls its handler for each event that it wants and did not have yet, in the order of each stream,
-as `millrace consume` does. Where it raises, `StreamsFailed` names each stream, its event and the error; it is not tried
-again. `given_back` counts the events that it wants later.
+as `millrace run handlers` does. Where it raises, `StreamsFailed` names each stream, its event and the error; it is not
+tried again. `given_back` counts the events that it wants later.
 
 It needs no fixture and no plugin, and works in each process of pytest-xdist. Stores are on a real Postgres, models are
 built on a real Spark (`millrace.testing_servers`). `given` takes an event store or a session of the caller's as `dsn=`,

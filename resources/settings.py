@@ -122,7 +122,7 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=65535,
-        description="The port on 127.0.0.1 at which `millrace sequence`, also that of `millrace up`, answers GET /metrics;"
+        description="The port on 127.0.0.1 at which `millrace run sequencer`, also that of `millrace up`, answers GET /metrics;"
         " none means nowhere.",
     )
     ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     )
     alert_url: SecretStr | None = Field(
         default=None,
-        description="Where `millrace sequence`, also that of `millrace up`, sends alerts; none means nowhere.",
+        description="Where `millrace run sequencer`, also that of `millrace up`, sends alerts; none means nowhere.",
     )
     alert_secret: SecretStr | None = Field(
         default=None,

@@ -340,7 +340,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '01af1ef77d179b84dbc70f47200e6e1784d3a202d6a2e77da3ec0eb1c41eb2a8'),
+  (0, '204e5f538d4df28957cd0c486ed0003c9aa406bb8b00cdf6ad28cee0aeaf01cd'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

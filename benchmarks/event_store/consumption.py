@@ -124,7 +124,7 @@ def consumed_per_second(database: Database, label: str, streams: int, consume: C
             connection.execute("select event_store.sequence_events()")
         began = time.perf_counter()
         if database.ours:
-            # what an append of fstore-sql does for each view, `millrace sequence` does beside the consumers
+            # what an append of fstore-sql does for each view, `millrace run sequencer` does beside the consumers
             connection.execute("select event_store.dispatch_events(view) from event_store.views where mode = 'rows'")
         consumed = consume(connection)
         seconds = time.perf_counter() - began

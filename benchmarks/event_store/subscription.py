@@ -4,7 +4,7 @@ A writer appends a bounded number of events, one every few milliseconds; one con
 delay is the store's and not that of a client's timer.
 
 stream_events leaves sequencing to others where it cannot tell that its transaction ends with the call. So it is
-measured in three situations: with bound parameters beside `millrace sequence`, as services are run; with bound
+measured in three situations: with bound parameters beside `millrace run sequencer`, as services are run; with bound
 parameters and without a sequencer; and in the simple protocol, where stream_events can tell.
 """
 
@@ -31,7 +31,7 @@ def delays(bench: Bench) -> list[Result]:
     """Measure the median and the 99 % of the delay, by stream_events and by claim_batch, against the other schema."""
     number = bench.size(600, 20)
     sides = {
-        "stream_events beside millrace sequence": Side(rows_database(bench.ours()), take_rows, sequenced=True),
+        "stream_events beside millrace run sequencer": Side(rows_database(bench.ours()), take_rows, sequenced=True),
         "stream_events, nobody sequences": Side(rows_database(bench.ours()), take_rows),
         "stream_events, simple protocol": Side(rows_database(bench.ours()), take_simple),
         "claim_batch": Side(bulk_database(bench.ours()), take_bulk),

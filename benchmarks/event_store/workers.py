@@ -63,7 +63,7 @@ def run_together(works: Sequence[Callable[[], Worked]]) -> list[Worked]:
 
 @contextmanager
 def sequencing(database: Database) -> Iterator[None]:
-    """Do what `millrace sequence` does beside a database of ours; the other schema needs nobody."""
+    """Do what `millrace run sequencer` does beside a database of ours; the other schema needs nobody."""
     stop = Event()
     loop = Thread(target=run_sequencer, args=(database.dsn, stop))
     if database.ours:

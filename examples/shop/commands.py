@@ -1,4 +1,4 @@
-"""The shop's own commands: `millrace simulate` and `millrace simulate-crm`.
+"""The shop's own commands: `millrace dev simulate` and `millrace dev simulate-crm`.
 
 The command line finds `app` here because the shop is the package of declarations. What is imported at the top is
 imported for `millrace --help` too, so what does the work is imported where it is done.

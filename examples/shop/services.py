@@ -27,6 +27,6 @@ def services(here: Surroundings) -> list[Service]:
     if os.environ.get("MILLRACE_SIMULATE", "").lower() in OFF:
         return []
     return [
-        here.run("simulate", "millrace", "simulate"),
-        *([here.run("crm", "millrace", "simulate-crm")] if ours else []),
+        here.run("simulate", "millrace", "dev", "simulate"),
+        *([here.run("crm", "millrace", "dev", "simulate-crm")] if ours else []),
     ]

@@ -1,61 +1,73 @@
-"""The command line `millrace`.
+"""The command line `millrace`: verbs, and groups of commands.
 
-Belongs here: how commands come together, how errors look. Not here: the commands (a file each subject), what they do.
+Belongs here: how commands come together, how the first help and errors look. Not here: the commands (a file for each
+group), what they do.
 """
 
-import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import typer
-from rich.text import Text
+from typer.core import TyperGroup
 
-from millrace.platform_defs.cli import (
-    alerts,
-    captures,
-    consumers,
-    dead_letters,
-    events,
-    history,
-    lineage,
-    log,
-    streams,
-    system,
-    views,
-)
+from millrace.platform_defs.cli import backup, capture, dead, dev, importing, run, show, system, view
+from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
-from millrace.platform_defs.screen import Screen
+from millrace.platform_defs.cli.output import complain
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
-from millrace.resources.showing import masked
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter
 
 # of a connection that failed libpq has no SQLSTATE
 FULL = re.compile("too many (clients|connections)|remaining connection slots")
 
+
+class FirstScreen(TyperGroup):
+    """Shows all verbs and groups on one screen, and says where a command of an earlier place is now."""
+
+    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Write a line for each verb and each group."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        for title, is_group in (("Commands", False), ("Groups of commands", True)):
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name, command.get_short_help_str(67))
+                        for name, command in self.commands.items()
+                        if isinstance(command, TyperGroup) is is_group
+                    ]
+                )
+
+    def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
+        """Return the command; one that has moved is refused with its new place."""
+        for old in (" ".join(args[:1]), " ".join(args[:2])):
+            if old in MOVED:
+                typer.echo(f"millrace {old} is now: millrace {MOVED[old]}", err=True)
+                raise typer.Exit(2)
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    help="Millrace: a Postgres event store, exactly-once views, read models on Spark, run by Dagster.",
+    cls=FirstScreen,
+    help="An event store in Postgres, and read models that stay fresh.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (
-    system.app,
-    new.app,
-    log.app,
-    events.app,
-    lineage.app,
-    streams.app,
-    dead_letters.app,
-    alerts.app,
-    views.app,
-    consumers.app,
-    history.app,
-):
-    app.add_typer(commands)
-app.add_typer(captures.app, name="capture")
+for verbs in (system, new, importing, backup):
+    app.add_typer(verbs.app)
+app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
+app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock, sign or remove a view.")
+app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
+app.add_typer(show.app, name="show", help="Show events, streams, lineage, partitions, audit, incidents.")
+app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
+app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 
 
 def main() -> None:
@@ -65,38 +77,14 @@ def main() -> None:
     try:
         # what a command writes: a backup, an archive, a log
         with private_files():
-            add_declared_commands(Settings().declared_package, sys.argv[1:])
+            dev.add_declared_commands(Settings().declared_package, sys.argv[1:])
             app()
     except MillraceError as error:
-        _complain(str(error))
+        complain(str(error))
         raise SystemExit(1) from None
     except psycopg.Error as error:
-        _complain(_said(error))
+        complain(_said(error))
         raise SystemExit(1) from None
-
-
-def add_declared_commands(package: str | None, arguments: Sequence[str]) -> None:
-    """Add the commands of a package of declarations to ours, if these arguments are not of one of ours.
-
-    Where its `commands.py` fails to load, say so and do without.
-    """
-    ours = typer.main.get_group(app).commands
-    if arguments and arguments[0] in ours:
-        return
-    from millrace.assets.declarations import load_part
-
-    module = load_part(package, "commands")
-    declared = getattr(module, "app", None)
-    if isinstance(declared, typer.Typer):
-        app.add_typer(declared)
-    elif module is not None:
-        _complain(f"The commands of {package} are not there: {module if declared is None else 'its app is no Typer'}")
-
-
-def _complain(text: str) -> None:
-    # whatever connection string was given: an error may quote it
-    given = [value for name, value in os.environ.items() if name.endswith("_DSN")]
-    Screen(stderr=True).print(Text(masked(text, *sys.argv, *given), style="red"), soft_wrap=True)
 
 
 def _said(error: psycopg.Error) -> str:

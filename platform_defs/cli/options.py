@@ -1,23 +1,29 @@
-"""The option --dsn of every command that works on an event store, and the connection it leads to.
+"""What several commands are given: the event store, a view, a reason, a read model.
 
-Belongs here: which store a command means. Not here: where a running deployment is; that is
+Belongs here: which store a command means, and the connection to it. Not here: where a running deployment is; that is
 `millrace.resources.postgres.dsn`.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.resources.connecting import connect
+from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
 
+if TYPE_CHECKING:
+    from millrace.resources.read_models.declaration import ReadModel
+
 DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
 ]
+View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
+Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
 
 def chosen_dsn(dsn: str | None) -> str:
@@ -30,3 +36,21 @@ def chosen_store(dsn: str | None) -> Iterator[EventStore]:
     """Connect to that store for a command; each call is a transaction of its own."""
     with connect(chosen_dsn(dsn)) as connection:
         yield EventStore(connection)
+
+
+def declared_model(name: str) -> "ReadModel":
+    """Return a declared read model.
+
+    Raises:
+        MillraceError: There is none of this name; the text names those that there are.
+    """
+    from millrace.assets.declarations import declared
+
+    known = declared(Settings().declared_package, ["read_models"])
+    if name not in known.models:
+        raise MillraceError(
+            f"There is no read model {name!r}.",
+            detail="\n".join(f"A file of read models fails to load: {fault}" for fault in known.faults) or None,
+            hint=f"Declared are: {', '.join(known.models) or 'none'}.",
+        )
+    return known.models[name]

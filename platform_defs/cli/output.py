@@ -1,9 +1,11 @@
-"""How a command shows rows: as a table, or as JSON.
+"""How a command shows rows: as a table, or as JSON; and how it complains.
 
 Belongs here: one way for each. Not here: what is in it; each command says that.
 """
 
 import json
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +16,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.resources.showing import escaped, printable
+from millrace.platform_defs.screen import Screen
+from millrace.resources.showing import escaped, masked, printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
 
@@ -91,3 +94,9 @@ def json_of(value: object) -> str:
             return json.dumps(str(value))
         case _:
             return json.dumps(value, ensure_ascii=False)
+
+
+def complain(text: str) -> None:
+    """Print an error; whatever connection string was given is masked in it."""
+    given = [value for name, value in os.environ.items() if name.endswith("_DSN")]
+    Screen(stderr=True).print(Text(masked(text, *sys.argv, *given), style="red"), soft_wrap=True)

@@ -1,12 +1,9 @@
-"""The commands on a deployment as a whole: `millrace up`, `status`, `migrate`, `sequence`, `reset`, `psql`.
+"""The commands on a deployment as a whole: `millrace up`, `migrate`, `status`.
 
 Belongs here: their options and how results look. Not here: what they do (`millrace.platform_defs.local`,
 `millrace.resources`).
 """
 
-import logging
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -75,97 +72,6 @@ def status_command(
                 Screen().clear()
             _show_status(dsn, as_json=as_json)
             stop.wait(watch)
-
-
-@app.command("watch")
-def watch_command(service: Annotated[str, typer.Argument(help="Its name, as `millrace up` says it.")]) -> None:
-    """Run one service of `millrace up` by itself and watch it, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.local.watched import watch
-
-    with stop_on_signals() as stop:
-        watch(service, Settings(), stop, partial(Screen().print, markup=False, highlight=False, soft_wrap=True))
-
-
-@app.command("sequence")
-def sequence_command(
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help="Answer GET /metrics there, on 127.0.0.1; by default MILLRACE_METRICS_PORT."
-        ),
-    ] = None,
-    dsn: DsnOption = None,
-) -> None:
-    """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.beside_store import sources_of_alerts
-    from millrace.platform_defs.metrics.serve import metrics_beside
-    from millrace.resources.alerts.alerter import alerting
-    from millrace.resources.sequencer import run_sequencer
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    settings, store = Settings(), chosen_dsn(dsn)
-    port = settings.metrics_port if metrics_port is None else metrics_port
-    sources = sources_of_alerts(settings)
-    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
-        run_sequencer(store, stop)
-
-
-@app.command("metrics")
-def metrics_command(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 9918,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    otlp: Annotated[
-        bool, typer.Option("--otlp", help="Send them by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT, instead of listening.")
-    ] = False,
-    dsn: DsnOption = None,
-) -> None:
-    """Answer GET /metrics for Prometheus, or send the same by OTLP, until stopped with Ctrl-C or SIGTERM."""
-    from millrace.platform_defs.metrics.serve import serving_metrics
-
-    if otlp:
-        from millrace.platform_defs.metrics.otlp import send_metrics
-
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        with stop_on_signals() as stop:
-            send_metrics(chosen_dsn(dsn), stop)
-        return
-    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
-        Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
-        stop.wait()
-
-
-@app.command("reset")
-def reset_command(model: str, dsn: DsnOption = None) -> None:
-    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
-    from millrace.assets.declarations import declared
-    from millrace.resources.read_models.versions import reset_model
-
-    known = declared(Settings().declared_package, ["read_models"])
-    if model not in known.models:
-        raise MillraceError(
-            f"There is no read model {model!r}.",
-            detail="\n".join(f"A file of read models fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.models) or 'none'}.",
-        )
-    with chosen_store(dsn) as store:
-        reset_model(store.connection, known.models[model])
-    Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
-
-
-@app.command("psql")
-def psql_command(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="What psql gets, behind --.", metavar="[-- ARGS]")
-    ] = None,
-    dsn: DsnOption = None,
-) -> None:
-    """Open psql on the event store's database."""
-    from millrace.resources.postgres.psql import psql_command as command_of
-
-    command = command_of(chosen_dsn(dsn), arguments or [])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
 
 
 def behind(dsn: str | None) -> list[str]:

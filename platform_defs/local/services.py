@@ -282,7 +282,7 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     ours = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
         replace(
-            here.run("sequence", "millrace", "sequence", ready=partial(sequencer_answers, endpoints.dsn)),
+            here.run("sequence", "millrace", "run", "sequencer", ready=partial(sequencer_answers, endpoints.dsn)),
             env={**env, **_alerting()},
         ),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.

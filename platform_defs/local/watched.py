@@ -1,4 +1,4 @@
-"""One service of `millrace up` below systemd, such as `millrace watch code`.
+"""One service of `millrace up` below systemd, such as `millrace run service code`.
 
 Belongs here: which service, and what systemd is told. Not here: how the service is started, asked and started again,
 which is as `millrace up` does it (`services`, `supervisor`).

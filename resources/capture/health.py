@@ -43,8 +43,7 @@ RECENT_S = 10
 IDLE_LAG_BYTES = 64 * 1024 * 1024
 # How long a look may take. A source that waits for a standby gives nothing out before the standby has it.
 LOOK_S = 10.0
-# Above this a look into the slot is too dear: the source would have to read so much log again. An open transaction
-# holds it back.
+# Above this, peeking at the slot makes the source read too much WAL again. An open transaction holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
 

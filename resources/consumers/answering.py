@@ -127,7 +127,7 @@ class Answerer:
                 "dead letter" if parked else "handler failed",
                 **_of(held, view),
                 error=error,
-                then=f"millrace dead-letters {shlex.quote(view)}" if parked else "its stream waits and is tried again",
+                then=f"millrace dead list {shlex.quote(view)}" if parked else "its stream waits and is tried again",
             )
 
     def _give_back(self, held: Held, outcome: GiveBack) -> None:

@@ -54,7 +54,7 @@ PATIENCE_S = 10.0
 
 
 class HandlersHang(MillraceError):
-    """So many handlers do not return that the process had better end."""
+    """Too many handlers are stuck; restart the process."""
 
 
 def consume(

@@ -133,7 +133,7 @@ def commit_failures(
 def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
-    Of a rebuild new tables are filled and none is swapped in: readers hold this up never.
+    Of a rebuild new tables are filled and none is swapped in: readers never block it.
 
     Raises:
         PartFails: Postgres refuses the rows because of their data.

@@ -100,11 +100,11 @@ class PartFails(Exception):
 
 
 class OutOfTime(Exception):
-    """The search has had its time."""
+    """The time budget of the search is spent."""
 
 
 class Batch(Protocol[Built_co]):
-    """A batch as the search sees it. Each method raises `OutOfTime` when the search has had its time."""
+    """A batch as the search sees it. Each method raises `OutOfTime` when the time budget is spent."""
 
     def tell(self, part: Part) -> list[Failure]:
         """Return the streams of a part that fail at an event, each with the first of these, as far as one look tells.
@@ -134,7 +134,7 @@ class End(Enum):
     FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, and only
         all of them together cannot.
     MANY: More streams fail than are named; the rest of the batch was not looked at.
-    LATE: The search has had its time; the rest of the batch was not looked at.
+    LATE: The time budget is spent; the rest of the batch was not looked at.
     ALL: No part could be built, and so many streams fail that they must share a cause.
     """
 

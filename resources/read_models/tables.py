@@ -199,7 +199,7 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
         raise NotOwned(
             f"The tables of read model {model.name} belong to {', '.join(owners)}.",
             detail=f"{connection.info.user} is no member of that role; a rebuild, a reset and a new version take ownership.",
-            hint=f"Do it as {owners[0]}. Or as {owners[0]} run `millrace reset {model.name}`, and let a member of {OWNERS} "
+            hint=f"Do it as {owners[0]}. Or as {owners[0]} run `millrace view reset {model.name}`, and let a member of {OWNERS} "
             "build the model anew: then it belongs to all members.",
         )
 

@@ -131,7 +131,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         if not EventStore(connection).is_registered(found.view):
             raise WrongView(
                 f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
-                hint=f"Build it anew: millrace reset {model.name}",
+                hint=f"Build it anew: millrace view reset {model.name}",
             )
         for ahead in EventStore(connection).views_beyond_log():
             if ahead.view == found.view:
@@ -139,7 +139,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
                     f"The read model {model.name} is ahead of the log: it would pass over events.",
                     detail=f"Its view {ahead.view} stands at position {ahead.position} of log partition {ahead.partition}, which"
                     f" ends at {ahead.high_water_mark}.",
-                    hint=f"Rows and log are of different times. Build it anew: millrace reset {model.name}",
+                    hint=f"Rows and log are of different times. Build it anew: millrace view reset {model.name}",
                 )
         built = model.at_version(found.version, found.view)
         _register(connection, built)
@@ -230,7 +230,7 @@ def _make_version(
                 f"The view {model.view} is registered already, and not for read model {model.name}.",
                 detail=f"It is that of version {owner.version} of read model {owner.model}." if owner else None,
                 hint="Declare the read model with another view=, or remove the view that has its name, whose progress is"
-                f" lost: millrace unregister {shlex.quote(model.view)}",
+                f" lost: millrace view remove {shlex.quote(model.view)}",
             )
         built = model
     else:

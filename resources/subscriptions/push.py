@@ -254,7 +254,7 @@ class Pusher:
                 # the next drain finds out once more; the event is not to blame
                 self._on_failure(
                     f"The receiver of view {self._view} wants no more, and the view cannot be disabled: {error}."
-                    " A member of event_store_owner can: millrace disable."
+                    " A member of event_store_owner can: millrace view disable."
                 )
 
 

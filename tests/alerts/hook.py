@@ -26,7 +26,7 @@ import sys
 from millrace.resources.alerts import alerter, receiver
 alerter.run_alerter.__kwdefaults__.update(every_s=0.05, hold_s=0)
 {more}
-sys.argv = ["millrace", "sequence"]
+sys.argv = ["millrace", "run", "sequencer"]
 from millrace.platform_defs.cli import main
 main()
 """
@@ -128,7 +128,7 @@ def environment(dsn: str, url: str, **more: str) -> Mapping[str, str]:
 
 @contextmanager
 def sequencing(environ: Mapping[str, str], more: str = "") -> Iterator["subprocess.Popen[str]"]:
-    """Run `millrace sequence` in a process of its own; it is killed in the end, if it lives."""
+    """Run `millrace run sequencer` in a process of its own; it is killed in the end, if it lives."""
     process = subprocess.Popen(
         [sys.executable, "-c", SEQUENCE.format(more=more)],
         env=environ,

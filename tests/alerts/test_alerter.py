@@ -113,7 +113,7 @@ def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: Even
         assert hook.until(1) == TOLD
         first = hook.alerts[0].body["data"]
         assert "order o-1 was given up after attempt 1: no such address" in first["cause"]
-        assert "millrace dead-letters mails --show" in first["remedy"]
+        assert "millrace dead list mails --show" in first["remedy"]
         park(mails, "o-2")
         wait_until(looks(mails.connection), "it looked again")
         repair(mails)

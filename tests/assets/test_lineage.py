@@ -60,7 +60,7 @@ def test_each_column_is_described_by_its_declaration(defs: dg.Definitions) -> No
 
 def millrace(*arguments: str) -> str:
     env = {"COLUMNS": "200", "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
-    result = RUNNER.invoke(app, ["lineage", *arguments], env=env)
+    result = RUNNER.invoke(app, ["show", "lineage", *arguments], env=env)
     if isinstance(result.exception, MillraceError):
         raise result.exception
     assert result.exit_code == 0, result.output

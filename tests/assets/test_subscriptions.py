@@ -60,7 +60,7 @@ def test_a_subscription_is_behind_the_log_and_nothing_materializes_it() -> None:
     node = graph.get(MAILS)
     assert not node.is_executable
     assert dg.AssetKey(["event_store", "events"]) in graph.get_ancestor_asset_keys(MAILS)
-    assert str(node.description).startswith("Send a mail. `millrace consume` runs it")
+    assert str(node.description).startswith("Send a mail. `millrace run handlers` runs it")
     assert node.metadata["handler"] == f"{__name__}.send"
     assert (node.metadata["deciders"], node.metadata["events"]) == (["order"], ["placed"])
     other = graph.get(dg.AssetKey(["subscriptions", "unread"]))

@@ -171,7 +171,7 @@ def test_an_event_whose_handler_raises_waits_and_ends_as_a_dead_letter_and_no_ot
     assert "s3cret" not in letter.last_error + caplog.text
     (parked,) = [line for line in caplog.messages if line.startswith("dead letter")]
     assert "view=v decider=order decider_id=s-3 event=placed" in parked
-    assert 'then="millrace dead-letters v"' in parked
+    assert 'then="millrace dead list v"' in parked
 
 
 def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: EventStore, dsn: str) -> None:

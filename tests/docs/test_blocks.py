@@ -29,7 +29,6 @@ READ = [
 ]
 # blocks of text that show what a folder, or a function, looks like
 SHOWN = {
-    ("README.md", "Layout"),
     ("docs/contributing.md", "Layout"),
     ("docs/your_own_repository.md", "The repository"),
     # it installs packages: `processes/test_wheel.py` does

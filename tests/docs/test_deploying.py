@@ -39,7 +39,7 @@ def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_
     for unit in UNITS:
         name = unit.stem.removeprefix("millrace-")
         expected = {
-            "ExecStart": f"/opt/millrace/bin/millrace watch {name}",
+            "ExecStart": f"/opt/millrace/bin/millrace run service {name}",
             "Type": "notify",
             "Restart": "always",
             # what the service started is ended by who watches it

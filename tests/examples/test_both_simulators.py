@@ -107,7 +107,7 @@ def test_it_waits_for_a_database_that_is_away_and_says_so_and_stops_meanwhile(
 
 
 def test_the_command_ends_cleanly_on_a_signal(simulator: Simulator) -> None:
-    with subprocess.Popen([MILLRACE, *simulator.command], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([MILLRACE, "dev", *simulator.command], stdout=subprocess.PIPE, text=True) as child:
         try:
             wait_until(lambda: simulator.done() > 10, "it does something")
             child.send_signal(simulator.ended_by)
@@ -132,7 +132,7 @@ def test_a_database_that_never_answered_or_is_not_known_is_named(
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     for command, said in (("simulate", "The database does not answer."), ("simulate-crm", "Set MILLRACE_CRM_DSN")):
-        child = subprocess.run([MILLRACE, command], capture_output=True, text=True, check=False)
+        child = subprocess.run([MILLRACE, "dev", command], capture_output=True, text=True, check=False)
         assert child.returncode == 1
         assert said in child.stderr
         assert "Traceback" not in child.stderr

@@ -135,7 +135,7 @@ def test_a_variable_that_is_not_readable_is_named(
 
 
 def test_the_command_sends_until_it_is_stopped(dsn: str, receiver: Receiver) -> None:
-    command = [sys.executable, "-c", MAIN, "metrics", "--otlp", "--dsn", dsn]
+    command = [sys.executable, "-c", MAIN, "run", "metrics", "--otlp", "--dsn", dsn]
     with subprocess.Popen(command, env={**os.environ}) as process:
         receiver.received.get(timeout=patience())
         process.send_signal(signal.SIGTERM)

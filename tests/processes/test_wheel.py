@@ -202,8 +202,8 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
     try:
         dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
         await_state(up, lambda: migrated(dsn), "the store is migrated")
-        installed.run("millrace", "psql", "--", "-f", "first_events.sql", cwd=folder)
-        row = ["psql", "--", "-At", "-c", "select channel, lines, total from read_models.orders"]
+        installed.run("millrace", "dev", "psql", "--", "-f", "first_events.sql", cwd=folder)
+        row = ["dev", "psql", "--", "-At", "-c", "select channel, lines, total from read_models.orders"]
         await_state(up, lambda: built(dsn), "the rows are there")
         assert installed.run("millrace", *row, cwd=folder).strip() == "web|1|19.90"
         said = installed.run("millrace", "status", cwd=folder, env=env)

@@ -133,7 +133,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
             refused = refusal(NotOwned, partial(consumer.rebuild, 7))
         assert other.info.user in refused.message
         assert owner.info.user in str(refused.detail)
-        assert "millrace reset everything" in str(refused.hint)
+        assert "millrace view reset everything" in str(refused.hint)
         refusal(NotOwned, lambda: reset_model(owner, Everything))
         assert rows(admin, "select model from read_models.declarations") == before
         admin.execute(f"alter table read_models.{relation} owner to event_store_owner".encode())

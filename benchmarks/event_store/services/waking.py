@@ -1,8 +1,8 @@
 """Waking: from the commit of an append to a consumer that waits for a word, beside one that polls; what idling costs.
 
 A writer appends, rarely or two hundred times a second; one consumer takes what there is and then waits, as a service
-does. Both sides run beside `millrace sequence`. Where they poll, the sequencer gets no word of appends either, as on a
-server with prepared transactions, and looks every 0.2 s; so does the consumer.
+does. Both sides run beside `millrace run sequencer`. Where they poll, the sequencer gets no word of appends either, as
+on a server with prepared transactions, and looks every 0.2 s; so does the consumer.
 """
 
 import threading
@@ -54,7 +54,9 @@ def idling(bench: Bench) -> list[Result]:
     seconds = bench.size(60, 2)
     asleep, polling = bench.ours(), without_words(bench.ours())
     a, b = (idle_ms(bench, database, seconds) * 60 / seconds for database in (asleep, polling))
-    return [Result("CPU of an idle `millrace sequence` and its server, asleep against polling", a, b, "ms/min", b / a)]
+    return [
+        Result("CPU of an idle `millrace run sequencer` and its server, asleep against polling", a, b, "ms/min", b / a)
+    ]
 
 
 def idle_consumers(bench: Bench) -> list[Result]:

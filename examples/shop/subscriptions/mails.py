@@ -1,11 +1,11 @@
 """The mails to customers: one for each order that the shop takes on, and never two.
 
-    millrace consume millrace.examples.shop.subscriptions.mails
+    millrace run handlers millrace.examples.shop.subscriptions.mails
 
 The handler has the connection whose transaction also holds the acknowledgement. So a mail is written exactly once,
 whatever is killed; a mail program sends what stands in the table.
 
-Belongs here: the table, and what is written there. Not here: when the handler is called (`millrace consume`).
+Belongs here: the table, and what is written there. Not here: when the handler is called (`millrace run handlers`).
 """
 
 import psycopg

@@ -1,6 +1,6 @@
 """A receiver of pushes: the warehouse, which packs what was confirmed, and believes signed events only.
 
-    millrace push-secret warehouse warehouse.secret     # the file is for the warehouse
+    millrace view secret warehouse warehouse.secret     # the file is for the warehouse
     uvicorn --factory my_warehouse:app                  # app = lambda: warehouse(dsn, secret)
 
 It answers 204 when the event is stored, 401 to whoever does not know the secret, 413 to a body that no event has. An
@@ -64,7 +64,7 @@ def warehouse(dsn: str, secret: str) -> Starlette:
 
     Args:
         dsn: The warehouse's own database.
-        secret: What `millrace push-secret` wrote into the file.
+        secret: What `millrace view secret` wrote into the file.
     """
     place = Warehouse(dsn, secret)
     return Starlette(routes=[Route("/events", place.received, methods=["POST"])], lifespan=place.lifespan)

@@ -33,7 +33,7 @@ TAKEN = {"tests", "millrace"}
 def new_command(
     folder: Annotated[Path, typer.Argument(help="The folder; the package is named after it.", metavar="DIR")],
 ) -> None:
-    """Make a repository for declarations of your own: a package with an example read model, and its test."""
+    """Make a repository for your own declarations, with tested examples."""
     package = make_repository(folder)
     there = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     Screen().print(Text(f"Made the package {package} in {folder}; next: {there}make run"), soft_wrap=True)

@@ -45,10 +45,10 @@ begin
        '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
        'model starts, those of `poll_views` why a view is not pushed.'),
       ('dead_letters', 'ticket', 'The view {} gave up a stream',
-       '`millrace dead-letters {} --show` says what failed. Repair the cause, then: millrace retry {}'),
+       '`millrace dead list {} --show` says what failed. Repair the cause, then: millrace dead retry {}'),
       ('beyond_log', 'note', 'The view {} stands beyond the end of the log',
-       'It passes over the events between, unless `millrace seek` let it wait there. Of a read model: millrace reset MODEL. '
-       'Else: millrace seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
+       'It passes over the events between, unless `millrace view seek` let it wait there. Of a read model: '
+       'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
        'Whoever held them ended without a word. The next claim takes them over.'),
       ('gap', 'page', 'The capture {} lacks changes',
@@ -60,11 +60,11 @@ begin
       ('quarantine', 'ticket', 'The capture {} has changes that are no events',
        '`millrace capture quarantined {}` says why. Repair the cause, then: millrace capture requeue {}'),
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
-       'Is `millrace sequence` running? Otherwise a session holds the producer: a client with an open transaction.'),
+       'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
        'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
       ('not_sequenced', 'page', 'Nobody gives events their positions',
-       'Is `millrace sequence` running, and does its log say why it does not get on?'),
+       'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
        'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.')

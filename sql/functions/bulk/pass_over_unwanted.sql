@@ -39,7 +39,7 @@ begin
         and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
       offset 0
     ) seen
-    -- the row that was seen, or none: who changed it since has it
+    -- compare-and-set: zero rows if another consumer changed the row
     cross join lateral (
       select from event_store.checkpoints c
       where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision

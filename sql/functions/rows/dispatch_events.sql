@@ -43,7 +43,7 @@ begin
       'v_window and v_max_waiting must be at least 1.'
     );
   end if;
-  -- who may not use the view only does what the sequencer would
+  -- a caller without rights on the view may still dispatch; the sequencer does the same
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.bound_idle_transaction();
     _window := least(_window, 5000);
@@ -73,7 +73,7 @@ begin
         )
       offset 0
     ) seen
-    -- the row that was seen, or none: who changed it since has done our work
+    -- compare-and-set: zero rows if another caller changed the row and so did this work
     cross join lateral (
       select from event_store.checkpoints c
       where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision

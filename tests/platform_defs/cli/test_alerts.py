@@ -1,4 +1,4 @@
-"""`millrace alerts`: what is wrong, and whether a receiver takes a message."""
+"""`millrace show incidents`: what is wrong, and whether a receiver takes a message."""
 
 import json
 import re
@@ -27,31 +27,31 @@ def seen(subject: str, wait_s: int = 0) -> dict[str, object]:
 
 
 def test_incidents_are_listed_with_their_cause_and_whether_somebody_was_told(store: EventStore, dsn: str) -> None:
-    assert "There are no incidents." in millrace("alerts", dsn=dsn)
-    assert "Nobody has ever looked" in millrace("alerts", dsn=dsn)
+    assert "There are no incidents." in millrace("show", "incidents", dsn=dsn)
+    assert "Nobody has ever looked" in millrace("show", "incidents", dsn=dsn)
     alerts = AlertStore(store.connection)
     alerts.observe_incidents("event_store", [seen("orders\x1b[2J"), seen("mails", 60)])
     claimed = alerts.claim_alert()
     assert claimed
     alerts.settle_alert(claimed.incident_id, "nothing", "HTTP 500")
-    said = millrace("alerts", dsn=dsn)
+    said = millrace("show", "incidents", dsn=dsn)
     assert "orders\N{REPLACEMENT CHARACTER}[2J is late" in said
     assert "7 events wait" in said
     assert "open, in vain: HTTP 500" in said
     assert "open, not told yet" in said
     assert re.search(r"Looked at \d+ seconds ago\.", said)
     assert "A message has not arrived for" in said
-    first, second = map(json.loads, millrace("alerts", "--json", dsn=dsn).splitlines())
+    first, second = map(json.loads, millrace("show", "incidents", "--json", dsn=dsn).splitlines())
     assert {first["subject"], second["subject"]} == {"orders\x1b[2J", "mails"}
     # it is told, and ends
     alerts.settle_alert(claimed.incident_id, "nothing")
-    assert "open, told" in millrace("alerts", dsn=dsn)
+    assert "open, told" in millrace("show", "incidents", dsn=dsn)
     alerts.observe_incidents("event_store", [], hold_s=0)
-    assert "over, its end not told yet" in millrace("alerts", dsn=dsn)
+    assert "over, its end not told yet" in millrace("show", "incidents", dsn=dsn)
 
 
 def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
-    said = millrace("alerts", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
+    said = millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
     assert said == f"http://127.0.0.1:{hook.server_address[1]} took it: HTTP 204 No Content.\n"
     assert hook.until(1) == [("test", "")]
 
@@ -59,17 +59,18 @@ def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
 def test_a_message_that_does_not_arrive_is_said_with_its_remedy(hook: Hook) -> None:
     hook.answer = lambda _: 404
     with pytest.raises(MillraceError, match=r"did not take it: HTTP 404 Not Found.*Is MILLRACE_ALERT_URL whole"):
-        millrace("alerts", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
+        millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
     with pytest.raises(MillraceError, match="MILLRACE_PUSH_ALLOW"):
         millrace(
-            "alerts",
+            "show",
+            "incidents",
             "--test",
             MILLRACE_ALERT_URL=hook.url,
             MILLRACE_ALERT_SECRET=SECRET,
             MILLRACE_DSN="postgresql://db.example.com/x",
         )
     with pytest.raises(MillraceError, match="MILLRACE_ALERT_URL is not set"):
-        millrace("alerts", "--test")
+        millrace("show", "incidents", "--test")
     with pytest.raises(MillraceError, match="MILLRACE_ALERT_SECRET is not set"):
-        millrace("alerts", "--test", MILLRACE_ALERT_URL=hook.url)
+        millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url)
     assert len(hook.alerts) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.assets.declarations import Declarations, Fault
-from millrace.platform_defs.cli import captures as capture_commands
+from millrace.platform_defs.cli import capture as capture_commands
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import FAILOVER_VERSION
@@ -249,7 +249,7 @@ def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
         run(dsn, ["restart", "shop", "--reason", "w"])
 
 
-def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -> None:
+def test_run_capture_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -> None:
     captured.drain()
     captured.source.run("insert into items values (1, 'a')")
 
@@ -258,11 +258,11 @@ def test_follow_captures_until_it_is_told_to_end(captured: Captured, dsn: str) -
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
-    run(dsn, ["follow", "shop"])
+    millrace("run", "capture", "shop", dsn=dsn)
     ending.result(patience())
     assert value(captured.store, "select lease_owner from event_store.captures") is None
     with pytest.raises(MillraceError, match="There is no capture 'other'"):
-        run(dsn, ["follow", "other"])
+        millrace("run", "capture", "other", dsn=dsn)
 
 
 # Reading again
@@ -273,12 +273,13 @@ def verified(dsn: str, *arguments: str, code: int = 0) -> list[str]:
     return list(cells(run(dsn, ["verify", "shop", *arguments], code=code))[0])
 
 
-def test_verify_tells_by_its_exit_and_reread_heals_what_is_quarantined(captured: Captured, dsn: str) -> None:
+def test_verify_tells_by_its_exit_and_repairs_what_is_quarantined(captured: Captured, dsn: str) -> None:
     quarantine(captured)
     assert verified(dsn, code=1) == ["public.items", "2", "1", "0", "0", "0", "1", "2"]
     captured.source.run("update items set name = 'short' where id = 1")
     verified(dsn, "items", code=1)
-    output = run(dsn, ["reread", "shop", "public.items", "--where", "id < 2", "--reason", "it is shorter now"])
+    repair = ["verify", "shop", "public.items", "--repair"]
+    output = run(dsn, [*repair, "--where", "id < 2", "--reason", "it is shorter now"])
     assert "[1]" in output
     assert list(cells(output)[0]) == ["public.items", "1", "0", "0", "1", "0", "0", "0"]
     assert verified(dsn) == ["public.items", "2", "2", "0", "0", "0", "0", "0"]
@@ -313,7 +314,7 @@ def test_a_table_of_a_capture_that_never_ran_is_read_first_and_one_of_another_is
     captured: Captured, dsn: str
 ) -> None:
     with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
-        run(dsn, ["reread", "shop", "orders", "--reason", "why"])
+        run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
     assert "public.items" in str(refused.value)
     captured.source.run("insert into items values (1)")
     verified(dsn)

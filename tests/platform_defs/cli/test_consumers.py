@@ -1,4 +1,4 @@
-"""`millrace consume` as a process: what it says, what a kill and a stop leave behind."""
+"""`millrace run handlers` as a process: what it says, what a kill and a stop leave behind."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.platform_defs.cli.consumers import subscriptions_of
+from millrace.platform_defs.cli.run import subscriptions_of
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, register_orders, rows, value
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def process(folder: Path, dsn: str, place: str = "shop_mails:send") -> Iterator["subprocess.Popen[str]"]:
-    command: list[str | Path] = [Path(sys.executable).parent / "millrace", "consume", place]
+    command: list[str | Path] = [Path(sys.executable).parent / "millrace", "run", "handlers", place]
     with (folder / "log").open("w") as log:
         running = subprocess.Popen(
             ending_with_us(command), cwd=folder, env={**os.environ, "MILLRACE_DSN": dsn}, stderr=log, text=True

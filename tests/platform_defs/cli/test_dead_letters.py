@@ -32,7 +32,7 @@ def park(store: EventStore, decider_id: str, error: str = "no such customer", *,
 
 
 def shown(dsn: str, *arguments: str) -> str:
-    return millrace("dead-letters", *arguments, dsn=dsn, columns=120)
+    return millrace("dead", "list", *arguments, dsn=dsn, columns=120)
 
 
 def test_the_event_and_the_error_stand_side_by_side(view: EventStore, dsn: str) -> None:

@@ -24,7 +24,7 @@ def orders(store: EventStore) -> EventStore:
 
 
 def events(dsn: str, *arguments: str, columns: int = 120) -> str:
-    return millrace("events", *arguments, dsn=dsn, columns=columns)
+    return millrace("show", "events", *arguments, dsn=dsn, columns=columns)
 
 
 def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventStore, dsn: str) -> None:
@@ -117,7 +117,7 @@ def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn:
 
 def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str) -> None:
     for since, said in (("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")):
-        assert said in millrace("events", "--since", since, dsn=dsn, code=2)
+        assert said in millrace("show", "events", "--since", since, dsn=dsn, code=2)
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventStore, dsn: str) -> None:
@@ -134,7 +134,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventSto
 def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str) -> None:
     append_to(orders, "a")
     orders.sequence_events()
-    command: list[str | Path] = [MILLRACE, "events", "--follow", "--dsn", dsn]
+    command: list[str | Path] = [MILLRACE, "show", "events", "--follow", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.platform_defs.cli.consumers import subscriptions_of
 from millrace.platform_defs.cli.new.command import make_repository, package_name
+from millrace.platform_defs.cli.run import subscriptions_of
 from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 

@@ -1,4 +1,4 @@
-"""`millrace push-secret`: a secret in a file that only its maker reads, and in no output."""
+"""`millrace view secret`: a secret in a file that only its maker reads, and in no output."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_secret_is_made_in_a_file_of_ones_own_set_once_rotated_and_removed(
     pushes: PushStore, dsn: str, tmp_path: Path
 ) -> None:
     first, second, own = tmp_path / "first", tmp_path / "second", tmp_path / "own"
-    said = millrace("push-secret", "hook", first, dsn=dsn)
+    said = millrace("view", "secret", "hook", first, dsn=dsn)
     secret = first.read_text().strip()
     assert fault_of(secret) is None
     assert first.stat().st_mode & 0o777 == 0o600
@@ -30,12 +30,12 @@ def test_a_secret_is_made_in_a_file_of_ones_own_set_once_rotated_and_removed(
     assert str(first) in said
     # again with the same file nothing changes
     for file in (first, second):
-        millrace("push-secret", "hook", file, dsn=dsn)
+        millrace("view", "secret", "hook", file, dsn=dsn)
     assert pushes.push_secrets("hook") == [second.read_text().strip(), secret]
     own.write_text(made_secret())
-    millrace("push-secret", "hook", own, "--keep-s", "0", dsn=dsn)
+    millrace("view", "secret", "hook", own, "--keep-s", "0", dsn=dsn)
     assert pushes.push_secrets("hook") == [own.read_text()]
-    assert "not signed any more" in millrace("push-secret", "hook", "--remove", "--reason", "no receiver", dsn=dsn)
+    assert "not signed any more" in millrace("view", "secret", "hook", "--remove", "--reason", "no receiver", dsn=dsn)
     assert pushes.push_secrets("hook") == []
 
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(pushes: PushStore, d
         (("hook", new, "--remove"), MillraceError, "Name a file for the secret, or say --remove"),
     ):
         with pytest.raises(error, match=said):
-            millrace("push-secret", *arguments, dsn=dsn)
+            millrace("view", "secret", *arguments, dsn=dsn)
     assert notes.read_text() == "do not lose this"
     assert list(tmp_path.iterdir()) == [notes]
     assert pushes.push_secrets("hook") == []

@@ -124,7 +124,7 @@ def test_only_a_checkpoint_beyond_the_end_is_found_and_status_says_what_helps(
     assert store.views_beyond_log() == [ViewBeyondLog("odd view", 3, 7, 2)]
     said = millrace("status", "--json", dsn=dsn)
     assert "The view odd view stands beyond the end of the log. It stands at position 7 of log partition 3" in said
-    assert "millrace seek 'odd view' RESET_TO_EARLIEST" in said
+    assert "millrace view seek 'odd view' RESET_TO_EARLIEST" in said
     # the remedy is one
     store.seek_view("odd view", "RESET_TO_EARLIEST")
     assert store.views_beyond_log() == []

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
-from millrace.platform_defs.cli.streams import rows_table
+from millrace.platform_defs.cli.show.history import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
@@ -26,7 +26,7 @@ ORDER = ("order_placed", "order_line_added", "order_confirmed")
 
 
 def millrace(dsn: str, *arguments: str) -> str:
-    return command_line.millrace("history", *arguments, dsn=dsn, MILLRACE_DECLARATIONS="millrace.examples.shop")
+    return command_line.millrace("show", "history", *arguments, dsn=dsn, MILLRACE_DECLARATIONS="millrace.examples.shop")
 
 
 def parsed(dsn: str, *arguments: str) -> dict[str, Any]:

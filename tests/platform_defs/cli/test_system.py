@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.platform_defs import cli
+from millrace.platform_defs.cli import dev
 from millrace.platform_defs.cli.system import behind
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import EXAMPLE
@@ -37,7 +37,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "mine_only")
     # what is added to the command line goes with the test
-    monkeypatch.setattr(cli.app, "registered_groups", list(cli.app.registered_groups))
+    monkeypatch.setattr(dev.app, "registered_groups", list(dev.app.registered_groups))
 
     def write(**files: str) -> None:
         for name, text in files.items():
@@ -67,25 +67,26 @@ def test_the_help_shows_the_commands_of_the_package_of_declarations(
         "    '''Greet somebody.'''\n    typer.echo('hello')\n"
         "@app.command('part')\ndef part() -> None:\n    '''Part from somebody.'''\n"
     )
-    code, out, _ = typed(monkeypatch, capsys, "--help")
+    code, out, _ = typed(monkeypatch, capsys, "dev", "--help")
     assert code == 0
     assert "Greet somebody." in out
     assert "simulate" not in out
-    assert typed(monkeypatch, capsys, "greet")[:2] == (0, "hello\n")
+    assert typed(monkeypatch, capsys, "dev", "greet")[:2] == (0, "hello\n")
 
 
 def test_commands_that_do_not_load_cost_only_themselves(
     mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine(commands="\nimport no_such_thing\n")
-    code, out, err = typed(monkeypatch, capsys, "--help")
+    code, out, err = typed(monkeypatch, capsys, "dev", "--help")
     assert code == 0
-    assert "dead-letters" in out
+    assert "psql" in out
     assert "mine_only/commands.py:2: ModuleNotFoundError" in err.replace("\n", "")
     mine(commands="app = 7\n")
-    assert "its app is no Typer" in typed(monkeypatch, capsys, "--help")[2]
+    assert "its app is no Typer" in typed(monkeypatch, capsys, "dev", "--help")[2]
     # a command of ours does not even look
-    assert "its app is no Typer" not in typed(monkeypatch, capsys, "status", "--help")[2]
+    for ours in (["--help"], ["status", "--help"], ["dev", "psql", "--help"]):
+        assert "its app is no Typer" not in typed(monkeypatch, capsys, *ours)[2]
 
 
 def test_status_says_which_declarations_fail_and_where(dsn: str, mine: Callable[..., None]) -> None:
@@ -115,8 +116,8 @@ def test_no_error_about_a_dsn_says_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for dsn in WITH_PASSWORDS:
-        for command in ("status", "migrate", "psql"):
-            code, out, err = typed(monkeypatch, capsys, command, "--dsn", dsn)
+        for command in ("status", "migrate", "dev psql"):
+            code, out, err = typed(monkeypatch, capsys, *command.split(), "--dsn", dsn)
             assert (code, bool(err), "hunter2" in out + err) == (1, True, False), (command, dsn)
 
 

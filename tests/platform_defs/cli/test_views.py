@@ -34,16 +34,16 @@ def park(view: EventStore, decider_id: str) -> None:
 
 
 def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: str) -> None:
-    assert "no dead letters" in millrace("dead-letters", dsn=dsn)
+    assert "no dead letters" in millrace("dead", "list", dsn=dsn)
     park(view, "a")
-    listed = millrace("dead-letters", "v", dsn=dsn)
+    listed = millrace("dead", "list", "v", dsn=dsn)
     assert all(word in listed for word in ("order", "a", "placed", "no such customer"))
-    retry = ("retry", "v", "--decider", "order", "--id", "a", "--reason", "the customer exists now")
+    retry = ("dead", "retry", "v", "--decider", "order", "--id", "a", "--reason", "the customer exists now")
     assert "1 streams of v" in millrace(*retry, dsn=dsn)
-    assert "no dead letters" in millrace("dead-letters", "v", dsn=dsn)
+    assert "no dead letters" in millrace("dead", "list", "v", dsn=dsn)
 
     park(view, "a")
-    assert "offset 1" in millrace("discard", "v", "order", "a", "--reason", "a test", dsn=dsn)
+    assert "offset 1" in millrace("dead", "drop", "v", "order", "a", "--reason", "a test", dsn=dsn)
     assert [event.offset for event in view.stream_events("v", 10)] == [2]
     assert audited(view) == [
         ("retry_dead_letters", "v", "the customer exists now"),
@@ -54,43 +54,43 @@ def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: st
 def test_locks_of_a_consumer_that_hangs_are_ended(view: EventStore, dsn: str) -> None:
     assert len(view.stream_events("v", 10)) == 2
     assert view.stream_events("v", 10) == []
-    assert "1 locks of v" in millrace("end-locks", "v", "order", "a", "--reason", "it hangs", dsn=dsn)
+    assert "1 locks of v" in millrace("view", "unlock", "v", "order", "a", "--reason", "it hangs", dsn=dsn)
     assert [event.decider_id for event in view.stream_events("v", 10)] == ["a"]
-    assert "2 locks of v" in millrace("end-locks", "v", dsn=dsn)
-    assert "0 locks of v" in millrace("end-locks", "v", "order", "no such stream", dsn=dsn)
+    assert "2 locks of v" in millrace("view", "unlock", "v", dsn=dsn)
+    assert "0 locks of v" in millrace("view", "unlock", "v", "order", "no such stream", dsn=dsn)
     assert len(view.stream_events("v", 10)) == 2
     assert audited(view) == [("end_locks", "v", "it hangs"), ("end_locks", "v", None)]
     with pytest.raises(UnknownView):
-        millrace("end-locks", "no such view", dsn=dsn)
+        millrace("view", "unlock", "no such view", dsn=dsn)
 
 
 def test_a_dry_run_shows_a_seek_and_does_not_move(view: EventStore, dsn: str) -> None:
     before = rows(view.connection, "select partition, position from event_store.checkpoints order by 1")
-    assert "dry run" in millrace("seek", "v", "reset_to_earliest", "--dry-run", dsn=dsn)
+    assert "dry run" in millrace("view", "seek", "v", "reset_to_earliest", "--dry-run", dsn=dsn)
     assert rows(view.connection, "select partition, position from event_store.checkpoints order by 1") == before
-    assert "dry run" not in millrace("seek", "v", "RESET_TO_EARLIEST", "--reason", "again", dsn=dsn)
+    assert "dry run" not in millrace("view", "seek", "v", "RESET_TO_EARLIEST", "--reason", "again", dsn=dsn)
     assert {row[1] for row in rows(view.connection, "select partition, position from event_store.checkpoints")} == {0}
 
 
 def test_a_seek_by_time_is_in_utc(view: EventStore, dsn: str) -> None:
-    millrace("seek", "v", "EXACT_TIMESTAMP", "--timestamp", "2000-01-01T00:00:00", dsn=dsn)
+    millrace("view", "seek", "v", "EXACT_TIMESTAMP", "--timestamp", "2000-01-01T00:00:00", dsn=dsn)
     assert {row[0] for row in rows(view.connection, "select position from event_store.checkpoints")} == {0}
 
 
 @pytest.mark.usefixtures("view")
 def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
     with pytest.raises(PositionOutOfRange, match="high-water mark"):
-        millrace("seek", "v", "EXACT_OFFSET", "--partition", "0", "--position", "99", dsn=dsn)
-    assert "RESET_TO_EARLIEST" in millrace("seek", "v", "SOMEWHERE", dsn=dsn, code=2).upper()
+        millrace("view", "seek", "v", "EXACT_OFFSET", "--partition", "0", "--position", "99", dsn=dsn)
+    assert "RESET_TO_EARLIEST" in millrace("view", "seek", "v", "SOMEWHERE", dsn=dsn, code=2).upper()
 
 
 def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
-    assert "millrace enable v" in millrace("disable", "v", "--reason", "its receiver moves", dsn=dsn)
+    assert "millrace view enable v" in millrace("view", "disable", "v", "--reason", "its receiver moves", dsn=dsn)
     assert view.stream_events("v") == []
-    assert "nothing was changed" in millrace("disable", "v", "--reason", "again", dsn=dsn)
-    assert "is given events" in millrace("enable", "v", "--reason", "it moved", dsn=dsn)
+    assert "nothing was changed" in millrace("view", "disable", "v", "--reason", "again", dsn=dsn)
+    assert "is given events" in millrace("view", "enable", "v", "--reason", "it moved", dsn=dsn)
     assert len(view.stream_events("v")) == 1
-    assert "nothing was changed" in millrace("enable", "v", dsn=dsn)
+    assert "nothing was changed" in millrace("view", "enable", "v", dsn=dsn)
     assert audited(view) == [("enable_view", "v", "its receiver moves"), ("enable_view", "v", "it moved")]
 
 
@@ -101,17 +101,17 @@ def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) ->
     view.fail_event("v", "b", b.offset, "not yet")
     for answer in ("n\n", ""):
         with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
-            millrace("unregister", "v", dsn=dsn, answer=answer)
+            millrace("view", "remove", "v", dsn=dsn, answer=answer)
     assert [info.view for info in view.view_info()] == ["v"]
     assert audited(view) == []
 
-    asked = millrace("unregister", "v", "--reason", "replaced", dsn=dsn, answer="y\n")
+    asked = millrace("view", "remove", "v", "--reason", "replaced", dsn=dsn, answer="y\n")
     lost = ("progress (0 positions behind)", "1 streams that wait", "1 dead letters", "is removed")
     assert all(words in " ".join(asked.split()) for words in lost)
     assert view.view_info() == []
     assert audited(view) == [("unregister_view", "v", "replaced")]
     view.register_view("v")
-    assert "?" not in millrace("unregister", "v", "--yes", dsn=dsn)
+    assert "?" not in millrace("view", "remove", "v", "--yes", dsn=dsn)
     assert view.view_info() == []
 
 
@@ -120,43 +120,43 @@ def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(view: EventSt
     for name, error, said in (
         ("nobody", UnknownView, "view is not registered.*nobody"),
         ("v", ViewInUse, "in flight"),
-        ("v", BelongsToReadModel, r"read model m\b.*millrace reset m"),
+        ("v", BelongsToReadModel, r"read model m\b.*millrace view reset m"),
     ):
         if error is BelongsToReadModel:
             give_to_read_model(view.connection, "v")
         for yes in ((), ("--yes",)):
             with pytest.raises(error, match=f"(?s){said}"):
-                millrace("unregister", name, *yes, dsn=dsn)
+                millrace("view", "remove", name, *yes, dsn=dsn)
 
 
 @pytest.mark.usefixtures("store")
 def test_an_empty_audit_log_says_so(dsn: str) -> None:
-    assert "Nothing was done" in millrace("audit", dsn=dsn)
+    assert "Nothing was done" in millrace("show", "audit", dsn=dsn)
 
 
 def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> None:
-    assert "greater than or equal to 1" in " ".join(millrace("audit", "--limit", "0", code=2).split())
+    assert "greater than or equal to 1" in " ".join(millrace("show", "audit", "--limit", "0", code=2).split())
     view.register_view("w")
     view.enable_view("v", enabled=False, reason="a [bold] reason")
     view.enable_view("w", enabled=False)
     view.unregister_view("w", "replaced")
     user = view.connection.info.user
 
-    assert [row[1:5] for row in cells(millrace("audit", "--view", "v", dsn=dsn)) if row[1]] == [
+    assert [row[1:5] for row in cells(millrace("show", "audit", "--view", "v", dsn=dsn)) if row[1]] == [
         [user, "enable_view", "v", "a [bold] reason"],
         [user, "register_view", "v", ""],
     ]
-    newest = millrace("audit", "--limit", "2", dsn=dsn)
+    newest = millrace("show", "audit", "--limit", "2", dsn=dsn)
     operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
     assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
     assert '{"enabled": false}' in newest
-    assert "unregister_view" in millrace("audit", "--view", "w", dsn=dsn)
+    assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)
 
 
 def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:
     for info in view.partition_info():
         ArchiveStore(view.connection).mark_archived(info.partition, info.high_water_mark)
-    listed = cells(millrace("partitions", dsn=dsn))
+    listed = cells(millrace("show", "partitions", dsn=dsn))
     expected = view.partition_info()
     assert [row[:5] for row in listed] == [
         [str(n) for n in (i.partition, i.earliest_position, i.archived_position, i.high_water_mark, i.events)]
@@ -182,7 +182,14 @@ def test_an_unknown_view_is_one_text_and_exit_code_1(
     with pytest.raises(UnknownView) as unknown:
         view.view_info("no")
     text = " ".join(str(unknown.value).split())
-    for command in ("enable no", "disable no", "unregister no --yes", "audit --view no", "retry no", "dead-letters no"):
+    for command in (
+        "view enable no",
+        "view disable no",
+        "view remove no --yes",
+        "show audit --view no",
+        "dead retry no",
+        "dead list no",
+    ):
         assert refused(monkeypatch, capsys, dsn, *command.split()) == (1, text), command
 
 
@@ -193,7 +200,7 @@ def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
     user = "user_without_audit"
     store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
     try:
-        code, said = refused(monkeypatch, capsys, psycopg.conninfo.make_conninfo(dsn, user=user), "audit")
+        code, said = refused(monkeypatch, capsys, psycopg.conninfo.make_conninfo(dsn, user=user), "show", "audit")
     finally:
         store.connection.execute(f"drop role {user}".encode())
     assert (code, "Who may do what" in said) == (1, True)
@@ -214,5 +221,5 @@ def test_what_postgres_refuses_is_a_sentence(
 def test_a_view_whose_name_looks_like_markup_is_shown(view: EventStore, dsn: str) -> None:
     view.register_view("a[/b]")
     assert "a[/b]" in millrace("status", dsn=dsn)
-    assert "a[/b]" in millrace("seek", "a[/b]", "RESET_TO_LATEST", dsn=dsn)
-    assert "a[/b]" in millrace("retry", "a[/b]", dsn=dsn)
+    assert "a[/b]" in millrace("view", "seek", "a[/b]", "RESET_TO_LATEST", dsn=dsn)
+    assert "a[/b]" in millrace("dead", "retry", "a[/b]", dsn=dsn)

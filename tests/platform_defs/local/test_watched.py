@@ -1,4 +1,7 @@
-"""`millrace watch`: one service by itself, and what systemd is told. Not here: the units (`docs/test_deploying.py`)."""
+"""`millrace run service`: one service by itself, and what systemd is told.
+
+Not here: the units (`docs/test_deploying.py`).
+"""
 
 import os
 import signal
@@ -37,7 +40,9 @@ def test_the_sequencer_is_watched_and_who_watches_it_says_so(
         "MILLRACE_DAGSTER_DSN": dsn,
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
-    with subprocess.Popen([MILLRACE, "watch", "sequence"], env=env, stdout=subprocess.PIPE, text=True) as watching:
+    with subprocess.Popen(
+        [MILLRACE, "run", "service", "sequence"], env=env, stdout=subprocess.PIPE, text=True
+    ) as watching:
         try:
             assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
             assert store.is_attended()

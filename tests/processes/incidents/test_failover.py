@@ -47,10 +47,10 @@ def primary(
 
 @contextmanager
 def sequencing(dsn: str, log: Path) -> Iterator[None]:
-    """Run `millrace sequence`; it must be the same process all the time."""
+    """Run `millrace run sequencer`; it must be the same process all the time."""
     with log.open("a") as said:
         process = subprocess.Popen(
-            [PROGRAMS / "millrace", "sequence", "--dsn", dsn], stdout=said, stderr=said, env=os.environ
+            [PROGRAMS / "millrace", "run", "sequencer", "--dsn", dsn], stdout=said, stderr=said, env=os.environ
         )
         try:
             yield
@@ -234,4 +234,4 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSe
             (partition,),
         )
         refused = refusal(AheadOfLog, lambda: drain_rest(dsn, spark))
-        assert "millrace reset everything" in str(refused.hint)
+        assert "millrace view reset everything" in str(refused.hint)

@@ -193,7 +193,7 @@ def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(ord
     operator = login("event_store_owner")
     with pytest.raises(WrongView) as refused:
         ensure_version(operator.connection, Everything)
-    assert f"millrace unregister {Everything.view}" in str(refused.value.hint)
+    assert f"millrace view remove {Everything.view}" in str(refused.value.hint)
     operator.unregister_view(Everything.view)
     ensure_version(operator.connection, Everything)
     assert owner(orders, Everything.view) == "event_store_owner"

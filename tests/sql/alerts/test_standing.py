@@ -89,7 +89,7 @@ def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: 
     (problem,) = found(mails, after_s=3600).values()
     assert problem.kind == "dead_letters"
     assert problem.cause == "2 streams wait for an operator. order o-1 was given up after attempt 1: reason 0"
-    assert problem.remedy.endswith("then: millrace retry mails")
+    assert problem.remedy.endswith("then: millrace dead retry mails")
     assert problem.since == value(mails.connection, "select min(parked_at) from event_store.stream_locks")
     # another stream waits for the consumer
     append_to(mails, "o-3")

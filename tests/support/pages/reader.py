@@ -9,7 +9,7 @@ they print (`printed`).
     python   runs with the names of the blocks before it; where it asks for them, `spark` is a session, `dsn` the store.
              One that begins with `# my_platform/read_models/NAME.py`, or captures, is that file
 
-Before a block of SQL reads a read model, or events of a captured table, its sensor's run is done.
+Before a block reads a read model, or a block of SQL events of a captured table, its sensor's run is done.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ class Reader:
         if match := ELSEWHERE.match(text):
             text, dsn = text[match.end() :], self.database(match[1])
         else:
-            self.build(set(re.findall(r"\bread_models\.(\w+)", text)))
+            self.build(text)
             if "'table:" in text:
                 self.capture()
         statements = [statement for statement in re.split(r";\s*(?:\n\s*\n|$)", text) if statement.strip()]
@@ -140,6 +140,7 @@ class Reader:
 
     def python(self, block: Block) -> str:
         """Run a block in the page's Python session."""
+        self.build(block.text)
         code = compile(block.text, str(block), "exec")
         if "spark" in code.co_names:
             self.names["spark"] = self.spark()
@@ -149,8 +150,11 @@ class Reader:
             exec(code, self.names)
         return out.getvalue()
 
-    def build(self, names: set[str]) -> None:
-        """Do what the sensors of read models do that the page declares."""
+    def build(self, text: str) -> None:
+        """Do what the sensors do of the read models that a text reads and the page declares."""
+        names = set(re.findall(r"\bread_models\.(\w+)", text))
+        if not names:
+            return
         known = self.declared()
         models = [known.models[name] for name in sorted(names) if self.has("read_models", name)]
         sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()

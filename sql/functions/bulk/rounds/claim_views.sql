@@ -110,7 +110,7 @@ begin
     where wanted.is_passed is not true or g.high_water_mark - t.position >= 200 -- the price of a new version of the row
     offset 0
   ) seen
-  -- the row that was seen, or none: who changed it since has it
+  -- compare-and-set: zero rows if another consumer changed the row
   cross join lateral (
     select c.position, c.ctid as version from event_store.checkpoints c
     where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision and c.position = seen.position

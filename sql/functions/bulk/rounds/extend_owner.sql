@@ -39,7 +39,7 @@ begin
       where v.mode = 'bulk' and event_store_private.may_use(v.owner) and c.lease_owner = v_owner and c.leased_until > _now
       offset 0
     ) seen
-    -- the row that was seen, or none: who changed it since has it
+    -- compare-and-set: zero rows if another consumer changed the row
     cross join lateral (
       select c.ctid from event_store.checkpoints c
       where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision

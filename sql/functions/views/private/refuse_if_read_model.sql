@@ -16,7 +16,7 @@ begin
       using
         errcode = 'MR019',
         detail = format('view %L is where read model %s stands', v_view, _model),
-        hint = format('Materialize its log partitions to rebuild them, or run: millrace reset %s', _model);
+        hint = format('Materialize its log partitions to rebuild them, or run: millrace view reset %s', _model);
   end if;
 end
 $$;

@@ -26,7 +26,8 @@ begin
   -- what it is stays unsaid
   if (v_secret ~ '^whsec_[A-Za-z0-9+/]{32,86}={0,2}$') is not true then
     perform event_store_private.refuse_request(
-      'v_secret is no secret of Standard Webhooks', 'It is whsec_ and the base64 of 24 to 64 random bytes: millrace push-secret makes one.'
+      'v_secret is no secret of Standard Webhooks',
+      'It is whsec_ and the base64 of 24 to 64 random bytes: millrace view secret makes one.'
     );
   end if;
   perform event_store_private.known_view(v_view, 'rows');

@@ -1,7 +1,6 @@
-"""The commands for operators of views: `millrace enable`, `disable`, `unregister`, `seek`, `retry` and the like.
+"""The commands for operators of views, `millrace view …`.
 
-Belongs here: their options and how results look. Not here: what they do; that is in `sql/functions`; looking at dead
-letters (`dead_letters`).
+Belongs here: their options and how results look. Not here: what they do (`sql/functions/views`), dead letters (`dead`).
 """
 
 import os
@@ -14,18 +13,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store, declared_model
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import AuditEntry, EventStore, Seek
+from millrace.resources.event_store import EventStore, Seek
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
 
-app = typer.Typer()
-
-View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
-Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
+app = typer.Typer(no_args_is_help=True)
 
 
 class SeekKind(StrEnum):
@@ -53,12 +49,12 @@ def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) ->
     """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
         changed = _enable(store, view, False, reason)
-    said = f"{view} is given no more events, and its lag grows, until: millrace enable {shlex.quote(view)}"
+    said = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
     Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
-@app.command("push-secret")
-def push_secret_command(
+@app.command("secret")
+def secret_command(
     view: View,
     file: Annotated[
         Path | None,
@@ -78,7 +74,7 @@ def push_secret_command(
     if remove is (file is not None):
         raise MillraceError(
             "Name a file for the secret, or say --remove.",
-            hint=f"For instance: millrace push-secret {shlex.quote(view)} {shlex.quote(view)}.secret",
+            hint=f"For instance: millrace view secret {shlex.quote(view)} {shlex.quote(view)}.secret",
         )
     with chosen_store(dsn) as store:
         pushes = PushStore(store.connection)
@@ -117,8 +113,8 @@ def _secret_in(file: Path) -> str:
     return secret
 
 
-@app.command("unregister")
-def unregister_command(
+@app.command("remove")
+def remove_command(
     view: View,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     reason: Reason = None,
@@ -162,40 +158,19 @@ def seek_command(
     )
 
 
-@app.command("retry")
-def retry_command(
-    view: View,
-    decider: Annotated[str | None, typer.Option(help="Only streams of this decider.")] = None,
-    decider_id: Annotated[str | None, typer.Option("--id", help="Only this stream; with --decider.")] = None,
-    reason: Reason = None,
-    dsn: DsnOption = None,
-) -> None:
-    """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
+@app.command("reset")
+def reset_command(model: str, dsn: DsnOption = None) -> None:
+    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
+    from millrace.resources.read_models.versions import reset_model
+
+    declared = declared_model(model)
     with chosen_store(dsn) as store:
-        retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
-    Screen().print(Text(f"{retried} streams of {view} are tried again."))
+        reset_model(store.connection, declared)
+    Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
 
 
-@app.command("discard")
-def discard_command(
-    view: View,
-    decider: Annotated[str, typer.Argument(help="The stream's decider.")],
-    decider_id: Annotated[str, typer.Argument(help="The stream.")],
-    reason: Annotated[str, typer.Option(help="Why, for the audit log.")],
-    offset: Annotated[
-        int | None, typer.Option(help="The event that is meant; refused if the stream stands at another one by now.")
-    ] = None,
-    dsn: DsnOption = None,
-) -> None:
-    """Give up the event that a parked stream failed at; the stream goes on with its next event."""
-    with chosen_store(dsn) as store:
-        event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
-    given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
-    Screen().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
-
-
-@app.command("end-locks")
-def end_locks_command(
+@app.command("unlock")
+def unlock_command(
     view: View,
     decider: Annotated[str | None, typer.Argument(help="The stream's decider.", metavar="[DECIDER]")] = None,
     decider_id: Annotated[str | None, typer.Argument(help="The stream.", metavar="[ID]")] = None,
@@ -209,24 +184,6 @@ def end_locks_command(
     with chosen_store(dsn) as store:
         ended = store.end_locks(view, decider, decider_id, reason=reason)
     Screen().print(Text(f"{ended} locks of {view} are ended."))
-
-
-@app.command("audit")
-def audit_command(
-    view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,
-    dsn: DsnOption = None,
-) -> None:
-    """List what operators did to views and to history, who and why."""
-    with chosen_store(dsn) as store:
-        entries = store.audit_log(view, limit)
-        if view is not None and not entries:
-            store.view_info(view)  # refuses an unknown one; one that was removed has entries
-    if not entries:
-        Screen().print("Nothing was done that is written down.")
-        return
-    columns = ("done at", "by", "operation", "view", "reason", "detail")
-    Screen().print(table("Audit log", columns, map(_entry, entries)))
 
 
 def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:
@@ -256,11 +213,4 @@ def _ask(store: EventStore, view: str) -> None:
 def _seek(seek: Seek) -> Sequence[object]:
     return (
         seek.partition, seek.from_position, seek.to_position, seek.locks_removed, seek.dead_letters_removed, seek.note,
-    )  # fmt: skip
-
-
-def _entry(entry: AuditEntry) -> Sequence[object]:
-    return (
-        entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
-        entry.detail_json,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command on one stream: `millrace history`.
+"""The command on one stream: `millrace show history`.
 
 Belongs here: its options, and how a stream's events, rows and views look together. Not here: what views owe
 (`sql/functions/log/stream_views.sql`), which rows are a stream's (`millrace.resources.read_models.shown`).
@@ -14,9 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.events import event_fields, events_table, place
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
+from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Event, EventStore, StreamHead, StreamView
@@ -93,7 +93,7 @@ def _read(store: EventStore, decider: str, decider_id: str, limit: int, models: 
     if head is None:
         raise MillraceError(
             f"There is no stream {decider} {decider_id}.",
-            hint=f"millrace events --decider {shlex.quote(decider)} shows streams with new events.",
+            hint=f"millrace show events --decider {shlex.quote(decider)} shows streams with new events.",
         )
     events = store.latest_events(limit, decider, decider_id)[::-1]
     concerned = [model for model in models if wants_decider(model, decider)]

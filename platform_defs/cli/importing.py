@@ -1,10 +1,8 @@
-"""The commands on the log: `millrace import`, `partitions`.
+"""The command `millrace import`.
 
-Belongs here: their options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`),
-what is counted (`sql/functions/log/partition_info.sql`).
+Belongs here: its options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import PartitionInfo
 from millrace.resources.importer.rows import Format
 from millrace.resources.importer.times import TimeForm, Unit
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from millrace.resources.importer.importer import ImportProgress, ImportReport, ImportTrial
 
 app = typer.Typer()
-
-PARTITIONS = ("partition", "earliest", "archived", "mark", "events", "bytes", "last activity", "active views")
 
 
 @app.command("import")
@@ -155,17 +150,3 @@ def _table(report: "ImportReport") -> Table:
     table.add_row("seconds", f"{report.seconds:,.1f}")
     table.add_row("rows/s", f"{report.rows / max(report.seconds, 0.001):,.0f}")
     return table
-
-
-@app.command("partitions")
-def partitions_command(dsn: DsnOption = None) -> None:
-    """Show what each log partition holds: from its earliest position up to before its high-water mark."""
-    with chosen_store(dsn) as store:
-        partitions = store.partition_info()
-    Screen().print(table("Log partitions", PARTITIONS, map(_partition, partitions)))
-
-
-def _partition(info: PartitionInfo) -> Sequence[object]:
-    numbers = (info.earliest_position, info.archived_position, info.high_water_mark, info.events, info.bytes)
-    activity = info.last_activity and info.last_activity.isoformat(timespec="seconds")
-    return (info.partition, *(f"{number:,}" for number in numbers), activity, info.active_views)

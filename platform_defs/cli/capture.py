@@ -4,7 +4,6 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 `sql/functions/capture`).
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,8 @@ from rich.text import Text
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
-from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, find_capture
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
@@ -36,9 +33,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings
 
-app = typer.Typer(
-    help="Look after captures: tables of other databases whose changes become events.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
 MOST_SHOWN = 100
 # between two lines of a long reading, in seconds
@@ -46,8 +41,7 @@ SHOW_S = 5.0
 
 _COMPARED = ("table", "rows", "unchanged", "changed", "missing", "gone", "held", "quarantined")
 
-Name = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
-TableName = Annotated[str, typer.Argument(help="One of its tables, with its schema or without.", metavar="TABLE")]
+CaptureName = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 
 
@@ -55,7 +49,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 def status_command(dsn: DsnOption = None) -> None:
     """Show each declared capture: how far it is, how its slot is, what waits."""
     known = _known()
-    with _store(dsn) as store:
+    with capture_store(dsn) as store:
         problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
     rows, notes = [], list[str]()
     for capture in known.captures.values():
@@ -100,10 +94,10 @@ def status_command(dsn: DsnOption = None) -> None:
 
 
 @app.command("check")
-def check_command(name: Name, dsn: DsnOption = None) -> None:
+def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """Ask a capture's source for all that it lacks; nothing of it is changed."""
-    capture = _declared(name)
-    with _store(dsn) as store:
+    capture = declared_capture(name)
+    with capture_store(dsn) as store:
         info = find_capture(store, name)
     with connect_source(capture.source()) as source:
         slot = slot_state(source, info.slot) if info is not None else None
@@ -116,67 +110,52 @@ def check_command(name: Name, dsn: DsnOption = None) -> None:
         console.print(Text(note, style="yellow"), soft_wrap=True)
 
 
-@app.command("follow")
-def follow_command(name: Name, dsn: DsnOption = None) -> None:
-    """Capture without Dagster, until stopped with Ctrl-C or SIGTERM. Of two that follow one capture, one waits.
-
-    A restart of the source or of the event store is waited for.
-    """
-    capture = _declared(name)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with stop_on_signals() as stop:
-        with _store(dsn):
-            pass  # of this version
-        follow(chosen_dsn(dsn), capture, stop)
-
-
 @app.command("restart")
-def restart_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
+def restart_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
     """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
-    capture = _declared(name)
-    with _store(dsn):
+    capture = declared_capture(name)
+    with capture_store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
     Screen().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
 
 
-@app.command("reread")
-def reread_command(
-    name: Name,
-    table_name: TableName,
-    reason: Why,
-    where: Annotated[
-        str | None, typer.Option("--where", help="Only these rows: a condition of the source's SQL.")
-    ] = None,
-    dsn: DsnOption = None,
-) -> None:
-    """Read a table again: what differs from its events becomes events, also in place of quarantined changes."""
-    capture = _declared(name)
-    console = Screen()
-    with _store(dsn) as store:
-        read = _table(store, capture, table_name)
-        found = compare(chosen_dsn(dsn), capture, read, repairs=reason, where=where, on_step=_shown(console))
-    console.print(table(f"Rows of {name}, read again", _COMPARED, [_compared(found)]))
-    _show_examples(console, found)
-
-
 @app.command("verify")
 def verify_command(
-    name: Name,
+    name: CaptureName,
     table_name: Annotated[
-        str | None, typer.Argument(help="One of its tables; by default all.", metavar="TABLE")
+        str | None,
+        typer.Argument(help="One of its tables, with its schema or without; by default all.", metavar="TABLE"),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Make what differs events, as `reread` does.")] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="What differs becomes events, also in place of quarantined changes. With the reason, for the audit.",
+        ),
+    ] = False,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Only these rows of TABLE: a condition of the source's SQL.")
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why it is repaired.")] = "capture verify --repair",
     dsn: DsnOption = None,
 ) -> None:
     """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
-    capture = _declared(name)
+    if where is not None and table_name is None:
+        raise MillraceError("A condition is of one table.", hint="Name the table behind the capture.")
+    capture = declared_capture(name)
     console = Screen()
-    with _store(dsn) as store:
+    with capture_store(dsn) as store:
         tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
         keyless = [each.name for each in tables if each.keyless] if table_name is None else []
         found = [
-            compare(chosen_dsn(dsn), capture, each, repairs=reason if repair else None, on_step=_shown(console))
+            compare(
+                chosen_dsn(dsn),
+                capture,
+                each,
+                repairs=reason if repair else None,
+                where=where,
+                on_step=_shown(console),
+            )
             for each in tables
             if each.name not in keyless
         ]
@@ -191,14 +170,14 @@ def verify_command(
 
 @app.command("remove")
 def remove_command(
-    name: Name,
+    name: CaptureName,
     reason: Why,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dsn: DsnOption = None,
 ) -> None:
     """Remove a capture with its slot and its publication. Its events stay; remove its file, too, or it comes back."""
-    capture = _declared(name)
-    with _store(dsn) as store:
+    capture = declared_capture(name)
+    with capture_store(dsn) as store:
         store.capture_info(name)  # what is not there is refused before anybody is asked
     if not yes:
         _ask(name)
@@ -207,9 +186,9 @@ def remove_command(
 
 
 @app.command("quarantined")
-def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
+def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """List the changes that could not become events, and why."""
-    with _store(dsn) as store:
+    with capture_store(dsn) as store:
         (info,) = store.capture_info(name)
         found = store.quarantined_changes(name, limit=MOST_SHOWN)
     console, waiting = Screen(), info.quarantined + info.held
@@ -223,10 +202,10 @@ def quarantined_command(name: Name, dsn: DsnOption = None) -> None:
 
 
 @app.command("requeue")
-def requeue_command(name: Name, reason: Why, dsn: DsnOption = None) -> None:
+def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
     """Try quarantined changes again, each row's in order, after the cause is repaired."""
-    with _store(dsn) as store:
-        done = requeue(store, _declared(name), reason)
+    with capture_store(dsn) as store:
+        done = requeue(store, declared_capture(name), reason)
     Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
 
 
@@ -237,9 +216,34 @@ def discard_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give a quarantined change up; what waits behind it flows with the next `requeue`."""
-    with _store(dsn) as store:
+    with capture_store(dsn) as store:
         store.discard_change(number, reason)
     Screen().print(f"Change {number} is given up.")
+
+
+@contextmanager
+def capture_store(dsn: str | None) -> Iterator[CaptureStore]:
+    """Connect to the store of captures, of this version."""
+    with chosen_store(dsn) as store:
+        # a store of an older version is brought up to date, as a capture's run does; or the role may not, and is told
+        migrate(chosen_dsn(dsn), log_partitions=None)
+        yield CaptureStore(store.connection)
+
+
+def declared_capture(name: str) -> Capture:
+    """Return a declared capture.
+
+    Raises:
+        MillraceError: There is none of this name; the text names those that there are.
+    """
+    known = _known()
+    if name not in known.captures:
+        raise MillraceError(
+            f"There is no capture {name!r}.",
+            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in known.faults) or None,
+            hint=f"Declared are: {', '.join(known.captures) or 'none'}.",
+        )
+    return known.captures[name]
 
 
 def _tables(store: CaptureStore, capture: Capture) -> tuple[CapturedTable, ...]:
@@ -294,27 +298,8 @@ def _ask(name: str) -> None:
     raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
 
 
-@contextmanager
-def _store(dsn: str | None) -> Iterator[CaptureStore]:
-    with chosen_store(dsn) as store:
-        # a store of an older version is brought up to date, as a capture's run does; or the role may not, and is told
-        migrate(chosen_dsn(dsn), log_partitions=None)
-        yield CaptureStore(store.connection)
-
-
 def _known() -> Declarations:
     return declared(Settings().declared_package, ["captures"])
-
-
-def _declared(name: str) -> Capture:
-    known = _known()
-    if name not in known.captures:
-        raise MillraceError(
-            f"There is no capture {name!r}.",
-            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.captures) or 'none'}.",
-        )
-    return known.captures[name]
 
 
 def _undeclared(info: CaptureInfo, known: Declarations) -> str:

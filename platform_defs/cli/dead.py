@@ -1,7 +1,7 @@
-"""The command that looks at dead letters: `millrace dead-letters`.
+"""The commands on dead letters, `millrace dead …`.
 
-Belongs here: how they look, each event beside its error. Not here: what is done about them, which is in `views`
-(`millrace retry`, `discard`).
+Belongs here: their options, and how dead letters look, each event beside its error. Not here: what is done about them
+(`sql/functions/rows`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.events import event_fields, place
-from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, in_utc, indented, print_json, table
+from millrace.platform_defs.cli.show.events import event_fields, place
 from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import DeadLetter, Event, EventStore
 
-app = typer.Typer()
+app = typer.Typer(no_args_is_help=True)
 
 LETTERS = ("view", "decider", "decider_id", "event", "offset", "attempts", "waiting", "parked at", "error")
 # characters of an event's data, or of an error, that a table shows
 SHOWN = 4000
 
 
-@app.command("dead-letters")
-def dead_letters_command(
+@app.command("list")
+def list_command(
     view: Annotated[str | None, typer.Argument(help="The view; by default all.", metavar="[VIEW]")] = None,
     show: Annotated[bool, typer.Option("--show", help="Each event whole, beside its error.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="With --show: how many, those that were parked first.")] = 20,
@@ -49,6 +49,38 @@ def dead_letters_command(
             Screen().print(Text(f"{limit} of {len(letters):,} dead letters; --limit shows more."))
     else:
         Screen().print(table("Dead letters", LETTERS, map(_letter, letters)))
+
+
+@app.command("retry")
+def retry_command(
+    view: View,
+    decider: Annotated[str | None, typer.Option(help="Only streams of this decider.")] = None,
+    decider_id: Annotated[str | None, typer.Option("--id", help="Only this stream; with --decider.")] = None,
+    reason: Reason = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
+    with chosen_store(dsn) as store:
+        retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
+    Screen().print(Text(f"{retried} streams of {view} are tried again."))
+
+
+@app.command("drop")
+def drop_command(
+    view: View,
+    decider: Annotated[str, typer.Argument(help="The stream's decider.")],
+    decider_id: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")],
+    offset: Annotated[
+        int | None, typer.Option(help="The event that is meant; refused if the stream stands at another one by now.")
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Give up the event that a parked stream failed at; the stream goes on with its next event."""
+    with chosen_store(dsn) as store:
+        event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
+    given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
+    Screen().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
 def failed_event(store: EventStore, letter: DeadLetter) -> Event | None:

@@ -1,4 +1,4 @@
-"""The commands on history as a whole: `millrace purge`, `backup`, `restore`.
+"""The commands on history as a whole: `millrace backup`, `restore`, `purge`.
 
 Belongs here: their options, their progress bars, how results look. Not here: what may be deleted
 (`millrace.resources.archive`), what a backup holds (`millrace.resources.backup`).
@@ -72,7 +72,7 @@ def backup_command(
     ] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Back up the events and all that consumers have done, as of one moment.
+    """Back up the events and what consumers have done, as of one moment.
 
     Into the same DIR again, only what is new is added.
     """

@@ -1,4 +1,4 @@
-"""The command that says where columns come from: `millrace lineage`.
+"""The command that says where columns come from: `millrace show lineage`.
 
 Belongs here: its options, and how lineage looks. Not here: what declarations say
 (`millrace.resources.read_models.shown.lineage`), what reports say (`millrace.assets.lineage`).

@@ -1,6 +1,6 @@
-"""The command `millrace alerts`: what is wrong now, and whether a receiver would be told.
+"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told.
 
-Belongs here: its options and how results look. Not here: sending alerts, which `millrace sequence` does
+Belongs here: its options and how results look. Not here: sending alerts, which `millrace run sequencer` does
 (`millrace.resources.alerts`).
 """
 
@@ -21,8 +21,8 @@ from millrace.resources.settings import Settings
 app = typer.Typer()
 
 
-@app.command("alerts")
-def alerts_command(
+@app.command("incidents")
+def incidents_command(
     test: Annotated[
         bool, typer.Option("--test", help="Send one message that says that nothing is wrong, and show the answer.")
     ] = False,
@@ -54,7 +54,7 @@ def _test() -> None:
     if found is None:
         raise BadAlertSettings(
             "MILLRACE_ALERT_URL is not set: there is nobody to send alerts to.",
-            hint="Set it here as it is set for `millrace sequence`; docs/monitoring.md says what else there is.",
+            hint="Set it here as it is set for `millrace run sequencer`; docs/monitoring.md says what else there is.",
         )
     for warning in found.warnings:
         Screen(stderr=True).print(Text(warning, style="yellow"), soft_wrap=True)
@@ -73,7 +73,7 @@ def _said(state: AlertState, now: datetime) -> list[str]:
     from millrace.resources.alerts.findings import age
 
     if state.observed_at is None:
-        return ["Nobody has ever looked: `millrace sequence` does where MILLRACE_ALERT_URL is set."]
+        return ["Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set."]
     looked = f"Looked at {age((now - state.observed_at).total_seconds())} ago."
     if state.undelivered_since is None:
         return [looked]

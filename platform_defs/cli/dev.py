@@ -1,0 +1,49 @@
+"""The commands for whoever develops: `millrace dev psql`, and those that the package of declarations adds.
+
+Belongs here: psql, loading the commands of that package. Not here: what they do.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
+from millrace.platform_defs.cli.output import complain
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("psql")
+def psql_command(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="What psql gets, behind --.", metavar="[-- ARGS]")
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Open psql on the event store's database."""
+    from millrace.resources.postgres.psql import psql_command as command_of
+
+    command = command_of(chosen_dsn(dsn), arguments or [])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
+
+
+def add_declared_commands(package: str | None, arguments: Sequence[str]) -> None:
+    """Add the commands of a package of declarations to ours, if these arguments may be of one of them.
+
+    Where its `commands.py` fails to load, say so and do without.
+    """
+    if arguments[:1] != ["dev"] or arguments[1:2] == ["psql"]:
+        return
+    from millrace.assets.declarations import load_part
+
+    module = load_part(package, "commands")
+    declared = getattr(module, "app", None)
+    if isinstance(declared, typer.Typer):
+        app.add_typer(declared)
+    elif module is not None:
+        complain(f"The commands of {package} are not there: {module if declared is None else 'its app is no Typer'}")

@@ -1,0 +1,183 @@
+"""The commands that run until they are stopped, `millrace run …`.
+
+Belongs here: their options, which subscriptions are meant. Not here: what they do (`millrace.resources`).
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from importlib import import_module
+from math import inf
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, declared_model
+from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.screen import Screen
+from millrace.resources.errors import MillraceError
+from millrace.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from millrace.resources.consumers.declaration import Subscription
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("sequencer")
+def sequencer_command(
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Answer GET /metrics there, on 127.0.0.1; by default MILLRACE_METRICS_PORT."
+        ),
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
+    """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.beside_store import sources_of_alerts
+    from millrace.platform_defs.metrics.serve import metrics_beside
+    from millrace.resources.alerts.alerter import alerting
+    from millrace.resources.sequencer import run_sequencer
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    settings, store = Settings(), chosen_dsn(dsn)
+    port = settings.metrics_port if metrics_port is None else metrics_port
+    sources = sources_of_alerts(settings)
+    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
+        run_sequencer(store, stop)
+
+
+@app.command("drain")
+def drain_command(
+    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    once: Annotated[bool, typer.Option("--once", help="End when the read model has all events.")] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.resources.consumption.consumer import Consumer
+    from millrace.resources.spark import spark_session
+
+    declared = declared_model(model)
+    with stop_on_signals() as stop, ExitStack() as opened:
+        # opened when there is something to build
+        spark = cache(lambda: opened.enter_context(spark_session()))
+        archive = Settings().archive_folder
+        with Consumer.open(chosen_dsn(dsn), declared, spark, f"drain {uuid4()}", archive=archive) as consumer:
+            report = consumer.drain(budget_s=inf, idle_s=0 if once else inf, stop=stop)
+    Screen().print(f"Read model {model}: {report.events:,} positions, {report.rows:,} rows changed.")
+
+
+@app.command("handlers")
+def handlers_command(
+    modules: Annotated[
+        list[str],
+        typer.Argument(
+            help="Modules or packages with subscriptions, or one of them: my_platform.mails:send_mail.",
+            metavar="MODULE[:NAME]",
+        ),
+    ],
+    dsn: DsnOption = None,
+) -> None:
+    """Call the handlers of subscriptions for each event, until stopped with Ctrl-C or SIGTERM.
+
+    A stop waits for the handlers that run, and gives back what none has begun.
+    """
+    from millrace.resources.consumers.consumer import consume
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # one subscription may be named twice, by its module and by itself
+    subscriptions = list({id(each): each for module in modules for each in subscriptions_of(module)}.values())
+    with stop_on_signals() as stop:
+        consume(chosen_dsn(dsn), subscriptions, stop=stop)
+
+
+@app.command("capture")
+def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
+    """Capture without Dagster, until stopped with Ctrl-C or SIGTERM. Of two that follow one capture, one waits.
+
+    A restart of the source or of the event store is waited for.
+    """
+    from millrace.resources.capture.follow import follow
+
+    capture = declared_capture(name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with stop_on_signals() as stop:
+        with capture_store(dsn):
+            pass  # of this version
+        follow(chosen_dsn(dsn), capture, stop)
+
+
+@app.command("metrics")
+def metrics_command(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 9918,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Send them by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT, instead of listening.")
+    ] = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Answer GET /metrics for Prometheus, or send the same by OTLP, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.metrics.serve import serving_metrics
+
+    if otlp:
+        from millrace.platform_defs.metrics.otlp import send_metrics
+
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        with stop_on_signals() as stop:
+            send_metrics(chosen_dsn(dsn), stop)
+        return
+    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
+        Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
+        stop.wait()
+
+
+@app.command("service")
+def service_command(service: Annotated[str, typer.Argument(help="Its name, as `millrace up` says it.")]) -> None:
+    """Run one service of `millrace up` by itself and watch it, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.platform_defs.local.watched import watch
+
+    with stop_on_signals() as stop:
+        watch(service, Settings(), stop, partial(Screen().print, markup=False, highlight=False, soft_wrap=True))
+
+
+def subscriptions_of(place: str) -> "Sequence[Subscription]":
+    """Return the subscriptions of a module, with those below a package, or the one that is named behind a colon.
+
+    Raises:
+        MillraceError: There are none, or the module fails to load; the text says why.
+    """
+    from millrace.resources.consumers.declaration import Subscription
+
+    name, _, attribute = place.partition(":")
+    module = _loaded(name)
+    if attribute:
+        found = [getattr(module, attribute, None)]
+    else:
+        below = iter_modules(getattr(module, "__path__", ()), f"{name}.")
+        found = [each for one in (module, *(_loaded(info.name) for info in below)) for each in vars(one).values()]
+    subscriptions = list({id(each): each for each in found if isinstance(each, Subscription)}.values())
+    if not subscriptions:
+        raise MillraceError(
+            f"{place} is no subscription." if attribute else f"The module {name} has no subscriptions.",
+            hint="Declare one with @subscription(view=…) from millrace.",
+        )
+    return subscriptions
+
+
+def _loaded(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except MillraceError:
+        raise
+    except Exception as error:
+        raise MillraceError(
+            f"The module {name} fails to load.",
+            detail=f"{type(error).__name__}: {error}",
+            hint="Name it as Python imports it, from the current folder or an installed package.",
+        ) from error

@@ -1,0 +1,41 @@
+"""The command `millrace show audit`.
+
+Belongs here: its options, and how entries look. Not here: what is audited (`sql/functions/private/audit.sql`).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.screen import Screen
+from millrace.resources.event_store import AuditEntry
+
+app = typer.Typer()
+
+
+@app.command("audit")
+def audit_command(
+    view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,
+    dsn: DsnOption = None,
+) -> None:
+    """List what operators did to views and to history, who and why."""
+    with chosen_store(dsn) as store:
+        entries = store.audit_log(view, limit)
+        if view is not None and not entries:
+            store.view_info(view)  # refuses an unknown one; one that was removed has entries
+    if not entries:
+        Screen().print("Nothing was done that is written down.")
+        return
+    columns = ("done at", "by", "operation", "view", "reason", "detail")
+    Screen().print(table("Audit log", columns, map(_entry, entries)))
+
+
+def _entry(entry: AuditEntry) -> Sequence[object]:
+    return (
+        entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
+        entry.detail_json,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""`millrace run drain`: a read model is built without Dagster; `millrace view reset` has it built anew."""
+
+import os
+import signal
+from uuid import uuid4
+
+import pytest
+
+from millrace.examples.shop.events import register_shop
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.settings import EXAMPLE
+from tests.support import command_line
+from tests.support.factories import start, value
+from tests.support.patience import patience, wait_until
+
+
+def millrace(dsn: str, *arguments: str) -> str:
+    return command_line.millrace(*arguments, dsn=dsn, MILLRACE_DECLARATIONS=EXAMPLE)
+
+
+def place(store: EventStore, decider_id: str) -> None:
+    data = {"customer_id": "customer-1"}
+    store.append_events([NewEvent("order", decider_id, "order_placed", uuid4(), data, uuid4())])
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_anew(
+    dsn: str, store: EventStore
+) -> None:
+    register_shop(store)
+    place(store, "order-1")
+    assert "1 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
+    assert value(store.connection, "select order_id from read_models.orders") == "order-1"
+    place(store, "order-2")
+
+    def end() -> None:
+        wait_until(
+            lambda: value(store.connection, "select count(*) from read_models.orders") == 2, "the new order has its row"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = start(end)
+    assert "1 rows changed" in millrace(dsn, "run", "drain", "orders")
+    ending.result(patience())
+    assert value(store.connection, "select count(*) from event_store.lease_owners('orders')") == 0
+    assert "is removed" in millrace(dsn, "view", "reset", "orders")
+    assert "2 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
+
+
+@pytest.mark.parametrize("command", ["run drain", "view reset"])
+def test_a_model_that_nobody_declared_is_refused(dsn: str, command: str) -> None:
+    with pytest.raises(MillraceError, match=r"(?s)no read model 'ordrs'.*Declared are: .*orders"):
+        millrace(dsn, *command.split(), "ordrs")

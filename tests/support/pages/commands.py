@@ -1,0 +1,20 @@
+"""The commands of a command line, as a user types them.
+
+Belongs here: listing them. Not here: typing one (`tests.support.command_line`).
+"""
+
+import typer
+from typer.core import TyperGroup
+
+
+def commands(app: typer.Typer) -> set[str]:
+    """Return all commands, those of a group behind its name."""
+    return set(_below(typer.main.get_group(app)))
+
+
+def _below(group: TyperGroup) -> list[str]:
+    return [
+        words
+        for name, command in group.commands.items()
+        for words in ([f"{name} {each}" for each in _below(command)] if isinstance(command, TyperGroup) else [name])
+    ]
