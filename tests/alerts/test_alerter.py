@@ -16,7 +16,7 @@ from millrace.resources.alerts.alerter import Alerter, connected, run_alerter
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.alerts.receiver import AlertReceiver
 from millrace.resources.alerts.store import AlertStore, Incident
-from millrace.resources.event_store import EventStore, LeasedEvent
+from millrace.resources.event_store import Event, EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.alerts.hook import STUCK, Alert, Hook, environment, sequencing, settings_for
@@ -51,10 +51,15 @@ def park(store: EventStore, decider_id: str = "o-1") -> None:
     """Let a stream of `mails` be given up."""
     append_to(store, decider_id)
     pump(store, "mails")
-    given: list[LeasedEvent] = []
+    delivered: list[Event] = []
+
+    def is_delivered() -> bool:
+        delivered.extend(store.stream_events("mails", 1))
+        return bool(delivered)
+
     # a sequencer beside us may be about to dispatch it
-    wait_until(lambda: given.extend(store.stream_events("mails", 1)) or given, f"{decider_id} is delivered")
-    store.fail_event("mails", given[0].decider_id, given[0].offset, "no such address")
+    wait_until(is_delivered, f"{decider_id} is delivered")
+    store.fail_event("mails", delivered[0].decider_id, delivered[0].offset, "no such address")
 
 
 def repair(store: EventStore) -> None:
