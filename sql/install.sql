@@ -38,21 +38,6 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
-\ir migrations/0008_subscriptions.sql
-\ir migrations/0009_wake_ups.sql
-\ir migrations/0010_push_secrets.sql
-\ir migrations/0011_alert_sources.sql
-\ir migrations/0012_pushes.sql
-\ir migrations/0013_captures.sql
-\ir migrations/0014_rereads.sql
-\ir migrations/0015_readings.sql
-\ir migrations/0016_schema_changes.sql
-\ir migrations/0017_stopped_tables.sql
-\ir migrations/0018_tables_without_keys.sql
-\ir migrations/0019_new_tables.sql
-\ir migrations/0020_begun_deliveries.sql
-\ir migrations/0021_objectives.sql
-\ir migrations/0022_told_incidents.sql
 
 \ir roles.sql
 
@@ -347,20 +332,5 @@ insert into event_store.migrations (version, name) values
   (4, '0004_archive'),
   (5, '0005_producers'),
   (6, '0006_capture'),
-  (7, '0007_alerts'),
-  (8, '0008_subscriptions'),
-  (9, '0009_wake_ups'),
-  (10, '0010_push_secrets'),
-  (11, '0011_alert_sources'),
-  (12, '0012_pushes'),
-  (13, '0013_captures'),
-  (14, '0014_rereads'),
-  (15, '0015_readings'),
-  (16, '0016_schema_changes'),
-  (17, '0017_stopped_tables'),
-  (18, '0018_tables_without_keys'),
-  (19, '0019_new_tables'),
-  (20, '0020_begun_deliveries'),
-  (21, '0021_objectives'),
-  (22, '0022_told_incidents');
+  (7, '0007_alerts');
 commit;

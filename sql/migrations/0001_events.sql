@@ -246,3 +246,8 @@ comment on column event_store.sequencer.revision is
 'Rises with every change, so that the newest version of the row is found first.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();
+
+-- Unlogged: to set it takes no transaction id and writes no WAL. After a crash nobody is known to sequence, which is so.
+create unlogged sequence event_store.attended_seq minvalue 0 start 0;
+comment on sequence event_store.attended_seq is
+'Until when a sequencer attends the log, in milliseconds since 1970, doubled; one more while it sleeps, so that an append wakes it.';

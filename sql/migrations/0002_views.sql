@@ -14,12 +14,18 @@ create table event_store.views (
   enabled boolean not null default true,
   max_attempts int not null default 5,
   owner text not null,
+  version int not null default 0,
+  push_format text collate "C" not null default 'json',
+  max_lag_s bigint not null default 300,
   constraint views_pkey primary key (view),
   constraint views_view_is_named check (view <> ''),
   constraint views_mode_is_known check (mode in ('rows', 'bulk')),
   constraint views_lock_timeout_is_bounded check (lock_timeout_s between 1 and 3600),
   constraint views_pooling_delay_is_not_negative check (pooling_delay_s >= 0),
-  constraint views_max_attempts_is_positive check (max_attempts > 0)
+  constraint views_max_attempts_is_positive check (max_attempts > 0),
+  constraint views_version_is_not_negative check (version >= 0),
+  constraint views_push_format_is_known check (push_format in ('json', 'cloudevents')),
+  constraint views_max_lag_is_not_negative check (max_lag_s >= 0)
 );
 comment on table event_store.views is
 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
@@ -41,6 +47,29 @@ comment on column event_store.views.enabled is 'Whether the view is given events
 comment on column event_store.views.max_attempts is 'After how many failed attempts a stream is parked.';
 comment on column event_store.views.owner is
 'The role whose members may change and consume the view; members of event_store_owner may, too.';
+comment on column event_store.views.version is
+'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
+comment on column event_store.views.push_format is
+'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+comment on column event_store.views.max_lag_s is
+'How old an event that the view wants and has not may become before the view is late, in seconds.';
+
+create table event_store.push_secrets (
+  view text collate "C" not null,
+  secret text collate "C" not null,
+  made_at timestamptz not null,
+  retires_at timestamptz,
+  constraint push_secrets_pkey primary key (view, secret),
+  constraint push_secrets_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
+  constraint push_secrets_secret_is_one_of_standard_webhooks check (secret ~ '^whsec_[A-Za-z0-9+/]{32,86}={0,2}$')
+);
+create unique index push_secrets_current_key on event_store.push_secrets (view) where retires_at is null;
+comment on table event_store.push_secrets is
+'What pushes of a view are signed with: the current secret, and the one before while receivers change over.';
+comment on column event_store.push_secrets.view is 'The view.';
+comment on column event_store.push_secrets.secret is 'The secret, as Standard Webhooks writes it: whsec_ and base64.';
+comment on column event_store.push_secrets.made_at is 'When it became the current one.';
+comment on column event_store.push_secrets.retires_at is 'Until when pushes are signed with it, too; null for the current one.';
 
 create table event_store.consumers (
   view text not null,
@@ -121,6 +150,7 @@ create table event_store.stream_locks (
   parked_at timestamptz,
   created_at timestamptz not null,
   updated_at timestamptz not null,
+  ahead smallint not null default 0,
   constraint stream_locks_pkey primary key (view, decider_id, decider),
   constraint stream_locks_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
   constraint stream_locks_delivery_is_ahead check (in_flight > last_offset),
@@ -169,6 +199,9 @@ comment on column event_store.stream_locks.parked_at is
 'When the stream was given up and became a dead letter; null while it is not.';
 comment on column event_store.stream_locks.created_at is 'When the lock was made.';
 comment on column event_store.stream_locks.updated_at is 'When the lock last changed.';
+comment on column event_store.stream_locks.ahead is
+'Whether the event in flight was leased ahead and nobody said that its handler began (rows): 0 no; 1 yes; 2 yes, and an '
+'earlier lock of it ended without an answer.';
 
 create view event_store.locks as
 select
@@ -228,10 +261,11 @@ create table event_store.audit_log (
   constraint audit_log_reason_fits check (octet_length(reason) <= 10000),
   constraint audit_log_operation_is_known check (
     operation in (
-      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view', 'end_locks',
-      'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_capture', 'record_gap',
-      'mark_archived', 'list_archive_file', 'purge_events', 'migrate', 'drop_version',
-      'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret', 'drop_push_secret'
+      'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view',
+      'end_locks', 'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event',
+      'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
+      'drop_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
+      'drop_push_secret', 'begin_reading', 'supersede_changes'
     )
   )
 );
@@ -244,3 +278,8 @@ comment on column event_store.audit_log.operation is 'The function that was call
 comment on column event_store.audit_log.view is 'The view it was done to; null where it was none.';
 comment on column event_store.audit_log.reason is 'Why, in the operator''s words.';
 comment on column event_store.audit_log.detail is 'What exactly was changed, and from what.';
+
+-- What handles commands asks for each stream whether its snapshot lacks an event: among all that operators ever did.
+create index audit_log_discards_idx on event_store.audit_log ((detail ->> 'decider_id'), (detail ->> 'decider'))
+where operation = 'discard_dead_letter';
+comment on index event_store.audit_log_discards_idx is 'The events of a stream that were given up.';

@@ -53,6 +53,7 @@ create table event_store.captures (
   leased_until timestamptz,
   created_at timestamptz not null,
   updated_at timestamptz not null,
+  timelines text collate "C",
   -- one row for each capture, its newest version found first: see checkpoints
   constraint captures_pkey primary key (capture, revision),
   constraint captures_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade,
@@ -62,7 +63,10 @@ create table event_store.captures (
     num_nulls(source_generation, stored_lsn, emitted_lsn, emitted_idx) in (0, 4)
   ),
   constraint captures_purge_what_is_emitted check ((purged_lsn, purged_idx) <= (emitted_lsn, emitted_idx)),
-  constraint captures_lease_is_whole check ((lease_owner is null) = (leased_until is null))
+  constraint captures_lease_is_whole check ((lease_owner is null) = (leased_until is null)),
+  constraint captures_timelines_are_a_history check (
+    timelines ~ '^([1-9][0-9]* [0-9A-F]{1,8}/[0-9A-F]{1,8}, )*[1-9][0-9]*$'
+  )
 ) with (fillfactor = 50);
 comment on table event_store.captures is
 'The captures: how far each has stored and emitted the changes of its source, and who may go on. Who changes a row '
@@ -90,6 +94,9 @@ comment on column event_store.captures.lease_token is
 comment on column event_store.captures.leased_until is 'When the lease expires; null where there is none.';
 comment on column event_store.captures.created_at is 'When the capture was registered.';
 comment on column event_store.captures.updated_at is 'When anything of it last changed.';
+comment on column event_store.captures.timelines is
+'The timelines of the source''s log, each but the last with the position where the log left it, such as 1 0/3000000, 2;'
+' null where it was not asked yet.';
 
 create table event_store.captured_tables (
   capture text collate "C" not null,
@@ -106,10 +113,22 @@ create table event_store.captured_tables (
   finishing_key text collate "C",
   backfill_generation int,
   backfilled_at timestamptz,
+  unchanged_rows bigint not null default 0,
+  gone_rows bigint not null default 0,
+  schemas jsonb not null default '[]',
+  read_columns jsonb,
+  columns_lsn pg_lsn,
+  read_lsn pg_lsn,
+  leaves bigint[],
+  stopped_reason text,
+  stopped_at timestamptz,
+  is_new boolean not null default false,
   constraint captured_tables_pkey primary key (capture, schema_name, table_name),
   constraint captured_tables_decider_key unique (decider),
   constraint captured_tables_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade,
-  constraint captured_tables_finish_what_is_read check (rows_read or (finishing_key is null and backfill_generation is null))
+  constraint captured_tables_finish_what_is_read check (rows_read or (finishing_key is null and backfill_generation is null)),
+  constraint captured_tables_stop_for_a_reason check ((stopped_reason is null) = (stopped_at is null)),
+  constraint captured_tables_stopped_are_not_published check (stopped_reason is null or published_xid is null)
 ) with (fillfactor = 50);
 comment on table event_store.captured_tables is
 'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
@@ -119,7 +138,7 @@ comment on column event_store.captured_tables.table_name is 'The table in the so
 comment on column event_store.captured_tables.decider is
 'The decider of the events of the table: each row is a stream.';
 comment on column event_store.captured_tables.key_columns is
-'The columns that name a row, where the declaration says so; null where the source does.';
+'The columns that name a row; empty where nothing does, and then no row is read; null while that is unknown.';
 comment on column event_store.captured_tables.fingerprint is
 'Tells two declarations of the table apart: another one is backfilled anew.';
 comment on column event_store.captured_tables.published_xid is
@@ -137,6 +156,78 @@ comment on column event_store.captured_tables.finishing_key is
 comment on column event_store.captured_tables.backfill_generation is
 'The generation that the finished backfill belongs to; null while it is to be done.';
 comment on column event_store.captured_tables.backfilled_at is 'When the last backfill ended.';
+comment on column event_store.captured_tables.unchanged_rows is
+'How many of the rows that the backfill has read were as their streams say.';
+comment on column event_store.captured_tables.gone_rows is
+'How many streams the end of the backfill found whose rows are gone.';
+comment on column event_store.captured_tables.schemas is
+'The columns and the replica identity that the table had, each from a position of the log on: an array of {generation, '
+'lsn, idx, identity, columns} in the order of positions. One that no replay reaches any more is left out.';
+comment on column event_store.captured_tables.read_columns is
+'The columns that the rows have which the log of events holds, or which the backfill reads; null while unknown.';
+comment on column event_store.captured_tables.columns_lsn is 'From where in the source''s log read_columns are.';
+comment on column event_store.captured_tables.read_lsn is
+'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
+comment on column event_store.captured_tables.leaves is
+'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+comment on column event_store.captured_tables.stopped_reason is
+'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
+comment on column event_store.captured_tables.stopped_at is 'Since when it is not captured; null while it is.';
+comment on column event_store.captured_tables.is_new is
+'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
+
+create table event_store.unchanged_rows (
+  backfill_offset bigint not null,
+  decider_id text collate "C" not null,
+  constraint unchanged_rows_pkey primary key (backfill_offset, decider_id)
+);
+comment on table event_store.unchanged_rows is
+'The rows that a backfill which is under way found as their streams say: they made no event, and are not gone. Empty '
+'when no table is read anew.';
+comment on column event_store.unchanged_rows.backfill_offset is 'The backfill.';
+comment on column event_store.unchanged_rows.decider_id is 'The row''s key, a JSON array.';
+
+create table event_store.readings (
+  backfill_offset bigint not null,
+  capture text collate "C" not null,
+  schema_name text collate "C" not null,
+  table_name text collate "C" not null,
+  source_generation int not null,
+  published_xid xid8 not null,
+  repairs boolean not null,
+  finishing_key text collate "C",
+  began_at timestamptz not null,
+  constraint readings_pkey primary key (backfill_offset),
+  constraint readings_table_key unique (capture, schema_name, table_name),
+  constraint readings_table_fkey foreign key (capture, schema_name, table_name)
+    references event_store.captured_tables (capture, schema_name, table_name) on delete cascade
+);
+comment on table event_store.readings is
+'The captured tables that are being compared with their streams (begin_reading), one reading of a table at a time. One '
+'that was killed stays until the next of its table begins.';
+comment on column event_store.readings.backfill_offset is
+'Its number, an offset that was drawn when it began: what it finds is in unchanged_rows under it.';
+comment on column event_store.readings.capture is 'The capture.';
+comment on column event_store.readings.schema_name is 'The schema in the source.';
+comment on column event_store.readings.table_name is 'The table in the source.';
+comment on column event_store.readings.source_generation is 'The slot that was read when it began; with another one it is over.';
+comment on column event_store.readings.published_xid is
+'It reads in snapshots only that see every older transaction of the source.';
+comment on column event_store.readings.repairs is 'Whether what differs becomes events; otherwise it is only counted.';
+comment on column event_store.readings.finishing_key is
+'Up to which decider_id streams were searched for rows that are gone; null before that.';
+comment on column event_store.readings.began_at is 'When it began.';
+
+create type event_store_private.read_row as (
+  number bigint,
+  decider_id text collate "C",
+  event_id uuid,
+  command_id uuid,
+  data jsonb,
+  fault text
+);
+comment on type event_store_private.read_row is
+'A row of a captured table as it was read, and the event that it would be; number is its place among those of a call.';
 
 create table event_store.capture_sessions (
   capture text collate "C" not null,
@@ -172,7 +263,9 @@ create table event_store.wal_events (
   stored_at timestamptz not null default clock_timestamp(),
   constraint wal_events_pkey primary key (source_generation, commit_lsn, commit_idx),
   constraint wal_events_are_counted check (commit_idx >= 0),
-  constraint wal_events_action_is_known check (action in ('inserted', 'updated', 'deleted', 'truncated')),
+  constraint wal_events_action_is_known check (
+    action in ('inserted', 'updated', 'deleted', 'truncated', 'schema_changed')
+  ),
   constraint wal_events_have_data_or_a_fault check ((data is null) <> (fault is null)),
   constraint wal_events_data_is_an_object check (jsonb_typeof(data) = 'object'),
   constraint wal_events_without_a_key_are_faulty check (decider_id is not null or fault is not null)
@@ -186,8 +279,11 @@ comment on column event_store.wal_events.commit_idx is 'The number of the change
 comment on column event_store.wal_events.xid is 'The transaction in the source.';
 comment on column event_store.wal_events.committed_at is 'When the source committed it.';
 comment on column event_store.wal_events.decider is 'The decider of the table.';
-comment on column event_store.wal_events.decider_id is 'The row''s key, a JSON array; null where it could not be read.';
-comment on column event_store.wal_events.action is 'inserted, updated, deleted or truncated: the event''s name.';
+comment on column event_store.wal_events.decider_id is
+'The row''s key, a JSON array; [] for a truncation, schema for a change of the columns, generation, commit and index where '
+'nothing names the rows; null where it could not be read.';
+comment on column event_store.wal_events.action is
+'inserted, updated, deleted, truncated or schema_changed: the event''s name.';
 comment on column event_store.wal_events.event_id is
 'The event''s identity, made of generation, commit_lsn and commit_idx.';
 comment on column event_store.wal_events.command_id is 'What all changes of one source transaction share.';
@@ -326,7 +422,8 @@ comment on column event_store.change_events.source_table_name is 'The table''s n
 comment on column event_store.change_events.record_pk is 'The row''s key, a JSON array.';
 comment on column event_store.change_events.record is 'The row after the change; of a deleted one, before.';
 comment on column event_store.change_events.changes is 'The old values of the columns that changed.';
-comment on column event_store.change_events.action is 'inserted, updated, deleted, truncated or backfilled.';
+comment on column event_store.change_events.action is
+'inserted, updated, deleted, truncated, schema_changed or backfilled.';
 comment on column event_store.change_events.committed_at is 'When the source committed it.';
 comment on column event_store.change_events.annotations is 'What the source''s transaction said about the change.';
 comment on column event_store.change_events.inserted_at is 'When the event was appended.';
