@@ -325,7 +325,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '204e5f538d4df28957cd0c486ed0003c9aa406bb8b00cdf6ad28cee0aeaf01cd'),
+  (0, 'eda827ddd51fd459a721692999d7c95f2b2ebaad6162cb7432e323222d4dd66d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -36,7 +36,7 @@ OF_A_STREAM = {
     "nack_event": f"{ANSWER}, v_error => 'later'",
     "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
     "fail_event": f"{ANSWER}, v_error => 'no'",
-    "extend_lock": f"{ANSWER}, v_lock_s => 60",
+    "extend_lock": f"{ANSWER}, v_seconds => 60",
 }
 
 EVENT = "event event_id event_version decider decider_id data command_id previous_id final created_at offset"
@@ -55,7 +55,7 @@ OF_FSTORE_SQL = {
     "append_event('paid', %(new)s, 'order', %(id)s, '{}', %(new)s, %(last)s)": EVENT,
     "get_events(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
     "get_last_event(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
-    "stream_events(v_view_name => 'other', v_limit => 10)": EVENT,
+    "stream_events(v_view_name => 'other', v_limit => 10, v_seconds => 60)": EVENT,
     "stream_events('other')": EVENT,
     "ack_event(v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s)": LOCK,
     "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK,
@@ -204,8 +204,8 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventSto
 # Durations
 
 
-def test_a_duration_is_a_bigint_of_seconds_whose_name_ends_in_s(orders: EventStore) -> None:
-    """Only fstore-sql's schedule_nack_event takes milliseconds."""
+def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore) -> None:
+    """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
     found = rows(
         orders.connection,
         """
@@ -215,5 +215,5 @@ def test_a_duration_is_a_bigint_of_seconds_whose_name_ends_in_s(orders: EventSto
           and (a.name ~ 'second|_ms$|minute|_s$|timeout|duration' or a.type = 'interval'::regtype)
         """,
     )
-    assert {name for _, name, _ in found if not name.endswith("_s")} == {"v_milliseconds"}
+    assert {name for _, name, _ in found if not name.endswith("_s")} == {"v_seconds", "v_milliseconds"}
     assert {kind for _, _, kind in found} == {"bigint"}

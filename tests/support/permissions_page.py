@@ -69,7 +69,7 @@ SAID: Mapping[str, str] = {
     "v_partition": "0",
     "v_lease_token": "1",
     "v_lease_s": "60",
-    "v_lock_s": "60",
+    "v_seconds": "60",
     "v_attached_s": "60",
     "v_milliseconds": "1000",
     "v_limit": "1",

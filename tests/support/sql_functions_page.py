@@ -63,7 +63,8 @@ what it promises, and how it refuses.
 - Call functions with named arguments: `append_event(v_event => 'order_placed', …)`. An argument with a default may be
   left out. Null says the same where the default is null; where it is not, null is refused. A look-up of null finds
   nothing.
-- A duration is a number of seconds, `v_…_s`; only fstore-sql's `schedule_nack_event` takes milliseconds.
+- A duration is a number of seconds, `v_…_s`, or `v_seconds` where a stream is locked; only `schedule_nack_event` takes
+  milliseconds.
 - `writer`, `consumer`, `reader` and `owner` are the roles `event_store_writer` and so on; see
   [operating.md](operating.md#who-may-do-what).
 - A refusal has an SQLSTATE. The [errors](#errors) are at the end of this page.

@@ -1,11 +1,11 @@
--- Lets the lock of the event in flight for a stream last v_lock_s from now (default: the view's lock_timeout_s). It says
+-- Lets the lock of the event in flight for a stream last v_seconds from now (default: the view's lock_timeout_s). It says
 -- also that the event is being handled: of one that was leased ahead, the delivery counts as an attempt from now on.
 -- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
 create or replace function event_store.extend_lock(
   v_view text,
   v_decider_id text,
   v_offset bigint,
-  v_lock_s bigint default null,
+  v_seconds bigint default null,
   v_lease_token bigint default null
 )
 returns setof event_store.locks
@@ -19,14 +19,14 @@ declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'rows');
   _decider text;
 begin
-  if v_lock_s not between 1 and 3600 then
+  if v_seconds not between 1 and 3600 then
     perform event_store_private.refuse_request(
-      format('v_lock_s is %s', v_lock_s),
-      'v_lock_s must be from 1 to 3600; null means the view''s lock_timeout_s.'
+      format('v_seconds is %s', v_seconds),
+      'v_seconds must be from 1 to 3600; null means the view''s lock_timeout_s.'
     );
   end if;
   update event_store.stream_locks k
-  set ahead = 0, locked_until = _now + make_interval(secs => coalesce(v_lock_s, _view.lock_timeout_s)), updated_at = _now
+  set ahead = 0, locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
   where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
@@ -37,9 +37,9 @@ end
 $$;
 
 comment on function event_store.extend_lock(text, text, bigint, bigint, bigint) is
-'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_lock_s from now '
+'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
 '(null: the view''s lock_timeout_s), and returns it. Says also that the event is being handled, see lease_events. '
-'v_lease_token as for ack_event. MR005 v_lock_s is out of range;'
+'v_lease_token as for ack_event. MR005 v_seconds is out of range;'
 ' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.extend_lock(text, text, bigint, bigint, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, bigint, bigint)
@@ -49,14 +49,14 @@ create or replace function event_store.extend_lock(
   v_view text,
   v_decider_id uuid,
   v_offset bigint,
-  v_lock_s bigint default null,
+  v_seconds bigint default null,
   v_lease_token bigint default null
 )
 returns setof event_store.locks
 language sql
 volatile
 as $$
-  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_lock_s, v_lease_token)
+  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_seconds, v_lease_token)
 $$;
 
 comment on function event_store.extend_lock(text, uuid, bigint, bigint, bigint) is

@@ -8,7 +8,7 @@
 create or replace function event_store.lease_events(
   v_view text,
   v_limit int default 1,
-  v_lock_s bigint default null,
+  v_seconds bigint default null,
   v_ahead boolean default false
 )
 returns table (
@@ -41,7 +41,7 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_lock_s, v_ahead);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_seconds, v_ahead);
 begin
   return query
   select r.*, k.lease_token, k.attempts, k.ahead = 2

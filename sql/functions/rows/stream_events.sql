@@ -1,11 +1,11 @@
 -- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the next event of each.
--- The lease lasts v_lock_s (default: the view's lock_timeout_s), by the wall clock also inside a long transaction;
+-- The lease lasts v_seconds (default: the view's lock_timeout_s), by the wall clock also inside a long transaction;
 -- ack_event, nack_event, fail_event or its end make the stream free again.
 -- Example: select * from stream_events('invoices', 100, 300)
 create or replace function event_store.stream_events(
   v_view_name text,
   v_limit int default 1,
-  v_lock_s bigint default null
+  v_seconds bigint default null
 )
 returns setof event_store.recorded_events
 language plpgsql
@@ -16,7 +16,7 @@ set search_path = event_store, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
-  _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_lock_s, false);
+  _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_seconds, false);
 begin
   return query
   select r.* from event_store.recorded_events r where r."offset" = any (_delivered) order by r."offset";
@@ -24,7 +24,7 @@ end
 $$;
 
 comment on function event_store.stream_events(text, int, bigint) is
-'Locks up to v_limit free streams of a rows view, those that wait longest first, for v_lock_s (null: the view''s '
+'Locks up to v_limit free streams of a rows view, those that wait longest first, for v_seconds (null: the view''s '
 'lock_timeout_s), and returns the next event of each. A stream is free again after ack_event, nack_event or '
 'fail_event, or when its lock ends. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.stream_events(text, int, bigint) from public;

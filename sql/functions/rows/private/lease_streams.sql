@@ -35,10 +35,10 @@ begin
   if coalesce(v_limit, 0) <= 0 or v_seconds not between 1 and 3600 or v_ahead is null then
     perform event_store_private.refuse_request(
       format(
-        'v_limit %s, v_lock_s %s, v_ahead %s',
+        'v_limit %s, v_seconds %s, v_ahead %s',
         coalesce(v_limit::text, 'null'), coalesce(v_seconds::text, 'null'), coalesce(v_ahead::text, 'null')
       ),
-      'v_limit must be at least 1; v_lock_s from 1 to 3600, or null for the view''s lock_timeout_s; v_ahead true or false.'
+      'v_limit must be at least 1; v_seconds from 1 to 3600, or null for the view''s lock_timeout_s; v_ahead true or false.'
     );
   end if;
   _view := event_store_private.own_view(v_view, 'rows');
