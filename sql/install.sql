@@ -53,6 +53,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0020_begun_deliveries.sql
 \ir migrations/0021_objectives.sql
 \ir migrations/0022_told_incidents.sql
+\ir migrations/0023_drains.sql
 
 \ir roles.sql
 
@@ -96,7 +97,6 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
-\ir functions/bulk/rounds/attached_views.sql
 \ir functions/bulk/rounds/claim_views.sql
 \ir functions/bulk/rounds/extend_owner.sql
 \ir functions/bulk/rounds/locked_streams.sql
@@ -302,6 +302,9 @@ set local check_function_bodies = off;
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
+\ir functions/views/drains/begin_drain.sql
+\ir functions/views/drains/drain_states.sql
+\ir functions/views/drains/end_drain.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
@@ -340,7 +343,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '01af1ef77d179b84dbc70f47200e6e1784d3a202d6a2e77da3ec0eb1c41eb2a8'),
+  (0, 'ae8d836a7d93bbff66cad0ef64f8cc1da41dcc23f1c6d660e05319907c141a1a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -362,5 +365,6 @@ insert into event_store.migrations (version, name) values
   (19, '0019_new_tables'),
   (20, '0020_begun_deliveries'),
   (21, '0021_objectives'),
-  (22, '0022_told_incidents');
+  (22, '0022_told_incidents'),
+  (23, '0023_drains');
 commit;

@@ -32,6 +32,7 @@ from millrace.resources.event_store.rows import (
     parsed,
 )
 from millrace.resources.event_store.standing_rows import (
+    DrainState,
     OldestWriter,
     PartitionInfo,
     PartitionLag,
@@ -55,6 +56,7 @@ __all__ = [
     "DatabaseIdentity",
     "DeadLetter",
     "DeciderEvent",
+    "DrainState",
     "EventStore",
     "ExpiredLease",
     "InStream",

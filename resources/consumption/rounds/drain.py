@@ -48,6 +48,8 @@ MOST_SHUT_OUT = 2
 FAILURES = 3
 # nothing that a drain does besides its commits waits longer for a lock
 LOCK_TIMEOUT = "5s"
+# why a view leaves that did not fail
+OTHERS = "a run of its own consumes it"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -203,6 +205,8 @@ class SharedDrain:
             commit = outcome.commits.get(member.model.view)
             member.next_at = self._turn(member, outcome, began)
             if commit is not None:
+                if member.is_new:
+                    self._store.end_drain(member.declared.view, self.owner)
                 member.note(commit)
                 self._on_commit(member, commit)
             in_the_way = member.serve(self._store)
@@ -273,6 +277,9 @@ class SharedDrain:
         # its view may be gone
         with suppress(MillraceError):
             self._store.detach_consumer(member.view, self.owner)
+        if why != OTHERS:
+            # that is the failed try which a run of its own follows
+            self._store.end_drain(member.declared.view, self.owner, why)
         self._on_change(member)
 
     def _begin_anew(self) -> None:
@@ -313,4 +320,4 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
-    return "a run of its own consumes it" if poll.consumers > 1 else None
+    return OTHERS if poll.consumers > 1 else None
