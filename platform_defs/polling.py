@@ -39,19 +39,20 @@ class Poll:
     reason: str
 
 
-def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None) -> Poll:
+def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None, *, is_far: bool = False) -> Poll:
     """Decide for a view whether to start a drain now.
 
     Args:
         row: The view.
         own: How its own drain stands.
         shared: How the drain of all views stands, if that may consume the view, too.
+        is_far: Whether the view, and no other, is too far behind for that.
     """
     if (rests := _rests(row, own, shared)) is not None:
         return Poll(row.view, None, f"{row.view}: {rests}")
     if shared is None:
         return _try(row, own, Start.ALONE)
-    if (alone := _alone(row, own, shared)) is not None:
+    if (alone := _alone(row, own, shared, is_far=is_far)) is not None:
         poll = _try(row, own, Start.ALONE)
         return replace(poll, reason=f"{poll.reason}, by itself: {alone}") if poll.start else poll
     if shared.since_s is not None:
@@ -76,12 +77,14 @@ def is_served(row: "ViewPoll") -> bool:
     return row.consumers > 0 and not row.retries
 
 
-def _alone(row: "ViewPoll", own: "DrainState", shared: "DrainState") -> str | None:
+def _alone(row: "ViewPoll", own: "DrainState", shared: "DrainState", *, is_far: bool) -> str | None:
     """Return why a view needs a run of its own; None if it does not."""
     if row.retries:
         return f"{row.retries} streams are tried again"
+    if is_far:
+        return f"it alone is {row.ahead} positions behind"
     if own.failures:
-        return f"the last try failed: {own.error}"
+        return f"the last try ended with: {own.error}"
     if shared.lives and shared.since_s is not None and shared.since_s >= JOIN_S:
         return "the drain of all views does not consume it"
     if shared.failures >= SHARED_FAILURES and (shared.ended_s or 0) < SHARED_REST_S:

@@ -19,6 +19,7 @@ from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, Start, in_turn, is_served, plan
+from millrace.resources.consumption.rounds.member import LARGE_BACKLOG, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
@@ -54,12 +55,12 @@ def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> li
 
     Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
     """
-    each = [poll_sensor(model, together, len(models)) for model in models]
+    each = [poll_sensor(model, together, models) for model in models]
     return [*each, wake_sensor(models, together)] if models else []
 
 
-def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> dg.SensorDefinition:
-    """Make the sensor `poll_<view>` of a declared read model, which looks every so many seconds.
+def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[ReadModel]) -> dg.SensorDefinition:
+    """Make the sensor `poll_<view>` of a declared read model, which looks after as many seconds as there are models.
 
     `together` is the job that drains many views.
     """
@@ -67,13 +68,16 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> d
     @dg.sensor(
         name=f"poll_{model.view}",
         jobs=[DRAIN, together],
-        minimum_interval_seconds=every_s,
+        minimum_interval_seconds=len(models),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Says how {model.view} stands, and starts a drain when it is due: one for all views, or its own.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         (row,) = poll_models(postgres, [model])
-        return _request(context, plan_views(context.instance, postgres, [(model, row)]), VIEWS)
+        # whether others are, too, matters only to one that is far behind
+        among = poll_models(postgres, models) if row.ahead > LARGE_BACKLOG else []
+        polls = plan_views(context.instance, postgres, [(model, row)], zip(models, among, strict=False))
+        return _request(context, polls, VIEWS)
 
     return poll
 
@@ -94,27 +98,33 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         description="Starts the drain of all views, or a view's own, as soon as a read model is due and nobody drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        rows = poll_models(postgres, models)
-        waiting = [
-            (model, row)
-            for model, row in zip(models, rows, strict=True)
-            if row.enabled and row.due and not is_served(row)
-        ]
+        rows = [*zip(models, poll_models(postgres, models), strict=True)]
+        waiting = [(model, row) for model, row in rows if row.enabled and row.due and not is_served(row)]
         off = stopped_sensors(context.instance) if waiting else set()
         on = [(model, row) for model, row in waiting if f"poll_{model.view}" not in off]
-        polls = plan_views(context.instance, postgres, on)
-        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for row in rows)} are due."
+        polls = plan_views(context.instance, postgres, on, rows)
+        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
         return _request(context, polls, VIEWS, idle=idle)
 
     return poll
 
 
 def plan_views(
-    instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
+    instance: dg.DagsterInstance,
+    postgres: PostgresResource,
+    rows: Sequence[tuple[ReadModel, ViewPoll]],
+    among: Iterable[tuple[ReadModel, ViewPoll]],
 ) -> list[Poll]:
-    """Decide for declared read models whether to start a drain now, and ask for those that start."""
+    """Decide for declared read models whether to start a drain now, and ask for those that start.
+
+    `among` are all that rounds may consume together: of these, one may be far behind alone.
+    """
     states = drain_states(postgres, [ALL_VIEWS, *(row.view for _, row in rows)])
-    polls = [plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None) for model, row in rows]
+    far = alone_behind(row for model, row in among if fits(model))
+    polls = [
+        plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None, is_far=row.view == far)
+        for model, row in rows
+    ]
     return ask(postgres, polls, queued_drains(instance, polls))
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from millrace.platform_defs.polling import JOIN_S, SHARED_FAILURES, SHARED_REST_S, Start, in_turn, plan
+from millrace.resources.consumption.rounds.member import LARGE_BACKLOG, alone_behind
 from millrace.resources.event_store import DrainState, ViewPoll
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
@@ -75,7 +76,7 @@ SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] =
     # those that it does not consume
     (ORDERS, IDLE, JOINED, ALONE, "orders: 5 due, by itself: the drain of all views does not consume it"),
     # those that it left, also where it began just now or has ended, until a try ends well
-    *((ORDERS, FAILED, shared, ALONE, "by itself: the last try failed: a bad value") for shared in (NONE, BEGAN, JOINED)),
+    *((ORDERS, FAILED, shared, ALONE, "by itself: the last try ended with: a bad value") for shared in (NONE, BEGAN, JOINED)),
     (ORDERS, WAITS, JOINED, None, "3 drains failed in a row"),
     # one that it takes on again is served
     (CONSUMED, FAILED, JOINED, None, "drained together"),
@@ -100,3 +101,14 @@ def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_drain_an
         poll = plan(row, own, shared)
         assert (poll.view, poll.start) == ("orders", start), (row, own, shared)
         assert said in poll.reason, (said, poll.reason)
+
+
+def test_a_view_that_alone_is_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
+    far, near = replace(ORDERS, ahead=LARGE_BACKLOG + 1), replace(ORDERS, view="near", ahead=LARGE_BACKLOG)
+    assert alone_behind([near, far]) == "orders"
+    assert alone_behind([near, far, replace(far, view="as far")]) is None
+    assert alone_behind([near]) is None
+    for shared in (NONE, ASKED, BEGAN, JOINED):
+        poll = plan(far, IDLE, shared, is_far=True)
+        assert (poll.start, poll.reason) == (ALONE, "orders: 5 due, by itself: it alone is 100001 positions behind")
+    assert "drained together" in plan(replace(far, consumers=1), IDLE, JOINED, is_far=True).reason

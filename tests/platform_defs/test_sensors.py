@@ -17,6 +17,7 @@ from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
+from millrace.resources.consumption.rounds import member
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
@@ -46,9 +47,15 @@ def place(store: EventStore) -> None:
 
 
 def tick(
-    instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS, cursor: str | None = None
+    instance: dg.DagsterInstance,
+    dsn: str,
+    sensor: str,
+    model: ReadModel = ORDERS,
+    cursor: str | None = None,
+    **others: ReadModel,
 ) -> dg.SensorResult:
-    defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
+    models = {"orders": model, **others}
+    defs = build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
     context = dg.build_sensor_context(
         instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
     )
@@ -168,6 +175,24 @@ def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
     forget(shop)
     queued_run(instance, "orders")
     assert reason(tick(instance, dsn, "poll_orders")).endswith("; a drain waits in Dagster's queue")
+
+
+def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one(
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "LARGE_BACKLOG", 0)
+    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
+    place(shop)
+    for sensor in ("poll_orders", "poll_read_models"):
+        assert started_by(tick(kept, dsn, sensor)) == ("drain", "orders")
+        forget(shop)
+    also = replace(ORDERS, name="also", view="also")
+    ensure_version(shop.connection, also)
+    for sensor in ("poll_orders", "poll_also"):
+        assert started_by(tick(kept, dsn, sensor, also=also)) == (SHARED_JOB, None)
+        forget(shop)
+    result = tick(kept, dsn, "poll_read_models", also=also)
+    assert started_by(result) == (SHARED_JOB, None)
 
 
 def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(

@@ -4,6 +4,7 @@ Belongs here: one view. Not here: the round (`round`), the loop over all views (
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +21,17 @@ from millrace.resources.read_models.versions import (
     unbuilt_partitions,
 )
 
+# a view that alone is more positions behind than this is for a run of its own, and holds up no other
+LARGE_BACKLOG = 100_000
 # a view that left because of a failure comes back after so long, and each time after twice as long
 BACK_AFTER_S = 60.0
 LONGEST_AWAY_S = 3600.0
+
+
+def alone_behind(polls: Iterable[ViewPoll]) -> str | None:
+    """Return the view that is far behind if one alone is; what several want is read once for all of them."""
+    far = [poll.view for poll in polls if poll.ahead > LARGE_BACKLOG]
+    return far[0] if len(far) == 1 else None
 
 
 @dataclass
