@@ -14,7 +14,7 @@ from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
 from millrace.assets.lineage import column_lineage
 from millrace.assets.partitions import VIEWS
-from millrace.assets.runs import Progress, release_dead
+from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.connecting import connect
@@ -69,22 +69,24 @@ def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDe
         with postgres.store() as store:
             held = store.lease_owners(view_of(store, model) if model else view)
             release_dead(context.instance, held, store.release_owner)
-        if model:
-            report, view = drain_read_model(
-                context, config, model, postgres.current_dsn(), spark, settings, declared.captures.values()
-            )
-        else:
-            for fault in declared.faults_of("read_models"):
-                context.log.warning("Its read model may be the one that fails to load: %s", fault)
-            pushed = push_events(
-                postgres.current_dsn(),
-                view,
-                budget_s=config.budget_s,
-                idle_s=config.idle_s,
-                allowed=settings.listed_push_allow,
-                on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
-            )
-            report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)
+        with one_try(postgres, view, context.run.run_id):
+            if model:
+                report, view = drain_read_model(
+                    context, config, model, postgres.current_dsn(), spark, settings, declared.captures.values()
+                )
+            else:
+                for fault in declared.faults_of("read_models"):
+                    context.log.warning("Its read model may be the one that fails to load: %s", fault)
+                pushed = push_events(
+                    postgres.current_dsn(),
+                    view,
+                    budget_s=config.budget_s,
+                    idle_s=config.idle_s,
+                    allowed=settings.listed_push_allow,
+                    owner=context.run.run_id,
+                    on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
+                )
+                report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
             return dg.MaterializeResult(
                 metadata=drain_metadata(report) | waiting_metadata(store, view) | lag_metadata(store.view_lag(view))

@@ -8,8 +8,6 @@ The run belongs to no partition. It records the progress of each view on the vie
 run of its own is started for it: that one is red.
 """
 
-import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import cache
@@ -21,7 +19,7 @@ import psycopg
 from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
-from millrace.assets.runs import release_dead, while_it_runs
+from millrace.assets.runs import one_try, release_dead, while_it_runs
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.limits import Limits
@@ -33,11 +31,8 @@ from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.spark import spark_session
 
 SHARED_JOB = "drain_views"
-# on the run: the views that left it, as JSON, and why
-LEFT_TAG = "millrace/left"
-MOST_SAID = 200
-# so many seconds after its start a run has joined its views
-JOIN_S = 30.0
+# the name of its drain in the store
+ALL_VIEWS = ""
 
 
 class SharedDrainConfig(dg.Config):
@@ -62,9 +57,6 @@ def shared_drain_job(
 
     @dg.op(description="Claims for all views at once, builds them in one Spark job, and commits each by itself.")
     def rounds(context: dg.OpExecutionContext, config: SharedDrainConfig, postgres: PostgresResource) -> None:
-        if (older := _older_drain(context, postgres)) is not None:
-            context.log.info("run %s drains all views already", older)
-            return
         dsn = postgres.current_dsn()
         shown = Shown(context, dsn, declared.captures.values())
         with (
@@ -80,7 +72,11 @@ def shared_drain_job(
                 on_commit=shown.commit,
                 on_change=shown.change,
             ) as drain,
+            one_try(postgres, ALL_VIEWS, context.run_id) as is_first,
         ):
+            if not is_first:
+                context.log.info("another run drains all views already")
+                return
             declared_views = [member.declared for member in drain.members]
             context.instance.add_dynamic_partitions(str(VIEWS.name), [model.view for model in declared_views])
             with postgres.store() as store:
@@ -117,7 +113,7 @@ class Shown:
         self._captures = list(captures)
         self._progress: dict[str, DrainProgress] = {}
         self._worked: set[str] = set()
-        self._left: dict[str, str] = {}
+        self._left: set[str] = set()
 
     def commit(self, member: Member, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
@@ -125,20 +121,18 @@ class Shown:
         self._say(member.view, lambda: self._of(member).add(commit))
 
     def change(self, member: Member) -> None:
-        """Say in the run's log, and on the run for the sensors, which views left and why.
+        """Say in the run's log which views left, and why.
 
         The log partitions of one that takes part become green where they are up to date, whoever showed them as failed.
         """
         view = member.declared.view
         if member.away is None:
             self._say(member.view, lambda: self._of(member).begin())
-            if self._left.pop(view, None) is None:
-                return
-            self._context.log.info("%s takes part again", view)
+            if view in self._left:
+                self._context.log.info("%s takes part again", view)
         else:
-            self._left[view] = member.away[:MOST_SAID]
+            self._left.add(view)
             self._context.log.warning("%s goes on without this run: %s", view, member.away)
-        self._context.instance.add_run_tags(self._context.run_id, {LEFT_TAG: json.dumps(self._left)})
 
     def finish(self) -> None:
         """Show the state of each view in the end."""
@@ -158,26 +152,3 @@ class Shown:
             say()
         except (MillraceError, psycopg.Error, ValueError) as error:
             self._context.log.warning("the progress of %s cannot be shown: %s", view, error)
-
-
-def left_by(run: dg.DagsterRun) -> dict[str, str]:
-    """Return the views that a shared run has left, and why."""
-    left: dict[str, str] = json.loads(run.tags.get(LEFT_TAG, "{}"))
-    return left
-
-
-def _older_drain(context: dg.OpExecutionContext, postgres: PostgresResource) -> str | None:
-    """Return another run that drains all views, if one is at work, or began just before this one."""
-    records = context.instance.get_run_records(
-        dg.RunsFilter(job_name=SHARED_JOB, statuses=[dg.DagsterRunStatus.STARTED]), limit=10
-    )
-    own = next((r.create_timestamp for r in records if r.dagster_run.run_id == context.run_id), None)
-    with postgres.store() as store:
-        for record in records:
-            run = record.dagster_run.run_id
-            began = (
-                own is not None and record.create_timestamp < own and time.time() - (record.start_time or 0) < JOIN_S
-            )
-            if run != context.run_id and (began or store.attached_views(run)):
-                return run
-    return None

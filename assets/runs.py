@@ -1,4 +1,4 @@
-"""Runs of Dagster as the store sees them: the owners of leases, the progress of a long run, and its end.
+"""Runs of Dagster as the store sees them: drains that begin and end, the owners of leases, the progress of a long run.
 
 Belongs here: the common part of drains and captures as runs. Not here: their work, and the numbers that they show.
 """
@@ -7,10 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import dagster as dg
+import psycopg
+
+from millrace.resources.consumption.build_errors import cause
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.showing import masked
 
 # Dagster keeps every event for ever: sixteen partitions a view add up
 REPORT_EVERY_S = 300.0
@@ -26,6 +32,28 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
         run = instance.get_run_by_id(owner)
         if run is not None and run.is_finished:
             release(owner)
+
+
+@contextmanager
+def one_try(postgres: PostgresResource, drain: str, owner: str) -> Iterator[bool]:
+    """Tell the store that a drain begins, and how it ended: sensors go by that. Yields false if another one is at it.
+
+    One that is terminated did not fail.
+    """
+    with postgres.store() as store:
+        began = store.begin_drain(drain, owner)
+    error: str | None = None
+    try:
+        yield began
+    except Exception as failed:
+        error = masked(cause(failed))
+        raise
+    finally:
+        # where the store does not answer, it finds out by itself
+        with suppress(MillraceError, psycopg.Error):
+            if began:
+                with postgres.store() as store:
+                    store.end_drain(drain, owner, error)
 
 
 class _WhileItRuns(dg.Executor):
@@ -51,7 +79,7 @@ def _made(context: dg.InitExecutorContext) -> dg.Executor:
 
 
 # All steps in the run's own process, which ends once Dagster calls the run over: it may be marked as failed or canceled
-# while its process lives, and the sensors then ask for another.
+# while its process lives, and nobody would see that it works.
 while_it_runs = dg.ExecutorDefinition(
     name=dg.in_process_executor.name,
     config_schema=dg.in_process_executor.config_schema,  # type: ignore[arg-type]  # as it gives it

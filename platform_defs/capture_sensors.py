@@ -9,7 +9,7 @@ from datetime import UTC
 
 import dagster as dg
 
-from millrace.platform_defs.sensors import idle_poll, request_drains
+from millrace.platform_defs.sensors import idle_poll, request_capture
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import find_capture, has_work
 from millrace.resources.capture.setup import GapOpen
@@ -39,7 +39,7 @@ def capture_sensor(capture: Capture) -> dg.SensorDefinition:
             due = held or has_work(postgres.current_dsn(), capture)
         except MillraceError as error:
             return dg.SensorResult(skip_reason=f"{capture.name}: {error}")
-        return request_drains(context, [replace(idle_poll(capture.name), due=int(due), consumers=int(held))])
+        return request_capture(context, postgres, replace(idle_poll(capture.name), due=int(due)))
 
     return poll
 

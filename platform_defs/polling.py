@@ -1,21 +1,19 @@
-"""When to start a drain: a pure function over what is known of views and their runs.
+"""When to start a drain: a pure function over what the store knows of a view and of drains.
 
 Belongs here: the decision. Not here: where the facts come from (`sensors`), what a drain does
 (`millrace.resources.consumption`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millrace.resources.event_store import ViewPoll
+    from millrace.resources.event_store import DrainState, ViewPoll
 
-BACKOFF_S = 5.0
-LONGEST_BACKOFF_S = 60.0
-# a run needs some seconds to start its process, its Python and its consumer
-STARTUP_S = 120.0
+# so many seconds after its start a shared run has joined its views
+JOIN_S = 30.0
 # so many shared runs that fail in a row make each view try by itself, until the last one ended so many seconds ago
 SHARED_FAILURES = 3
 SHARED_REST_S = 300.0
@@ -25,49 +23,11 @@ PUSHES_AT_ONCE = 8
 MOST_COUNTED = 1000
 
 
-@dataclass(frozen=True)
-class ViewRuns:
-    """What Dagster knows of a view's drains; times in seconds since the epoch.
-
-    Attributes:
-        in_flight: Whether there is an unfinished run, queued ones included.
-        started: When the newest unfinished run started; None while it is queued, or if there is none.
-        last_ended: When the newest finished run ended; None if there is none.
-        failures: How many of the newest finished runs failed in a row.
-        unfinished: The newest unfinished run.
-    """
-
-    in_flight: bool = False
-    started: float | None = None
-    last_ended: float | None = None
-    failures: int = 0
-    unfinished: str | None = None
-
-
 class Start(Enum):
     """The run to start: one of the view by itself, or one of all views that are due."""
 
     ALONE = "alone"
     TOGETHER = "together"
-
-
-@dataclass(frozen=True)
-class SharedRun:
-    """What is known of the run that drains many views.
-
-    Attributes:
-        runs: Its runs, as those of a view.
-        starting: Whether one is queued, or began so short ago that it may not have joined its views.
-        lives: Whether an unfinished one is attached to some view.
-        left: The views that the newest one has left, and why.
-        since: When the newest one was asked for, in seconds since the epoch.
-    """
-
-    runs: ViewRuns = ViewRuns()
-    starting: bool = False
-    lives: bool = False
-    left: Mapping[str, str] = field(default_factory=dict)
-    since: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,9 +39,25 @@ class Poll:
     reason: str
 
 
-def plan_polls(rows: "Sequence[ViewPoll]", runs: Mapping[str, ViewRuns], now: float) -> list[Poll]:
-    """Decide for each view whether to start a drain now."""
-    return [_plan(row, runs.get(row.view, ViewRuns()), now) for row in rows]
+def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None, *, is_far: bool = False) -> Poll:
+    """Decide for a view whether to start a drain now.
+
+    Args:
+        row: The view.
+        own: How its own drain stands.
+        shared: How the drain of all views stands, if that may consume the view, too.
+        is_far: Whether the view, and no other, is too far behind for that.
+    """
+    if (rests := _rests(row, own, shared)) is not None:
+        return Poll(row.view, None, f"{row.view}: {rests}")
+    if shared is None:
+        return _try(row, own, Start.ALONE)
+    if (alone := _alone(row, own, shared, is_far=is_far)) is not None:
+        poll = _try(row, own, Start.ALONE)
+        return replace(poll, reason=f"{poll.reason}, by itself: {alone}") if poll.start else poll
+    if shared.since_s is not None:
+        return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
+    return _try(row, shared, Start.TOGETHER)
 
 
 def in_turn(views: Sequence[str], after: str | None, room: int) -> list[str]:
@@ -91,89 +67,50 @@ def in_turn(views: Sequence[str], after: str | None, room: int) -> list[str]:
     return (ahead + names[: len(names) - len(ahead)])[: max(room, 0)]
 
 
-def backoff_s(failures: int) -> float:
-    """Return how long to wait after so many failures in a row, in seconds: doubling, bounded."""
-    return 0.0 if failures == 0 else min(BACKOFF_S * 2 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
-
-
 def due(row: "ViewPoll") -> str:
     """Return how much a view would be given, in words: the store counts to a bound."""
     return f"{row.due}{' or more' if row.due - row.retries >= MOST_COUNTED or row.retries >= MOST_COUNTED else ''} due"
 
 
-def plan_together(row: "ViewPoll", own: ViewRuns, shared: SharedRun, alone: str | None, now: float) -> Poll:
-    """Decide for a view that a run of many views may consume, too.
-
-    Args:
-        row: The view.
-        own: Its own runs.
-        shared: The run of many views.
-        alone: Why the view needs a run of its own; None if it does not.
-        now: The time, in seconds since the epoch.
-    """
-    if _rests(row) or (own.in_flight and not _is_dead(row, own, now)):
-        return _plan(row, own, now)
-    if alone is None and row.consumers:
-        return Poll(row.view, None, f"{row.view}: drained together with other views, {due(row)}")
-    if alone is None and shared.starting and row.view not in shared.left:
-        return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
-    alone = alone or _left(row, own, shared, now)
-    if alone is not None:
-        poll = _plan(row, own, now)
-        return Poll(row.view, poll.start, f"{poll.reason}, by itself: {alone}") if poll.start else poll
-    # a shared run that is dead is no run in flight
-    poll = _plan(row, replace(shared.runs, in_flight=False), now)
-    return Poll(row.view, Start.TOGETHER, poll.reason) if poll.start else poll
+def is_served(row: "ViewPoll") -> bool:
+    """Say whether somebody consumes a view who gives it all that it is due: rounds leave streams to try again."""
+    return row.consumers > 0 and not row.retries
 
 
-def _left(row: "ViewPoll", own: ViewRuns, shared: SharedRun, now: float) -> str | None:
-    """Return why the shared run does not consume a view, if it lives or ended without it; None if it is to be asked."""
-    mended = own.failures == 0 and own.last_ended is not None and own.last_ended > shared.since
-    if row.view in shared.left and (shared.lives or not mended):
-        return f"the drain of all views left it: {shared.left[row.view]}"
-    if shared.lives:
+def _alone(row: "ViewPoll", own: "DrainState", shared: "DrainState", *, is_far: bool) -> str | None:
+    """Return why a view needs a run of its own; None if it does not."""
+    if row.retries:
+        return f"{row.retries} streams are tried again"
+    if is_far:
+        return f"it alone is {row.ahead} positions behind"
+    if own.failures:
+        return f"the last try ended with: {own.error}"
+    if shared.lives and shared.since_s is not None and shared.since_s >= JOIN_S:
         return "the drain of all views does not consume it"
-    if shared.runs.failures >= SHARED_FAILURES and now - (shared.runs.last_ended or now) < SHARED_REST_S:
-        return f"{shared.runs.failures} drains of all views failed in a row"
+    if shared.failures >= SHARED_FAILURES and (shared.ended_s or 0) < SHARED_REST_S:
+        return f"{shared.failures} drains of all views failed in a row"
     return None
 
 
-def _plan(row: "ViewPoll", runs: ViewRuns, now: float) -> Poll:
-    obstacle = _rests(row) or _obstacle(row, runs, now)
-    start = None if obstacle else Start.ALONE
-    return Poll(row.view, start, reason=f"{row.view}: {obstacle or due(row)}")
+def _try(row: "ViewPoll", drain: "DrainState", start: Start) -> Poll:
+    """Start a drain, unless it is too early for one."""
+    if drain.wait_s > 0:
+        why_not = f"{drain.failures} drains failed in a row; the next one starts in {drain.wait_s:.0f} s: {drain.error}"
+    elif drain.ended_s is not None and drain.ended_s < (row.pooling_delay_s or 0):
+        why_not = f"its pooling_delay_s of {row.pooling_delay_s} is not over"
+    else:
+        return Poll(row.view, start, f"{row.view}: {due(row)}")
+    return Poll(row.view, None, f"{row.view}: {why_not}")
 
 
-def _rests(row: "ViewPoll") -> str | None:
+def _rests(row: "ViewPoll", own: "DrainState", shared: "DrainState | None") -> str | None:
     """Return why the view needs no run at all, if it does not."""
     if not row.enabled:
         return "the view is disabled"
     if row.pooling_delay_s is None and not row.edge_function_url:
         return "the view has no pooling_delay_s: its client polls by itself"
-    return "nothing is due" if row.due == 0 else None
-
-
-def _is_dead(row: "ViewPoll", runs: ViewRuns, now: float) -> bool:
-    """Say whether the run in flight is dead.
-
-    Its process was killed together with the code server, which would have noticed: Dagster still calls it started.
-    """
-    return row.consumers == 0 and has_started(runs, now)
-
-
-def has_started(runs: ViewRuns, now: float) -> bool:
-    """Say whether the run in flight began so long ago that it must be at work."""
-    return runs.started is not None and now - runs.started > STARTUP_S
-
-
-def _obstacle(row: "ViewPoll", runs: ViewRuns, now: float) -> str | None:
-    """Return the first reason against starting a drain now, if there is one."""
-    since_end = float("inf") if runs.last_ended is None else now - runs.last_ended
-    wait = backoff_s(runs.failures)
-    if runs.in_flight and not _is_dead(row, runs, now):
+    if row.due == 0:
+        return "nothing is due"
+    if own.since_s is not None:
         return f"a drain is in flight, {due(row)}"
-    if since_end < wait:
-        return f"{runs.failures} drains failed in a row; the next one starts in {wait - since_end:.0f} s"
-    if since_end < (row.pooling_delay_s or 0):
-        return f"its pooling_delay_s of {row.pooling_delay_s} is not over"
-    return None
+    return f"drained together with other views, {due(row)}" if shared is not None and is_served(row) else None

@@ -16,9 +16,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from sqlalchemy import text
 
-from millrace.platform_defs.sensors import UNFINISHED
-
-FINISHED = tuple(status for status in dg.DagsterRunStatus if status not in UNFINISHED)
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 CHUNK = 100
 # One that was planned and not evaluated may be the newest by its id: then the newest answer stays, too.
 FORGET_EVALUATIONS = text("""

@@ -7,34 +7,21 @@ Each tick of a sensor costs Dagster some 30 ms of CPU. So the sensors of many vi
 looks at all of them often.
 """
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import dagster as dg
 
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import JOIN_S, SHARED_JOB, left_by
+from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
-from millrace.platform_defs.polling import (
-    PUSHES_AT_ONCE,
-    Poll,
-    SharedRun,
-    Start,
-    ViewRuns,
-    has_started,
-    in_turn,
-    plan_polls,
-    plan_together,
-)
-from millrace.resources.consumption.rounds.member import LARGE_BACKLOG
+from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, Start, in_turn, is_served, plan
+from millrace.resources.consumption.rounds.member import LARGE_BACKLOG, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
-from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -46,21 +33,12 @@ CAPTURE_TAG = "millrace/capture"
 PARTITION_TAG = "dagster/partition"
 # of queued runs the higher one goes first
 PRIORITY_TAG = "dagster/priority"
-MOST_IN_FLIGHT = 1000
+MOST_QUEUED = 1000
 MOST_REASONS = 50
-RECENT_RUNS = 8
-# a second sensor's tick may come so long after the first one's, before there is a run
-ASK_EVERY_S = 10.0
-ASKING, ASKED = threading.Lock(), dict[tuple[str, str | None], float]()
 # positions ahead of a view that wants none of them, or one
 MOST_UNWANTED = 1000
-UNFINISHED = (
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
+# a run that began is known to the store
+QUEUED = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 
 
 def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.SensorDefinition]:
@@ -77,12 +55,12 @@ def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> li
 
     Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
     """
-    each = [poll_sensor(model, together, len(models)) for model in models]
+    each = [poll_sensor(model, together, models) for model in models]
     return [*each, wake_sensor(models, together)] if models else []
 
 
-def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> dg.SensorDefinition:
-    """Make the sensor `poll_<view>` of a declared read model, which looks every so many seconds.
+def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[ReadModel]) -> dg.SensorDefinition:
+    """Make the sensor `poll_<view>` of a declared read model, which looks after as many seconds as there are models.
 
     `together` is the job that drains many views.
     """
@@ -90,13 +68,16 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, every_s: int) -> d
     @dg.sensor(
         name=f"poll_{model.view}",
         jobs=[DRAIN, together],
-        minimum_interval_seconds=every_s,
+        minimum_interval_seconds=len(models),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Says how {model.view} stands, and starts a drain when it is due: one for all views, or its own.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         (row,) = poll_models(postgres, [model])
-        return _request(context, plan_views(context.instance, postgres, [(model, row)]), VIEWS, {PRIORITY_TAG: "1"})
+        # whether others are, too, matters only to one that is far behind
+        among = poll_models(postgres, models) if row.ahead > LARGE_BACKLOG else []
+        polls = plan_views(context.instance, postgres, [(model, row)], zip(models, among, strict=False))
+        return _request(context, polls, VIEWS)
 
     return poll
 
@@ -117,110 +98,71 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         description="Starts the drain of all views, or a view's own, as soon as a read model is due and nobody drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        rows = poll_models(postgres, models)
-        waiting = [
-            (model, row)
-            for model, row in zip(models, rows, strict=True)
-            if row.enabled and row.due and not is_served(row)
-        ]
+        rows = [*zip(models, poll_models(postgres, models), strict=True)]
+        waiting = [(model, row) for model, row in rows if row.enabled and row.due and not is_served(row)]
         off = stopped_sensors(context.instance) if waiting else set()
         on = [(model, row) for model, row in waiting if f"poll_{model.view}" not in off]
-        polls = plan_views(context.instance, postgres, on)
-        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for row in rows)} are due."
-        return _request(context, polls, VIEWS, {PRIORITY_TAG: "1"}, idle=idle)
+        polls = plan_views(context.instance, postgres, on, rows)
+        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
+        return _request(context, polls, VIEWS, idle=idle)
 
     return poll
 
 
 def plan_views(
-    instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
-) -> list[Poll]:
-    """Decide for declared read models whether to start a drain now; Dagster is asked only of those that are due."""
-    now = time.time()
-    shared = cache(lambda: shared_run(instance, postgres))
-    return [_once(postgres, _plan_view(instance, postgres, model, row, shared, now)) for model, row in rows]
-
-
-def _plan_view(
     instance: dg.DagsterInstance,
     postgres: PostgresResource,
-    model: ReadModel,
-    row: ViewPoll,
-    shared: Callable[[], SharedRun],
-    now: float,
-) -> Poll:
-    if not row.due:
-        # mostly
-        return plan_polls([row], {}, now)[0]
-    own = view_runs(instance, model.view)
-    if not fits(model):
-        return plan_polls([row], {row.view: own}, now)[0]
-    if own.unfinished and has_started(own, now) and not is_attached(postgres, own.unfinished):
-        # it died, although somebody consumes the view: the run of all views
-        own = replace(own, in_flight=False)
-    return plan_together(row, own, shared(), alone(row), now)
+    rows: Sequence[tuple[ReadModel, ViewPoll]],
+    among: Iterable[tuple[ReadModel, ViewPoll]],
+) -> list[Poll]:
+    """Decide for declared read models whether to start a drain now, and ask for those that start.
+
+    `among` are all that rounds may consume together: of these, one may be far behind alone.
+    """
+    states = drain_states(postgres, [ALL_VIEWS, *(row.view for _, row in rows)])
+    far = alone_behind(row for model, row in among if fits(model))
+    polls = [
+        plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None, is_far=row.view == far)
+        for model, row in rows
+    ]
+    return ask(postgres, polls, queued_drains(instance, polls))
 
 
-def _once(postgres: PostgresResource, poll: Poll) -> Poll:
-    """Start no drain that another sensor asked for a moment ago."""
-    if poll.start is None or asked_first(postgres.current_dsn(), None if poll.start is Start.TOGETHER else poll.view):
-        return poll
+def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str, DrainState]:
+    """Ask the store how drains stand."""
+    with kept_store(postgres) as store:
+        return store.drain_states(*drains)
+
+
+def ask(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
+    """Ask for the drains that start: whoever is first among sensors and daemons gets one, unless its run is queued."""
+    return [poll if poll.start is None else _asked(postgres, poll, queued) for poll in polls]
+
+
+def _asked(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
+    drain = ALL_VIEWS if poll.start is Start.TOGETHER else poll.view
     what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
+    if drain in queued:
+        return replace(poll, start=None, reason=f"{poll.reason}; {what} waits in Dagster's queue")
+    with kept_store(postgres) as store:
+        if store.begin_drain(drain):
+            return poll
     return replace(poll, start=None, reason=f"{poll.reason}; {what} was asked for")
 
 
-def is_served(row: ViewPoll) -> bool:
-    """Say whether somebody consumes a view who gives it all that it is due."""
-    return row.consumers > 0 and alone(row) is None
+def queued_drains(instance: dg.DagsterInstance, polls: Iterable[Poll]) -> set[str]:
+    """Return the drains whose run waits in Dagster's queue, or for its process: one question, if some drain starts."""
+    if not any(poll.start for poll in polls):
+        return set()
+    records = instance.get_run_records(dg.RunsFilter(statuses=list(QUEUED)), limit=MOST_QUEUED)
+    runs = [record.dagster_run for record in records]
+    # a run started from the UI has no tag of ours; the partition's tag is on all
+    return {ALL_VIEWS if run.job_name == SHARED_JOB else run.tags.get(PARTITION_TAG, run.run_id) for run in runs}
 
 
 def stopped_sensors(instance: dg.DagsterInstance) -> set[str]:
     """Return the names of the sensors, and schedules, that somebody turned off."""
     return {state.instigator_name for state in instance.all_instigator_state() if state.status.value == "STOPPED"}
-
-
-def alone(row: ViewPoll) -> str | None:
-    """Return why a view needs a run of its own; None if it does not."""
-    if row.retries:
-        return f"{row.retries} streams are tried again"
-    if row.ahead > LARGE_BACKLOG:
-        return f"it is {row.ahead} positions behind"
-    return None
-
-
-def shared_run(instance: dg.DagsterInstance, postgres: PostgresResource) -> SharedRun:
-    """Ask Dagster for the runs that drain many views, and the store whether one lives."""
-    records = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB), limit=RECENT_RUNS)
-    if not records:
-        return SharedRun()
-    unfinished = instance.get_run_records(dg.RunsFilter(job_name=SHARED_JOB, statuses=list(UNFINISHED)))
-    lives = any(is_attached(postgres, record.dagster_run.run_id) for record in unfinished)
-    joining_since = time.time() - JOIN_S
-    starting = any(record.start_time is None or record.start_time >= joining_since for record in unfinished)
-    newest = records[0]
-    return SharedRun(
-        _runs_of(records), starting, lives, left_by(newest.dagster_run), newest.create_timestamp.timestamp()
-    )
-
-
-def is_attached(postgres: PostgresResource, run_id: str) -> bool:
-    """Say whether a run is attached to some view, and so at work."""
-    with kept_store(postgres) as store:
-        return bool(store.attached_views(run_id))
-
-
-def asked_first(dsn: str, view: str | None) -> bool:
-    """Say whether nobody in this process asked a moment ago for a drain of a view, or of all views (None).
-
-    Several sensors find the same new events at the same time, and the run that one of them asks for is not made yet
-    when the others look.
-    """
-    with ASKING:
-        now = time.monotonic()
-        first = now - ASKED.get((dsn, view), float("-inf")) > ASK_EVERY_S
-        if first:
-            ASKED[dsn, view] = now
-        return first
 
 
 def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
@@ -237,7 +179,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         with kept_store(postgres) as store:
             rows = [row for row in poll_rows(store) if row.view not in declared and row.edge_function_url]
-        return request_pushes(context, rows)
+        return request_pushes(context, postgres, rows)
 
     return poll
 
@@ -275,50 +217,38 @@ def _is_crowded(row: ViewPoll) -> bool:
     return row.mode == "bulk" and row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
 
 
-def request_drains(
-    context: dg.SensorEvaluationContext,
-    rows: Sequence[ViewPoll],
-    partitions: dg.DynamicPartitionsDefinition | None = None,
+def request_capture(context: dg.SensorEvaluationContext, postgres: PostgresResource, row: ViewPoll) -> dg.SensorResult:
+    """Ask for a run of a capture, if it is due; say why not otherwise."""
+    poll = plan(row, drain_states(postgres, [row.view])[row.view])
+    return _request(context, ask(postgres, [poll], queued_drains(context.instance, [poll])), None)
+
+
+def request_pushes(
+    context: dg.SensorEvaluationContext, postgres: PostgresResource, rows: Sequence[ViewPoll]
 ) -> dg.SensorResult:
-    """Ask for a drain of each view, or capture, that is due; say why not for the others.
-
-    Its partition is made in `partitions`, if these are dynamic.
-    """
-    runs = {row.view: view_runs(context.instance, row.view) for row in rows}
-    return _request(context, plan_polls(rows, runs, time.time()), partitions, {PRIORITY_TAG: "1"})
-
-
-def request_pushes(context: dg.SensorEvaluationContext, rows: Sequence[ViewPoll]) -> dg.SensorResult:
     """Ask for drains of views that are pushed to a URL: some at once, in turn; the others wait, and read models do not.
 
-    Anybody who may register views may register many: a tick looks at no more of them than may start.
+    Anybody who may register views may register many: a tick starts no more of them than may run.
     """
-    views = {row.view for row in rows}
-    drained = views & drains_in_flight(context.instance)
-    waiting = [row for row in rows if row.enabled and row.due and (row.view not in drained or not row.consumers)]
-    chosen = in_turn([row.view for row in waiting], context.cursor, PUSHES_AT_ONCE - len(drained))
-    runs = {view: ViewRuns(in_flight=True) for view in drained}
-    runs |= {view: view_runs(context.instance, view) for view in chosen}
-    late = {row.view for row in waiting} - {*chosen, *drained}
-    wait = f"{PUSHES_AT_ONCE} views are pushed at once, and it waits for its turn"
+    states = drain_states(postgres, [row.view for row in rows])
+    polls = [plan(row, states[row.view]) for row in rows]
+    queued = queued_drains(context.instance, polls)
+    busy = {row.view for row in rows if row.view in queued or states[row.view].since_s is not None}
+    waiting = [poll.view for poll in polls if poll.start and poll.view not in queued]
+    chosen = in_turn(waiting, context.cursor, PUSHES_AT_ONCE - len(busy))
+    late = f"{PUSHES_AT_ONCE} views are pushed at once, and it waits for its turn"
     polls = [
-        Poll(poll.view, start=None, reason=f"{poll.view}: {wait}") if poll.view in late else poll
-        for poll in plan_polls(rows, runs, time.time())
+        Poll(poll.view, None, f"{poll.view}: {late}") if poll.view in waiting and poll.view not in chosen else poll
+        for poll in polls
     ]
-    return _request(context, polls, VIEWS, {PRIORITY_TAG: "0"}, chosen[-1] if chosen else context.cursor)
-
-
-def drains_in_flight(instance: dg.DagsterInstance) -> set[str]:
-    """Return the views that have an unfinished run, queued ones included, by one question to Dagster."""
-    records = instance.get_run_records(dg.RunsFilter(statuses=list(UNFINISHED)), limit=MOST_IN_FLIGHT)
-    return {view for record in records if (view := record.dagster_run.tags.get(PARTITION_TAG)) is not None}
+    return _request(context, ask(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor)
 
 
 def _request(
     context: dg.SensorEvaluationContext,
     polls: Sequence[Poll],
     partitions: dg.DynamicPartitionsDefinition | None,
-    tags: dict[str, str],
+    priority: str = "1",
     cursor: str | None = None,
     idle: str = "Nothing to poll: every registered view is a declared read model or has no edge_function_url.",
 ) -> dg.SensorResult:
@@ -335,41 +265,18 @@ def _request(
     return dg.SensorResult(
         # no run_key: Dagster would never retry a run that failed
         run_requests=[
-            dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: "together", **tags})
+            dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: "together", PRIORITY_TAG: priority})
             if poll.start is Start.TOGETHER
             else dg.RunRequest(
                 job_name="drain" if partitions else "capture",
                 partition_key=poll.view,
-                tags={VIEW_TAG if partitions else CAPTURE_TAG: poll.view, **tags},
+                tags={VIEW_TAG if partitions else CAPTURE_TAG: poll.view, PRIORITY_TAG: priority},
             )
             for poll in polls
             if poll.start
         ],
         dynamic_partitions_requests=[partitions.build_add_request(unknown)] if partitions and unknown else None,
         cursor=cursor,
-    )
-
-
-def view_runs(instance: dg.DagsterInstance, view: str) -> ViewRuns:
-    """Ask Dagster for a view's drains, also for those started from the UI."""
-    # a run started from the UI has no tag of ours; the partition's tag is on all
-    return _runs_of(instance.get_run_records(dg.RunsFilter(tags={PARTITION_TAG: view}), limit=RECENT_RUNS))
-
-
-def _runs_of(records: Sequence[dg.RunRecord]) -> ViewRuns:
-    unfinished = [r for r in records if r.dagster_run.status in UNFINISHED]
-    finished = [r for r in records if r.dagster_run.status not in UNFINISHED]
-    failures = 0
-    for record in finished:
-        if record.dagster_run.status != dg.DagsterRunStatus.FAILURE:
-            break
-        failures += 1
-    return ViewRuns(
-        in_flight=bool(unfinished),
-        unfinished=unfinished[0].dagster_run.run_id if unfinished else None,
-        started=unfinished[0].start_time if unfinished else None,
-        last_ended=finished[0].end_time or finished[0].update_timestamp.timestamp() if finished else None,
-        failures=failures,
     )
 
 

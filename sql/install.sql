@@ -81,7 +81,6 @@ set local check_function_bodies = off;
 \ir functions/bulk/release_batch.sql
 \ir functions/bulk/release_owner.sql
 \ir functions/bulk/retried_events.sql
-\ir functions/bulk/rounds/attached_views.sql
 \ir functions/bulk/rounds/claim_views.sql
 \ir functions/bulk/rounds/extend_owner.sql
 \ir functions/bulk/rounds/locked_streams.sql
@@ -287,6 +286,9 @@ set local check_function_bodies = off;
 \ir functions/views/dead_letters.sql
 \ir functions/views/detach_consumer.sql
 \ir functions/views/discard_dead_letter.sql
+\ir functions/views/drains/begin_drain.sql
+\ir functions/views/drains/drain_states.sql
+\ir functions/views/drains/end_drain.sql
 \ir functions/views/enable_view.sql
 \ir functions/views/is_registered.sql
 \ir functions/views/poll_views.sql
@@ -325,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'eda827ddd51fd459a721692999d7c95f2b2ebaad6162cb7432e323222d4dd66d'),
+  (0, 'ae751ad3c80bdf62c4380032540c40f5534ae46d49d3282410d3d8f6d72317a1'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -12,7 +12,7 @@ from threading import Event
 import dagster as dg
 
 from millrace.assets import OWNERS, Group
-from millrace.assets.runs import Progress, release_dead
+from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from millrace.resources.capture.follow import follow
@@ -75,18 +75,21 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
             for key, metadata in capture_metadata(sofar, capture_health(dsn, capture)).items():
                 context.log_event(dg.AssetMaterialization(key, partition=capture.name, metadata=metadata))
 
-        try:
-            if capture.follows:
-                # until the run is terminated
-                follow(dsn, capture, Event(), owner=context.run.run_id, on_step=Progress(show).step)
-            with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
-                for table, why in capturing.stopped.items():
-                    context.log.warning(f"Table {table} is stopped, the others are captured: {why}")
-                report = capturing.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step)
-        except dg.DagsterExecutionInterruptedError:
-            # a connection that was interrupted in a statement cannot give the lease back
-            release_owner(postgres, capture.name, context.run.run_id)
-            raise
+        with one_try(postgres, capture.name, context.run.run_id):
+            try:
+                if capture.follows:
+                    # until the run is terminated
+                    follow(dsn, capture, Event(), owner=context.run.run_id, on_step=Progress(show).step)
+                with CaptureDrain(dsn, capture, context.run.run_id) as capturing:
+                    for table, why in capturing.stopped.items():
+                        context.log.warning(f"Table {table} is stopped, the others are captured: {why}")
+                    report = capturing.drain(
+                        budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step
+                    )
+            except dg.DagsterExecutionInterruptedError:
+                # a connection that was interrupted in a statement cannot give the lease back
+                release_owner(postgres, capture.name, context.run.run_id)
+                raise
         for key, metadata in capture_metadata(report, capture_health(dsn, capture)).items():
             yield dg.MaterializeResult(asset_key=key, metadata=metadata)
 

@@ -17,7 +17,6 @@ from benchmarks.views.bench import Bench, Shop, append
 from benchmarks.views.latency import Latency, of_drain
 from benchmarks.views.models import models
 from millrace import fold
-from millrace.platform_defs.polling import backoff_s
 from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
@@ -134,4 +133,5 @@ def _consume(dsn: str, view: str, stop: Signal) -> None:
                 failures = 0
             except errors:
                 failures += 1
-            stop.wait(max(5.0, backoff_s(failures)))
+            # as long as the store has a sensor wait
+            stop.wait(min(5.0 * 2 ** max(failures - 1, 0), 60.0))

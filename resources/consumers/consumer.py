@@ -133,7 +133,9 @@ class Consumer:
         idle_since: Since when it had nothing, and found nothing; None while it has something.
     """
 
-    def __init__(self, dsn: str, subscription: Subscription, words: Words | None = None) -> None:
+    def __init__(
+        self, dsn: str, subscription: Subscription, words: Words | None = None, name: str | None = None
+    ) -> None:
         self.subscription = subscription
         self.counters = Counters()
         self.idle_since: float | None = None
@@ -144,7 +146,7 @@ class Consumer:
         self._answerer = Answerer(subscription, self._deliveries, self._answers, self.counters, self._hung)
         self._loop: LoopThread | None = None
         self._workers: dict[threading.Thread, Caller] = {}
-        self._name = f"consume {uuid4()}"
+        self._name = name or f"consume {uuid4()}"
         self._ahead = 2 * subscription.concurrency
         self._adapted_at, self._begun = time.monotonic(), 0
         self._pause_s = SHORTEST_PAUSE_S

@@ -28,6 +28,7 @@ from millrace.resources.event_store.rows import (
     parsed,
 )
 from millrace.resources.event_store.standing_rows import (
+    DrainState,
     OldestWriter,
     PartitionInfo,
     PartitionLag,
@@ -51,6 +52,7 @@ __all__ = [
     "DeadLetter",
     "DeciderEvent",
     "Delivery",
+    "DrainState",
     "Event",
     "EventStore",
     "ExpiredLease",

@@ -62,6 +62,7 @@ from millrace.resources.event_store.sql_functions import (
     shape_of,
 )
 from millrace.resources.event_store.standing_rows import (
+    DrainState,
     OldestWriter,
     PartitionInfo,
     PartitionLag,
@@ -229,9 +230,18 @@ class AsyncRounds(AsyncSqlFunctions):
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
         return await self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
 
-    async def attached_views(self, consumer: str) -> list[str]:
-        """Return the views that a named consumer is attached to now; none if it died."""
-        return await self._value(list, "select array(select event_store.attached_views(%s))", (consumer,))
+    async def drain_states(self, *drains: str) -> dict[str, DrainState]:
+        """Return by name how drains stand: of a view, of a capture, or, with the empty name, of all views."""
+        states = await self._all(DrainState, "select * from event_store.drain_states(%s)", (list(drains),))
+        return {state.drain: state for state in states}
+
+    async def begin_drain(self, drain: str, owner: str | None = None) -> bool:
+        """Ask for a drain, or begin it as its owner; return whether the caller has it, and nobody else."""
+        return await self._value(bool, "select event_store.begin_drain(%s, %s)", (drain, owner))
+
+    async def end_drain(self, drain: str, owner: str, error: str | None = None) -> None:
+        """Say how a try at a drain ended: well, or with an error, which counts."""
+        await self._value(str, "select event_store.end_drain(%s, %s, %s)", (drain, owner, error))
 
     async def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
         """Let every lease in force of an owner last so many seconds from now; return how many."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewLease
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.event_store.standing_rows import (
+    DrainState,
     ViewPoll,
     WantingView,
 )
@@ -51,9 +52,18 @@ class Rounds(SqlFunctions):
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
         return self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
 
-    def attached_views(self, consumer: str) -> list[str]:
-        """Return the views that a named consumer is attached to now; none if it died."""
-        return self._value(list, "select array(select event_store.attached_views(%s))", (consumer,))
+    def drain_states(self, *drains: str) -> dict[str, DrainState]:
+        """Return by name how drains stand: of a view, of a capture, or, with the empty name, of all views."""
+        states = self._all(DrainState, "select * from event_store.drain_states(%s)", (list(drains),))
+        return {state.drain: state for state in states}
+
+    def begin_drain(self, drain: str, owner: str | None = None) -> bool:
+        """Ask for a drain, or begin it as its owner; return whether the caller has it, and nobody else."""
+        return self._value(bool, "select event_store.begin_drain(%s, %s)", (drain, owner))
+
+    def end_drain(self, drain: str, owner: str, error: str | None = None) -> None:
+        """Say how a try at a drain ended: well, or with an error, which counts."""
+        self._value(str, "select event_store.end_drain(%s, %s, %s)", (drain, owner, error))
 
     def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
         """Let every lease in force of an owner last so many seconds from now; return how many."""

@@ -102,6 +102,31 @@ class ViewPoll:
 
 
 @dataclass(frozen=True)
+class DrainState:
+    """How a drain stands; one that nobody asked for yet stands as this is made.
+
+    Attributes:
+        drain: The view, as it is declared, or the capture; empty for the drain of all views together.
+        owner: The run that began it.
+        since_s: For how many seconds it is under way, asked for or begun; None where it is not.
+        lives: Whether its owner is attached to something.
+        failures: How many tries failed in a row.
+        error: Why the last one did.
+        wait_s: In how many seconds the next may start: the wait after failures.
+        ended_s: How many seconds ago the last one ended; None where none did.
+    """
+
+    drain: str
+    owner: str | None = None
+    since_s: float | None = None
+    lives: bool = False
+    failures: int = 0
+    error: str | None = None
+    wait_s: float = 0.0
+    ended_s: float | None = None
+
+
+@dataclass(frozen=True)
 class WantingView:
     """A rows view for which something is new, and the role that it belongs to."""
 

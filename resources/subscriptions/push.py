@@ -77,6 +77,7 @@ def push_events(
     allowed: Sequence[str] = (),
     on_failure: Callable[[str], None] = lambda _: None,
     concurrency: int = CONCURRENCY,
+    owner: str | None = None,
 ) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
@@ -88,6 +89,7 @@ def push_events(
         allowed: Networks and hosts that pushes may go to, besides public addresses.
         on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
         concurrency: How many streams are delivered at once.
+        owner: The name under which it is attached to the view; None for one of its own.
 
     Raises:
         MillraceError: The view has no URL.
@@ -109,6 +111,7 @@ def push_events(
         Subscription(
             pusher.deliver, view, concurrency=concurrency, lock_timeout_s=LOCK_S, timeout_s=max(60.0, 4 * TIMEOUT_S)
         ),
+        name=owner,
     )
     stop, began = threading.Event(), time.monotonic()
     faults: list[BaseException] = []

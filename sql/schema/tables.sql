@@ -1137,6 +1137,33 @@ COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until o
 
 COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
+CREATE TABLE event_store.drains (
+    drain text NOT NULL COLLATE pg_catalog."C",
+    asked_at timestamp with time zone,
+    began_at timestamp with time zone,
+    owner text,
+    failures integer DEFAULT 0 NOT NULL,
+    error text,
+    ended_at timestamp with time zone
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE event_store.drains IS 'Each drain of a view, of all views together, or of a capture: whether one is under way, and how the last ones ended.';
+
+COMMENT ON COLUMN event_store.drains.drain IS 'The view, as it is declared, or the capture; empty for the drain of all views.';
+
+COMMENT ON COLUMN event_store.drains.asked_at IS 'When it was asked for, or began; null where none is under way.';
+
+COMMENT ON COLUMN event_store.drains.began_at IS 'When its run began; null while it is only asked for.';
+
+COMMENT ON COLUMN event_store.drains.owner IS 'The run that began last; null where it has said that it ended. One that lost its connection may come back.';
+
+COMMENT ON COLUMN event_store.drains.failures IS 'How many tries failed in a row.';
+
+COMMENT ON COLUMN event_store.drains.error IS 'Why the last try failed; null where it did not.';
+
+COMMENT ON COLUMN event_store.drains.ended_at IS 'When the last try ended.';
+
 CREATE SEQUENCE event_store.events_offset_seq
     START WITH 1
     INCREMENT BY 1
@@ -1535,6 +1562,9 @@ ALTER TABLE ONLY event_store.deciders
 ALTER TABLE ONLY event_store.dispatches
     ADD CONSTRAINT dispatches_pkey PRIMARY KEY (view, revision);
 
+ALTER TABLE ONLY event_store.drains
+    ADD CONSTRAINT drains_pkey PRIMARY KEY (drain);
+
 ALTER TABLE ONLY event_store.event_log
     ADD CONSTRAINT event_log_offset_key UNIQUE ("offset");
 
@@ -1910,6 +1940,9 @@ GRANT SELECT ON TABLE event_store.deciders TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_reader;
 GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.drains TO event_store_reader;
+GRANT SELECT ON TABLE event_store.drains TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

@@ -2,85 +2,51 @@
 
 from dataclasses import replace
 
-from millrace.platform_defs.polling import (
-    BACKOFF_S,
-    LONGEST_BACKOFF_S,
-    SHARED_REST_S,
-    STARTUP_S,
-    Poll,
-    SharedRun,
-    Start,
-    ViewRuns,
-    backoff_s,
-    in_turn,
-    plan_polls,
-    plan_together,
-)
-from millrace.resources.event_store import ViewPoll
+from millrace.platform_defs.polling import JOIN_S, SHARED_FAILURES, SHARED_REST_S, Start, in_turn, plan
+from millrace.resources.consumption.rounds.member import LARGE_BACKLOG, alone_behind
+from millrace.resources.event_store import DrainState, ViewPoll
 
-NOW = 1_000_000.0
-
-
-def row(
-    *,
-    view: str = "orders",
-    due: int = 5,
-    enabled: bool = True,
-    pooling_delay_s: int | None = 1,
-    consumers: int = 0,
-) -> ViewPoll:
-    return ViewPoll(view, "bulk", enabled, pooling_delay_s, None, due, consumers)
-
-
+ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
 PUSHED = ViewPoll(
     "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
 )
-OLD = NOW - STARTUP_S - 1
-# what is decided of a view: its row, its runs, and why no run starts; none where one does
-DECIDED: tuple[tuple[ViewPoll, ViewRuns | None, str | None], ...] = (
-    (row(), None, None),
-    (row(due=0), None, "orders: nothing is due"),
-    (row(enabled=False), None, "orders: the view is disabled"),
-    (row(pooling_delay_s=None), None, "its client polls by itself"),
+CONSUMED = replace(ORDERS, consumers=1)
+RETRIED = replace(ORDERS, retries=2)
+IDLE, BUSY = DrainState("orders"), DrainState("orders", "a run", since_s=3.0)
+ALONE, TOGETHER = Start.ALONE, Start.TOGETHER
+# of a view that is drained by itself, and how its drain stands: why no run starts; none where one does
+DECIDED: tuple[tuple[ViewPoll, DrainState, str | None], ...] = (
+    (ORDERS, IDLE, None),
+    (replace(ORDERS, due=0), IDLE, "orders: nothing is due"),
+    (replace(ORDERS, enabled=False), IDLE, "orders: the view is disabled"),
+    (replace(ORDERS, pooling_delay_s=None), IDLE, "its client polls by itself"),
     # one with a URL is pushed to, also without a delay
-    (PUSHED, None, None),
-    (row(), ViewRuns(in_flight=True, started=NOW - 3), "orders: a drain is in flight, 5 due"),
-    # one that is queued is enough, however long it waits
-    (row(), ViewRuns(in_flight=True), "a drain is in flight"),
-    # one that began long ago is enough while its consumer lives, and dead without one
-    (row(consumers=1), ViewRuns(in_flight=True, started=OLD), "a drain is in flight"),
-    (row(), ViewRuns(in_flight=True, started=OLD), None),
+    (PUSHED, IDLE, None),
+    (ORDERS, BUSY, "orders: a drain is in flight, 5 due"),
+    (CONSUMED, BUSY, "orders: a drain is in flight, 5 due"),
     # the delay is kept between drains
-    (row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 59), "pooling_delay_s of 60"),
-    (row(pooling_delay_s=60), ViewRuns(last_ended=NOW - 60), None),
+    (replace(ORDERS, pooling_delay_s=60), replace(IDLE, ended_s=59.0), "pooling_delay_s of 60"),
+    (replace(ORDERS, pooling_delay_s=60), replace(IDLE, ended_s=60.0), None),
     # what the store counts to its bound is said so
-    (row(due=999), ViewRuns(in_flight=True), "orders: a drain is in flight, 999 due"),
-    (row(due=1000), ViewRuns(in_flight=True), "orders: a drain is in flight, 1000 or more due"),
-    (replace(row(due=1500), retries=1000), ViewRuns(in_flight=True), "1500 or more due"),
-    (replace(row(due=1500), retries=700), ViewRuns(in_flight=True), "in flight, 1500 due"),
-    # after failures in a row the wait doubles
-    *(
-        case
-        for failures, wait in ((1, BACKOFF_S), (2, 2 * BACKOFF_S), (3, 4 * BACKOFF_S))
-        for case in (
-            (row(), ViewRuns(last_ended=NOW - wait + 1, failures=failures), "failed in a row"),
-            (row(), ViewRuns(last_ended=NOW - wait, failures=failures), None),
-        )
+    (replace(ORDERS, due=999), BUSY, "orders: a drain is in flight, 999 due"),
+    (replace(ORDERS, due=1000), BUSY, "orders: a drain is in flight, 1000 or more due"),
+    (replace(ORDERS, due=1500, retries=1000), BUSY, "1500 or more due"),
+    (replace(ORDERS, due=1500, retries=700), BUSY, "in flight, 1500 due"),
+    # after failures the store says how long to wait
+    (
+        ORDERS,
+        replace(IDLE, failures=2, error="a bad value", wait_s=4.2, ended_s=6.0),
+        "orders: 2 drains failed in a row; the next one starts in 4 s: a bad value",
     ),
+    (ORDERS, replace(IDLE, failures=2, error="a bad value", ended_s=11.0), None),
 )
 
 
-def test_whether_a_view_is_drained_now_is_decided_by_its_row_and_its_runs() -> None:
-    for view, runs, why_not in DECIDED:
-        (poll,) = plan_polls([view], {view.view: runs} if runs else {}, NOW)
-        assert poll.start is (Start.ALONE if why_not is None else None), (view, runs)
-        assert (why_not or "") in poll.reason, (view, runs)
-    assert backoff_s(10_000) == LONGEST_BACKOFF_S
-
-
-def test_each_view_is_decided_by_itself() -> None:
-    polls = plan_polls([row(view="a"), row(view="b", due=0)], {"a": ViewRuns()}, NOW)
-    assert [(poll.view, poll.start) for poll in polls] == [("a", Start.ALONE), ("b", None)]
+def test_whether_a_view_is_drained_now_is_decided_by_its_row_and_its_drain() -> None:
+    for row, own, why_not in DECIDED:
+        poll = plan(row, own)
+        assert (poll.view, poll.start) == (row.view, ALONE if why_not is None else None), (row, own)
+        assert (why_not or "") in poll.reason, (row, own)
 
 
 def test_views_take_turns_behind_the_one_that_was_last() -> None:
@@ -93,70 +59,56 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
 
 # A run of many views ----------------------------------------------------------------------------------------------
 
-JOINED = SharedRun(ViewRuns(in_flight=True, started=NOW - 100), lives=True)
-LEFT = {"orders": "a bad value"}
-OWN = ViewRuns(in_flight=True, started=NOW - 3)
-DIED = ViewRuns(in_flight=True, started=OLD)
-ALONE, TOGETHER = Start.ALONE, Start.TOGETHER
-# given its row, the shared run, its own runs and a reason for a run of its own: who drains a view now, and what is said
-SHARED: tuple[tuple[ViewPoll, SharedRun, ViewRuns, str | None, Start | None, str], ...] = (
-    (row(), SharedRun(), ViewRuns(), None, TOGETHER, "orders: 5 due"),
-    (row(consumers=1), JOINED, ViewRuns(), None, None, "orders: drained together with other views, 5 due"),
-    # one that starts is waited for, one that died is replaced
-    (row(), SharedRun(ViewRuns(in_flight=True), starting=True), ViewRuns(), None, None, "a drain of all views starts, 5 due"),
-    (row(), replace(JOINED, lives=False), ViewRuns(), None, TOGETHER, "orders: 5 due"),
+NONE = DrainState("")
+ASKED = DrainState("", since_s=3.0)
+BEGAN = DrainState("", "a run", since_s=JOIN_S - 1, lives=True)
+JOINED = replace(BEGAN, since_s=JOIN_S)
+FAILED = DrainState("orders", failures=1, error="a bad value", ended_s=9.0)
+WAITS = replace(FAILED, failures=3, wait_s=4.0)
+FAILING = DrainState("", failures=SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
+# its row, how its own drain stands and that of all views: who drains a view now, and what is said
+SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] = (
+    (ORDERS, IDLE, NONE, TOGETHER, "orders: 5 due"),
+    (CONSUMED, IDLE, JOINED, None, "orders: drained together with other views, 5 due"),
+    # one that starts, or joins its views, is waited for
+    (ORDERS, IDLE, ASKED, None, "orders: a drain of all views starts, 5 due"),
+    (ORDERS, IDLE, BEGAN, None, "orders: a drain of all views starts, 5 due"),
     # those that it does not consume
-    (row(), replace(JOINED, left=LEFT), ViewRuns(), None, ALONE, "by itself: the drain of all views left it: a bad value"),
-    (row(), JOINED, ViewRuns(), None, ALONE, "by itself: the drain of all views does not consume it"),
-    (row(), JOINED, ViewRuns(last_ended=NOW - 1, failures=3), None, None, "3 drains failed in a row"),
-    # also where the shared run began just now
-    (row(), SharedRun(ViewRuns(in_flight=True), starting=True, left=LEFT, since=NOW), ViewRuns(), None, ALONE, "left it"),
-    # failures in a row back off
-    (row(), SharedRun(ViewRuns(last_ended=NOW - 1, failures=2)), ViewRuns(), None, None, "2 drains failed in a row"),
-    # a reason for a run of its own, beside the shared one; its own run in flight is enough, unless it died
-    (row(consumers=1), JOINED, ViewRuns(), "it is far behind", ALONE, "orders: 5 due, by itself: it is far behind"),
-    (row(), JOINED, OWN, "it is far behind", None, "orders: a drain is in flight, 5 due"),
-    (row(), SharedRun(), OWN, None, None, "orders: a drain is in flight, 5 due"),
-    (row(), SharedRun(), DIED, None, TOGETHER, "orders: 5 due"),
+    (ORDERS, IDLE, JOINED, ALONE, "orders: 5 due, by itself: the drain of all views does not consume it"),
+    # those that it left, also where it began just now or has ended, until a try ends well
+    *((ORDERS, FAILED, shared, ALONE, "by itself: the last try ended with: a bad value") for shared in (NONE, BEGAN, JOINED)),
+    (ORDERS, WAITS, JOINED, None, "3 drains failed in a row"),
+    # one that it takes on again is served
+    (CONSUMED, FAILED, JOINED, None, "drained together"),
+    # failures of the shared run back off
+    (ORDERS, IDLE, DrainState("", failures=2, wait_s=4.0, ended_s=6.0), None, "2 drains failed in a row"),
+    # some in a row make each view try by itself; after some minutes one is tried, which the others wait for
+    (ORDERS, IDLE, FAILING, ALONE, "by itself: 3 drains of all views failed in a row"),
+    (ORDERS, IDLE, replace(FAILING, ended_s=SHARED_REST_S), TOGETHER, "orders: 5 due"),
+    (ORDERS, IDLE, replace(FAILING, ended_s=SHARED_REST_S, since_s=3.0), None, "a drain of all views starts"),
+    # rounds leave streams to try again; its own run is enough
+    (replace(RETRIED, consumers=1), IDLE, JOINED, ALONE, "orders: 5 due, by itself: 2 streams are tried again"),
+    (RETRIED, BUSY, JOINED, None, "orders: a drain is in flight, 5 due"),
+    (ORDERS, BUSY, NONE, None, "orders: a drain is in flight, 5 due"),
     # one that rests asks for nothing
-    (row(due=0), SharedRun(), ViewRuns(), None, None, "orders: nothing is due"),
-    (row(enabled=False), SharedRun(), ViewRuns(), "it is far behind", None, "orders: the view is disabled"),
+    (replace(ORDERS, due=0), FAILED, NONE, None, "orders: nothing is due"),
+    (replace(RETRIED, enabled=False), IDLE, NONE, None, "orders: the view is disabled"),
 )  # fmt: skip
 
 
-def together(poll_row: ViewPoll, shared: SharedRun, own: ViewRuns | None = None) -> Poll:
-    return plan_together(poll_row, own or ViewRuns(), shared, None, NOW)
-
-
-def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_run_and_its_own() -> None:
-    for view, shared, own, alone, start, said in SHARED:
-        poll = plan_together(view, own, shared, alone, NOW)
-        assert (poll.view, poll.start) == ("orders", start), (view, shared, own, alone)
+def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_drain_and_its_own() -> None:
+    for row, own, shared, start, said in SHARED:
+        poll = plan(row, own, shared)
+        assert (poll.view, poll.start) == ("orders", start), (row, own, shared)
         assert said in poll.reason, (said, poll.reason)
 
 
-def test_a_view_that_left_the_last_shared_run_gets_its_own_until_one_of_these_ends_well() -> None:
-    # the shared one had no other view, so it is attached to none, or has ended
-    for runs in (JOINED.runs, ViewRuns(last_ended=NOW - 100)):
-        left = SharedRun(runs, lives=False, left=LEFT, since=NOW - 200)
-        assert together(row(), left).start is ALONE
-        assert together(row(view="other"), left).start is TOGETHER
-        ended_before = ViewRuns(last_ended=NOW - 201)
-        assert together(row(), left, ended_before).start is ALONE
-        failed_since = ViewRuns(last_ended=NOW - 100, failures=1)
-        assert together(row(), left, failed_since).start is ALONE
-        mended = ViewRuns(last_ended=NOW - 100)
-        assert together(row(), left, mended).start is TOGETHER
-
-
-def test_shared_runs_that_fail_again_and_again_make_each_view_try_by_itself() -> None:
-    for failures in (3, 8):
-        failing = SharedRun(ViewRuns(last_ended=NOW - SHARED_REST_S + 1, failures=failures))
-        assert together(row(), failing) == Poll(
-            "orders", ALONE, f"orders: 5 due, by itself: {failures} drains of all views failed in a row"
-        )
-        # after some minutes one is tried, which the others wait for
-        rested = replace(failing, runs=replace(failing.runs, last_ended=NOW - SHARED_REST_S))
-        assert together(row(), rested) == Poll("orders", TOGETHER, "orders: 5 due")
-        tried = replace(rested, starting=True, runs=replace(rested.runs, in_flight=True))
-        assert together(row(), tried).reason == "orders: a drain of all views starts, 5 due"
+def test_a_view_that_alone_is_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
+    far, near = replace(ORDERS, ahead=LARGE_BACKLOG + 1), replace(ORDERS, view="near", ahead=LARGE_BACKLOG)
+    assert alone_behind([near, far]) == "orders"
+    assert alone_behind([near, far, replace(far, view="as far")]) is None
+    assert alone_behind([near]) is None
+    for shared in (NONE, ASKED, BEGAN, JOINED):
+        poll = plan(far, IDLE, shared, is_far=True)
+        assert (poll.start, poll.reason) == (ALONE, "orders: 5 due, by itself: it alone is 100001 positions behind")
+    assert "drained together" in plan(replace(far, consumers=1), IDLE, JOINED, is_far=True).reason

@@ -3,7 +3,6 @@
 Not here: each decision (`test_polling.py`).
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
@@ -12,12 +11,13 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.rounds import LEFT_TAG, SHARED_JOB
+from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
-from millrace.platform_defs.sensors import ASKED, MOST_UNWANTED, PARTITION_TAG
+from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
+from millrace.resources.consumption.rounds import member
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.columns import last
@@ -26,11 +26,6 @@ from millrace.resources.read_models.versions import ensure_version, serve_if_cau
 from tests.support.elsewhere import postgres_at
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
-
-
-@pytest.fixture(autouse=True)
-def nobody_asked_before() -> None:
-    ASKED.clear()
 
 
 @pytest.fixture
@@ -52,9 +47,15 @@ def place(store: EventStore) -> None:
 
 
 def tick(
-    instance: dg.DagsterInstance, dsn: str, sensor: str, model: ReadModel = ORDERS, cursor: str | None = None
+    instance: dg.DagsterInstance,
+    dsn: str,
+    sensor: str,
+    model: ReadModel = ORDERS,
+    cursor: str | None = None,
+    **others: ReadModel,
 ) -> dg.SensorResult:
-    defs = build_defs(declarations=Declarations(models={"orders": model}), resources={"postgres": postgres_at(dsn)})
+    models = {"orders": model, **others}
+    defs = build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
     context = dg.build_sensor_context(
         instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
     )
@@ -72,111 +73,126 @@ def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:
     """Return the job and the partition of the one run that a tick asked for."""
     (request,) = result.run_requests or []
     assert request.run_key is None
-    ASKED.clear()
     return request.job_name, request.partition_key
 
 
-def shared_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED) -> str:
-    """Record a run of all views."""
-    defs = build_defs(declarations=Declarations(models={"orders": ORDERS}))
-    run = instance.create_run_for_job(job_def=defs.resolve_job_def(SHARED_JOB), status=status)
-    if status is dg.DagsterRunStatus.STARTED:
-        # only an event gives it the time of its start
-        started = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, SHARED_JOB)
-        instance.report_dagster_event(started, run.run_id)
-    return run.run_id
+def forget(store: EventStore) -> None:
+    """Let nobody have asked for a drain."""
+    store.connection.execute("delete from event_store.drains")
 
 
-def own_run(instance: dg.DagsterInstance, view: str) -> str:
-    """Record a run of one view."""
-    job = build_defs().resolve_job_def("apply_schema")
-    run = instance.create_run_for_job(job_def=job, tags={PARTITION_TAG: view}, status=dg.DagsterRunStatus.STARTED)
-    return run.run_id
+def queued_run(instance: dg.DagsterInstance, view: str | None) -> None:
+    """Record a run that waits, of one view or of all."""
+    if view is None:
+        defs = build_defs(declarations=Declarations(models={"orders": ORDERS}))
+        job, tags = defs.resolve_job_def(SHARED_JOB), {}
+    else:
+        job, tags = build_defs().resolve_job_def("apply_schema"), {PARTITION_TAG: view}
+    instance.create_run_for_job(job_def=job, tags=tags, status=dg.DagsterRunStatus.NOT_STARTED)
 
 
-def joined_long_ago(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sensors, "JOIN_S", -1.0)
-    return shared_run(instance)
+def serve_all(store: EventStore, *views: str) -> None:
+    """Begin a drain of all views, which consumes some."""
+    store.begin_drain(ALL_VIEWS, "all views")
+    for view in views:
+        store.attach_consumer(view, "all views")
+
+
+def retry_a_stream(store: EventStore) -> None:
+    """Let a stream of orders fail, and its time come."""
+    (lease, *_) = store.claim_batch("orders", "a drain")
+    store.fail_streams("orders", lease, [StreamFailure("order", "o-1", "no", 1)])
+    store.commit_batch("orders", [lease])
+    store.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
 
 
 def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_for(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place(shop)
-    run = shared_run(instance, dg.DagsterRunStatus.NOT_STARTED)
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: a drain of all views starts, 1 due"
-    monkeypatch.setattr(sensors, "JOIN_S", -1.0)
-    shop.attach_consumer("orders", run)
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: drained together with other views, 1 due"
-
-
-def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place(shop)
-    run = joined_long_ago(instance, monkeypatch)
-    shop.register_view("other", "-infinity", mode="bulk")
-    shop.attach_consumer("other", run)
-    result = tick(instance, dsn, "poll_orders")
-    assert started_by(result) == ("drain", "orders")
-    assert (result.run_requests or [])[0].tags["millrace/view"] == "orders"
-    # it serves nobody any more, and Dagster does not know yet that it died
-    shop.detach_consumer("other", run)
-    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
-    # but one whose only view it left is attached to none, too
-    instance.add_run_tags(run, {LEFT_TAG: json.dumps({"orders": "a bad value"})})
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-
-
-def test_a_drain_of_its_own_that_died_does_not_hide_behind_the_drain_of_all_views(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(polling, "STARTUP_S", -1.0)
-    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    place(shop)
-    dead = own_run(instance, "orders")
-    instance.report_dagster_event(dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, "apply_schema"), dead)
-    shop.attach_consumer("orders", shared_run(instance))
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-    shop.attach_consumer("orders", dead)
-    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
-
-
-def test_streams_to_try_again_and_a_large_backlog_are_for_a_drain_of_the_views_own(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place(shop)
-    (lease, *_) = shop.claim_batch("orders", "a drain")
-    shop.fail_streams("orders", lease, [StreamFailure("order", "o-1", "no", 1)])
-    shop.commit_batch("orders", [lease])
-    shop.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-    shop.connection.execute("delete from event_store.stream_locks")
-    shop.append_events([NewEvent("order", "o-2", "order_placed", uuid4(), {}, uuid4())])
-    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
-    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
-
-
-def test_the_runs_of_a_view_are_seen_those_in_flight_and_those_that_failed(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
     place(shop)
-    run = instance.get_run_by_id(shared_run(instance))
-    assert run is not None
-    instance.report_run_failed(run)
-    assert "1 drains failed in a row" in reason(tick(instance, dsn, "poll_orders"))
+    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: a drain of all views starts, 1 due"
+    serve_all(shop, "orders")
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: drained together with other views, 1 due"
+
+
+def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own_until_one_ends_well(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(shop)
+    shop.end_drain("orders", "all views", "a bad value")
+    said = reason(tick(instance, dsn, "poll_orders"))
+    assert "1 drains failed in a row; the next one starts in " in said
+    assert said.endswith(": a bad value")
+    shop.connection.execute("update event_store.drains set ended_at = ended_at - interval '1 minute'")
     # the view's partition is asked for until there is one
+    result = tick(instance, dsn, "poll_orders")
+    assert started_by(result) == ("drain", "orders")
+    assert result.dynamic_partitions_requests
+    assert (result.run_requests or [])[0].tags["millrace/view"] == "orders"
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: a drain is in flight, 1 due"
+    shop.begin_drain("orders", "its own")
+    shop.end_drain("orders", "its own")
+    shop.connection.execute("update event_store.drains set ended_at = ended_at - interval '1 minute'")
+    assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
+    # one that lives and does not consume it is of no use to it
+    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    shop.register_view("other", "-infinity", mode="bulk")
+    serve_all(shop, "other")
+    instance.add_dynamic_partitions("views", ["orders"])
+    result = tick(instance, dsn, "poll_orders")
+    assert started_by(result) == ("drain", "orders")
+    assert not result.dynamic_partitions_requests
+
+
+def test_streams_to_try_again_are_for_a_drain_of_the_views_own_and_one_that_died_is_replaced(
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    retry_a_stream(shop)
+    serve_all(shop, "orders")
+    for sensor in ("poll_orders", "poll_read_models"):
+        assert started_by(tick(kept, dsn, sensor)) == ("drain", "orders")
+        # it does not hide behind the drain of all views
+        shop.connection.execute(
+            "update event_store.drains set asked_at = asked_at - interval '1 day' where drain = 'orders'"
+        )
+    shop.begin_drain("orders", "its own")
+    shop.attach_consumer("orders", "its own")
+    assert reason(tick(kept, dsn, "poll_orders")) == "orders: a drain is in flight, 1 due"
+
+
+def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop)
+    queued_run(instance, None)
+    queued = "orders: 1 due; a drain of all views waits in Dagster's queue"
+    assert reason(tick(instance, dsn, "poll_orders")) == queued
+    retry_a_stream(shop)
+    assert started_by(tick(instance, dsn, "poll_orders")) == ("drain", "orders")
+    forget(shop)
+    queued_run(instance, "orders")
+    assert reason(tick(instance, dsn, "poll_orders")).endswith("; a drain waits in Dagster's queue")
+
+
+def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one(
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "LARGE_BACKLOG", 0)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    for known in (False, True):
-        result = tick(instance, dsn, "poll_orders")
-        assert bool(result.dynamic_partitions_requests) is not known
-        assert started_by(result) == ("drain", "orders")
-        instance.add_dynamic_partitions("views", ["orders"])
-    # also one that was started from the UI
-    own_run(instance, "orders")
-    assert "a drain is in flight" in reason(tick(instance, dsn, "poll_orders"))
+    place(shop)
+    for sensor in ("poll_orders", "poll_read_models"):
+        assert started_by(tick(kept, dsn, sensor)) == ("drain", "orders")
+        forget(shop)
+    also = replace(ORDERS, name="also", view="also")
+    ensure_version(shop.connection, also)
+    for sensor in ("poll_orders", "poll_also"):
+        assert started_by(tick(kept, dsn, sensor, also=also)) == (SHARED_JOB, None)
+        forget(shop)
+    result = tick(kept, dsn, "poll_read_models", also=also)
+    assert started_by(result) == (SHARED_JOB, None)
 
 
 def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
@@ -191,6 +207,7 @@ def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serve
     changed = replace(ORDERS, columns={"status": last("event")})
 
     def poll() -> dg.SensorResult:
+        forget(shop)
         return tick(instance, dsn, "poll_orders", changed)
 
     assert started_by(poll()) == (SHARED_JOB, None)  # its first drain makes its tables
@@ -218,31 +235,28 @@ def test_events_that_a_view_does_not_want_start_no_drain(
 
 
 def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
-    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: EventStore
 ) -> None:
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
     assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
-    # who consumes it is enough: nobody asks Dagster
-    run = joined_long_ago(kept, monkeypatch)
-    shop.attach_consumer("orders", run)
+    # who consumes it is enough
+    serve_all(shop, "orders")
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
-    # unless the view needs a run of its own
-    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(kept, dsn, "poll_read_models")) == ("drain", "orders")
 
 
-def test_two_sensors_that_find_the_same_events_ask_for_one_drain(
-    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: str, shop: EventStore) -> None:
     place(shop)
-    asked = tick(kept, dsn, "poll_read_models")
-    assert reason(tick(kept, dsn, "poll_orders")) == "orders: 1 due; a drain of all views was asked for"
-    assert started_by(asked) == (SHARED_JOB, None)
-    monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
-    assert started_by(tick(kept, dsn, "poll_orders")) == ("drain", "orders")
-    assert tick(kept, dsn, "poll_orders").run_requests
-    assert "; a drain was asked for" in reason(tick(kept, dsn, "poll_read_models"))
+    for start in polling.Start:
+        found = polling.Poll("orders", start, "orders: 1 due")
+        assert sensors.ask(postgres_at(dsn), [found, found], set()) == [
+            found,
+            replace(
+                found,
+                start=None,
+                reason=f"orders: 1 due; a drain{' of all views' * (start is polling.Start.TOGETHER)} was asked for",
+            ),
+        ]
 
 
 def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -291,16 +305,19 @@ def test_many_pushed_views_start_some_runs_at_once_in_turn(
     first = tick(instance, dsn, "poll_views")
     assert [request.partition_key for request in first.run_requests or []] == views[:PUSHES_AT_ONCE]
     assert {request.tags["dagster/priority"] for request in first.run_requests or []} == {"0"}
+    # as many are asked for: nothing more
     second = tick(instance, dsn, "poll_views", cursor=first.cursor)
-    chosen = [request.partition_key for request in second.run_requests or []]
-    assert chosen == views[PUSHES_AT_ONCE : 2 * PUSHES_AT_ONCE]
-    # as if those of the first tick ran: nothing more, also not after it
-    for view in views[:PUSHES_AT_ONCE]:
-        own_run(instance, view)
-    third = tick(instance, dsn, "poll_views", cursor=second.cursor)
-    assert not third.run_requests
-    assert f"{views[-1]}: {PUSHES_AT_ONCE} views are pushed at once" in reason(third)
-    assert f"{views[0]}: a drain is in flight" in reason(third)
+    assert not second.run_requests
+    assert f"{views[-1]}: {PUSHES_AT_ONCE} views are pushed at once" in reason(second)
+    assert f"{views[0]}: a drain is in flight" in reason(second)
+    # where some have ended, the next ones; one that Dagster has queued has a place
+    for view in views[:4]:
+        shop.begin_drain(view, view)
+        shop.end_drain(view, view)
+    queued_run(instance, views[PUSHES_AT_ONCE])
+    third = tick(instance, dsn, "poll_views", cursor=first.cursor)
+    chosen = [request.partition_key for request in third.run_requests or []]
+    assert chosen == views[PUSHES_AT_ONCE + 1 : PUSHES_AT_ONCE + 4]
     # read models need no turn
     (request,) = tick(instance, dsn, "poll_orders").run_requests or []
     assert request.tags["dagster/priority"] == "1"

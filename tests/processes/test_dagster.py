@@ -13,7 +13,6 @@ from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import standing as judged
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.platform_defs.sensors import ASKED
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.event_store import EventStore, NewEvent
@@ -109,7 +108,6 @@ def turn_off(sensor: str) -> None:
 
 
 def sensor_tick(instance: dg.DagsterInstance, dsn: str) -> dg.SensorResult:
-    ASKED.clear()
     resources = {"postgres": postgres_at(dsn)}
     defs = build_defs(declarations=Declarations(models={"orders": ORDERS}), resources=resources)
     context = dg.build_sensor_context(instance, definitions=defs, resources=resources)

@@ -84,6 +84,8 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     (Malformed, "end_locks('r', null, ?)", ("'a'",)),
     (Malformed, "retry_dead_letters('r', null, ?)", ("'a'",)),
     (Malformed, "discard_dead_letter('r', 'order', 'a', ?)", ("''", "null")),
+    (Malformed, "begin_drain('b', ?)", ("''", f"'{'x' * 201}'")),
+    (Malformed, "end_drain(?)", ("null, 'run'", "'b', null")),
     (Malformed, "attach_consumer('b', ?)", ("''", f"'{'x' * 201}'", "'run', 0", "'run', 3601")),
     (Malformed, "view_info(null, ?)", ("0", "-1")),
     (Malformed, "wanting_views(?)", ("null",)),

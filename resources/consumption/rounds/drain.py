@@ -22,7 +22,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
 from millrace.resources.consumption.limits import DEFAULTS, Limits
-from millrace.resources.consumption.rounds.member import Member
+from millrace.resources.consumption.rounds.member import Member, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
@@ -47,6 +47,8 @@ MOST_SHUT_OUT = 2
 FAILURES = 3
 # nothing that a drain does besides its commits waits longer for a lock
 LOCK_TIMEOUT = "5s"
+# why a view leaves that did not fail
+OTHERS = "a run of its own consumes it"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -199,6 +201,8 @@ class SharedDrain:
             commit = outcome.commits.get(member.model.view)
             member.next_at = self._turn(member, outcome, began)
             if commit is not None:
+                if member.is_new:
+                    self._store.end_drain(member.declared.view, self.owner)
                 member.note(commit)
                 self._on_commit(member, commit)
             in_the_way = member.serve(self._store)
@@ -226,9 +230,10 @@ class SharedDrain:
         for member in self.members:
             member.find(self._store)
         polls = {poll.view: poll for poll in self._store.poll_views([member.view for member in self.members])}
+        far = alone_behind(polls.values())
         for member in self.members:
             poll = polls.get(member.view)
-            if not member.joined and member.may_join(poll):
+            if not member.joined and member.view != far and member.may_join(poll):
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
@@ -262,13 +267,20 @@ class SharedDrain:
             # what came before the error may have attached it
             self._leave(member, cause(error))
             return
-        self._on_change(member)
+        # it may have left at once
+        self._tell(member)
 
     def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
         member.leave(why, slow=slow)
         # its view may be gone
         with suppress(MillraceError):
             self._store.detach_consumer(member.view, self.owner)
+        self._tell(member)
+
+    def _tell(self, member: Member) -> None:
+        if member.away not in {None, OTHERS}:
+            # that is the failed try which a run of its own follows
+            self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
 
     def _begin_anew(self) -> None:
@@ -309,4 +321,4 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
-    return "a run of its own consumes it" if poll.consumers > 1 else None
+    return OTHERS if poll.consumers > 1 else None

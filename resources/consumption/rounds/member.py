@@ -4,6 +4,7 @@ Belongs here: one view. Not here: the round (`round`), the loop over all views (
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +21,17 @@ from millrace.resources.read_models.versions import (
     unbuilt_partitions,
 )
 
-# more positions than this are for a run of the view's own
+# a view that alone is more positions behind than this is for a run of its own, and holds up no other
 LARGE_BACKLOG = 100_000
 # a view that left because of a failure comes back after so long, and each time after twice as long
 BACK_AFTER_S = 60.0
 LONGEST_AWAY_S = 3600.0
+
+
+def alone_behind(polls: Iterable[ViewPoll]) -> str | None:
+    """Return the view that is far behind if one alone is; what several want is read once for all of them."""
+    far = [poll.view for poll in polls if poll.ahead > LARGE_BACKLOG]
+    return far[0] if len(far) == 1 else None
 
 
 @dataclass
@@ -37,6 +44,7 @@ class Member:
         report: Its work so far.
         view: The event store's view that it is consumed as, as far as that is known.
         joined: Whether rounds claim for it.
+        is_new: Whether nothing was committed since it joined.
         away: Why it left, if it did.
         next_at: When it is asked for again, by the monotonic clock.
     """
@@ -45,6 +53,7 @@ class Member:
     model: ReadModel | None = None
     report: DrainReport = field(default_factory=DrainReport)
     joined: bool = False
+    is_new: bool = True
     away: str | None = None
     next_at: float = float("-inf")
     _found: str | None = None
@@ -79,7 +88,7 @@ class Member:
         self._newest = newest_version(store.connection, model)
         if self.model is None or self._serving is None or self.model.view != model.view:
             self.model, self._serving = model, Serving(model)
-        self.joined, self.away = True, None
+        self.joined, self.is_new, self.away = True, True, None
 
     def leave(self, why: str, *, slow: bool = False) -> None:
         """Take part no more for the present; a run of its own consumes the view meanwhile.
@@ -94,7 +103,7 @@ class Member:
         """Say whether it may take part again: nobody else consumes the view, and it is well or was away for long."""
         if poll is None:  # not registered yet, or no more
             return self.model is None and time.monotonic() >= self._back_at
-        if poll.consumers or not poll.enabled or poll.ahead > LARGE_BACKLOG:
+        if poll.consumers or not poll.enabled:
             return False
         well = poll.due == 0 and not self._slow
         return self.away is None or well or time.monotonic() >= self._back_at
@@ -102,7 +111,7 @@ class Member:
     def note(self, commit: Commit) -> None:
         """Count a commit."""
         self.report.add(commit)
-        self._left = 0
+        self._left, self.is_new = 0, False
 
     def serve(self, store: EventStore) -> str | None:
         """Let people read this version if it has caught up and does not serve yet; return what keeps it from that."""

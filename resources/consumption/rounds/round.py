@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # more, each round reads twice as many as the one before, up to the most.
 ROUND_EVENTS = 20_000
 MOST_EVENTS = 400_000
-# a model whose function takes longer than this in one round holds up the others
+# a model whose function takes longer than this in one round holds up the others; a larger round may take longer
 SLOW_S = 2.0
 _RETRIED = (LeaseLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
@@ -169,7 +169,7 @@ class Rounds:
             # the consumer that claims next reads the events again
             return None
         outcome.commits[model.view] = Commit(tuple(leases), rows, time.monotonic() - started)
-        if built.seconds.get(model.view, 0) > SLOW_S:
+        if built.seconds.get(model.view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
             outcome.slow[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
         return None
 

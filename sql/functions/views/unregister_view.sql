@@ -30,6 +30,7 @@ begin
       'locks', (select count(*) from event_store.stream_locks where view = v_view)
     )
   );
+  delete from event_store.drains where drain = v_view;
   delete from event_store.views where view = v_view;
 end
 $$;

@@ -121,6 +121,9 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
         attached = {view: consumers(things, view) for view in away if view != "unmade"}
         assert attached == {view: int(away[view] is None) for view in attached}
         assert things.owned_leases("rounds") == {}
+    # the store knows it as a failed try
+    tries = {view: (state.failures, state.error) for view, state in things.drain_states(*away).items()}
+    assert tries == {view: (int(why is not None), why and why[:500]) for view, why in away.items()}
     assert at(things, *models) == [0] * len(models)
     assert at(things, Counted, Third) == [44, 44]
     assert rows(things.connection, "select from event_store.stream_locks") == []
@@ -137,6 +140,7 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
         shared.run(budget_s=patience(), idle_s=0)
         assert "a stone" in (why_away(shared)["stumbling"] or "")
 
+        assert things.drain_states("stumbling")["stumbling"].failures == 1
         drain(dsn, spark, Stumbling, "a run of its own")
         things.append_events([thing("stone"), thing("sand")])
         things.sequence_events()
@@ -145,6 +149,7 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
         shared.members[1].leave("again, as if it were long ago")
         shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == {"counted": None, "stumbling": None}
+        assert things.drain_states("stumbling")["stumbling"].failures == 0
     # what follows the failing event waits with it
     assert rows(things.connection, "select decider_id from event_store.stream_locks") == [("stone",)]
     assert rows(things.connection, "select * from read_models.stumbling") == [("sand", 2)]
@@ -154,8 +159,16 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
 def test_a_slow_function_commits_once_more_and_then_leaves(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with SharedDrain(dsn, [machines], lambda: spark, "rounds") as shared:
+        # a round of very many events: it may take as much longer
+        monkeypatch.setattr(one_round, "SLOW_S", 1e-9)
+        monkeypatch.setattr(one_round, "ROUND_EVENTS", 1e-15)
+        fill(things, 40)
+        shared.run(budget_s=patience(), idle_s=0)
+        assert why_away(shared) == {"machines": None}
+    monkeypatch.undo()
     monkeypatch.setattr(one_round, "SLOW_S", 0.0)
-    fill(things, 40)
+    fill(things, 40, seed=2)
     assert "of a round" in (share(dsn, spark, [machines])["machines"] or "")
     assert_equals_a_clean_run(things, machines)
 
@@ -185,6 +198,7 @@ def test_a_view_that_somebody_takes_out_between_rounds_leaves_and_comes_back_whe
         own.enter_context(Consumer.open(dsn, Other, lambda: spark, "own"))
         assert one_more(4) == "a run of its own consumes it"
         assert at(things, *THREE) == [40, 30, 40]
+        assert things.drain_states("other")["other"].failures == 0
         own.close()
         # the session of the run that ended is known to be over a moment later
         wait_until(lambda: consumers(things, "other") == 0, "the run of its own is over")
@@ -258,18 +272,37 @@ def test_a_version_that_something_keeps_from_serving_leaves_and_says_so(
     assert share(dsn, spark, [Counted, changed])["crossing"] is None
 
 
-def test_a_view_far_behind_is_not_taken_on_and_what_lies_between_is_not_read(
+def test_a_view_that_alone_is_far_behind_is_not_taken_on_several_are_and_what_lies_between_is_not_read(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases = [("a", 0, 0, 10, 1), ("b", 0, 5, 20, 2), ("c", 0, 20, 30, 3), ("far", 0, 900, 910, 4), ("a", 1, 7, 9, 5)]
     assert union(leases) == [LogRange(0, 0, 30), LogRange(0, 900, 910), LogRange(1, 7, 9)]
     share(dsn, spark, THREE)
     fill(things, 60)
-    share(dsn, spark, [Counted])
+    share(dsn, spark, [Counted, Third])
     monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
-    with SharedDrain(dsn, THREE, lambda: spark, "rounds") as shared:
-        shared.run(budget_s=patience(), idle_s=0)
-        assert [member.joined for member in shared.members] == [True, False, False]
+
+    def joined() -> list[bool]:
+        with SharedDrain(dsn, THREE, lambda: spark, "rounds") as shared:
+            shared.run(budget_s=patience(), idle_s=0)
+            return [member.joined for member in shared.members]
+
+    assert joined() == [True, False, True]
+    fill(things, 60, seed=2)
+    things.sequence_events()
+    assert joined() == [True, True, True]
+    assert at(things, *THREE) == [120, 120, 120]
+
+
+def test_a_view_that_its_own_run_rebuilds_from_the_archive_is_not_taken_on(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    share(dsn, spark, [Other])
+    things.connection.execute("update read_models.declarations set unbuilt = '{0}' where view = 'other'")
+    fill(things, 10)
+    assert "a run of its own rebuilds it" in (share(dsn, spark, [Counted, Other])["other"] or "")
+    assert things.drain_states("other")["other"].failures == 1
+    assert at(things, Counted, Other) == [10, 0]
 
 
 def test_views_of_which_a_single_event_is_too_large_leave(

@@ -1,0 +1,51 @@
+-- Asks for a drain, or begins it, and says whether the caller has it. A poller asks, without v_owner: of all who ask at
+-- once one is answered true, and starts a run; the next one is when that drain has ended or is dead, and the wait after
+-- failures is over. A run begins, with v_owner, unless another one is at work. A drain that died is counted here.
+-- Races: who calls for one drain at once waits for the other by its row.
+-- Example: select begin_drain('invoices')
+create or replace function event_store.begin_drain(
+  v_drain text,
+  v_owner text default null
+)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _now constant timestamptz := event_store_private.clock();
+  _state record;
+  _began event_store.drains;
+begin
+  if v_drain is null or v_owner = '' or length(v_owner) > 200 then
+    perform event_store_private.refuse_request(
+      format('v_drain %L, v_owner %L', left(v_drain, 200), left(v_owner, 200)),
+      'v_drain is not null; v_owner has 1 to 200 characters, or is null for who asks.'
+    );
+  end if;
+  insert into event_store.drains (drain) values (v_drain) on conflict do nothing;
+  select * into _began from event_store.drains d where d.drain = v_drain for update;
+  select * into _state from event_store.drain_states(array[v_drain]);
+  if v_owner is null then
+    if _state.since_s is not null or _state.wait_s > 0 then
+      return false;
+    end if;
+  elsif _state.owner <> v_owner and (_state.lives or _began.began_at is not null) then
+    return false;
+  end if;
+  update event_store.drains d
+  set
+    asked_at = _now, began_at = case when v_owner is not null then _now end, owner = coalesce(v_owner, d.owner),
+    failures = _state.failures, error = _state.error, ended_at = _now - make_interval(secs => _state.ended_s)
+  where d.drain = v_drain;
+  return true;
+end
+$$;
+
+comment on function event_store.begin_drain(text, text) is
+'Asks for a drain of v_drain, a view, a capture, or the empty name for all views together; or begins it, with v_owner. '
+'Returns whether the caller has it: of those who ask one, while none is under way and the wait after failures is over; an '
+'owner, unless another one is at work. MR005 an argument is out of range.';
+revoke all on function event_store.begin_drain(text, text) from public;
+grant execute on function event_store.begin_drain(text, text) to event_store_owner;

@@ -1,0 +1,64 @@
+-- How drains stand, one row for each name, also of one that nobody asked for yet. A drain is under way from when it is
+-- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached to a view
+-- (attach_consumer) or holds the lease of a capture. One that was attached and does not live any more is dead, and so is
+-- one that is not attached after 120 s: it is under way no more, and counts as a failed try. The next may start in
+-- `wait_s`: 5 s after a failure, twice as long after each further one, a minute at most.
+-- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
+create or replace function event_store.drain_states(
+  v_drains text[]
+)
+returns table (
+  drain text,
+  owner text,
+  since_s double precision,
+  lives boolean,
+  failures int,
+  error text,
+  wait_s double precision,
+  ended_s double precision
+)
+language sql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+  select
+    n.drain,
+    case when not x.is_dead then d.owner end,
+    case when not x.is_dead then extract(epoch from t.now - coalesce(d.began_at, d.asked_at)) end,
+    a.lives,
+    tries.failures,
+    case when x.is_dead then 'Its run died, or did not begin in time.' else d.error end,
+    case when tries.failures > 0 then greatest(least(5 * 2 ^ least(tries.failures - 1, 16), 60) - tries.ended_s, 0) else 0 end,
+    tries.ended_s
+  from unnest(v_drains) n(drain)
+  cross join (select event_store_private.clock() as now offset 0) t
+  left join event_store.drains d on d.drain = n.drain
+  cross join lateral (
+    select coalesce(bool_or(c.lives), false) as lives, d.began_at is not null and count(*) > 0 as was_attached
+    from (
+      select c.attached_until > t.now and c.pid in (select s.pid from pg_stat_activity s) as lives
+      from event_store.consumers c
+      where c.consumer = d.owner
+      union all
+      select c.leased_until > t.now from event_store.captures c where c.lease_owner = d.owner
+    ) c
+  ) a
+  cross join lateral (
+    select
+      d.asked_at is not null and not a.lives
+      and (a.was_attached or coalesce(d.began_at, d.asked_at) <= t.now - interval '120 s') as is_dead
+  ) x
+  cross join lateral (
+    select
+      coalesce(d.failures, 0) + x.is_dead::int as failures,
+      extract(epoch from t.now - case when x.is_dead then coalesce(d.began_at, d.asked_at) else d.ended_at end)::float as ended_s
+  ) tries
+$$;
+
+comment on function event_store.drain_states(text[]) is
+'Returns how each drain of v_drains stands, a view, a capture, or the empty name for all views together: its owner, for how '
+'many seconds it is under way (null: it is not), whether it lives, how many tries failed in a row and why the last did, in '
+'how many seconds the next may start, and how many ago the last one ended. One that died counts as a failed try.';
+revoke all on function event_store.drain_states(text[]) from public;
+grant execute on function event_store.drain_states(text[]) to event_store_reader, event_store_owner;
