@@ -14,6 +14,7 @@ from millrace.platform_defs.sensors import PARTITION_TAG
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
@@ -62,6 +63,11 @@ def tick(instance: dg.DagsterInstance, captured: Captured, capture: Capture | No
 def reason(result: dg.SensorResult) -> str:
     assert isinstance(result.skip_reason, dg.SkipReason)
     return result.skip_reason.skip_message or ""
+
+
+def forget(captured: Captured) -> None:
+    """Let nobody have asked for a run."""
+    captured.store.execute("delete from event_store.drains")
 
 
 def requested(result: dg.SensorResult) -> list[str | None]:
@@ -166,6 +172,8 @@ def test_a_first_run_and_a_change_start_one_run_and_an_idle_source_none(
     instance: dg.DagsterInstance, captured: Captured
 ) -> None:
     assert requested(tick(instance, captured)) == ["shop"]
+    assert reason(tick(instance, captured)) == "shop: a drain is in flight, 1 due"
+    forget(captured)
     captured.drain()
     assert reason(tick(instance, captured)) == "shop: nothing is due"
     captured.source.run("create table other ()", "insert into items values (1)")
@@ -181,11 +189,13 @@ def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures
     captured.drain()
     captured.source.run("insert into items values (1)")
     running = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
+    store = EventStore(captured.store)
+    assert store.begin_drain("shop", running.run_id)
     assert "a drain is in flight" in reason(tick(instance, captured))
     with captured.process(running.run_id):
         away = replace(captured.capture, source=lambda: NOWHERE)
         assert "a drain is in flight" in reason(tick(instance, captured, away))
-    instance.report_run_failed(running)
+    store.end_drain("shop", running.run_id, "no")
     assert "1 drains failed in a row; the next one starts in" in reason(tick(instance, captured))
 
 
@@ -236,6 +246,7 @@ def test_a_lost_slot_starts_the_run_that_says_so_and_then_waits_for_an_operator(
     drop_slot(captured)
     assert requested(tick(instance, captured)) == ["shop"]
     assert "There is no slot" in failed_with(run(instance, captured))
+    assert EventStore(captured.store).drain_states("shop")["shop"].failures == 1
     assert "millrace capture restart shop --reason WHY" in reason(tick(instance, captured))
 
 
@@ -249,6 +260,7 @@ def test_a_slot_that_lags_behind_the_log_of_others_is_moved_on(
     assert reason(tick(instance, captured)) == "shop: nothing is due"
     monkeypatch.setattr("millrace.resources.capture.health.IDLE_LAG_BYTES", 1_000_000)
     assert requested(tick(instance, captured)) == ["shop"]
+    forget(captured)
     monkeypatch.undo()
     # where it would have to read much for a look, that the log has grown is enough
     monkeypatch.setattr("millrace.resources.capture.health.DEAR_BYTES", 0)

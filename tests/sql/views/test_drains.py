@@ -1,7 +1,6 @@
 """What the store knows of drains: who has one, whether it lives, how the tries ended, and when the next may start."""
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -11,7 +10,7 @@ import pytest
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import DrainState, EventStore
 from tests.support.capturing.captures import table
-from tests.support.factories import at_once, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.factories import Connect, at_once, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.patience import wait_until
 
 START_S, BACKOFFS = 120, (5, 10, 20, 40, 60, 60)
@@ -96,9 +95,7 @@ def test_a_drain_that_attaches_to_nothing_in_time_is_a_failed_try(drains: EventS
     assert of(drains) == DrainState("v", ended_s=0.0)
 
 
-def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(
-    drains: EventStore, connect: Callable[[], psycopg.Connection]
-) -> None:
+def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains: EventStore, connect: Connect) -> None:
     drains.begin_drain("v", "run")
     connection = connect()
     set_clock(connection, "2030-01-01 00:00:00+00")
@@ -145,6 +142,9 @@ def test_a_capture_lives_while_it_holds_its_lease(drains: EventStore) -> None:
 
 
 def test_the_drain_of_all_views_says_of_a_view_how_it_went_and_ends_none_of_its_own(drains: EventStore) -> None:
+    drains.begin_drain("v")
+    drains.end_drain("v", "shared")
+    assert of(drains).since_s == 0.0
     drains.begin_drain("v", "own")
     drains.end_drain("v", "shared", "too slow")
     assert of(drains) == DrainState("v", "own", since_s=0.0, failures=1, error="too slow", wait_s=5.0, ended_s=0.0)
@@ -152,13 +152,15 @@ def test_the_drain_of_all_views_says_of_a_view_how_it_went_and_ends_none_of_its_
     assert of(drains) == DrainState("v", "own", since_s=0.0, ended_s=0.0)
 
 
-def test_of_two_who_ask_at_once_one_gets_it(drains: EventStore, dsn: str) -> None:
-    with psycopg.connect(dsn) as first, psycopg.connect(dsn, autocommit=True) as second:
-        assert EventStore(first).begin_drain("v")
-        asked = start(lambda: EventStore(second).begin_drain("v"))
-        wait_blocked(drains.connection, second.info.backend_pid)
-        first.commit()
-        assert asked.result() is False
+def test_of_two_who_ask_at_once_one_gets_it(drains: EventStore, connect: Connect) -> None:
+    drains.end_drain("v", "nobody")
+    holder, *askers = connect(autocommit=False), connect(), connect()
+    holder.execute("select from event_store.drains for update")
+    asked = [start(partial(EventStore(each).begin_drain, "v")) for each in askers]
+    for each in askers:
+        wait_blocked(drains.connection, each.info.backend_pid)
+    holder.commit()
+    assert Counter(each.result() for each in asked) == {True: 1, False: 1}
 
 
 @pytest.mark.usefixtures("drains")
