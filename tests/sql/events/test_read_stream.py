@@ -46,6 +46,8 @@ def test_a_long_stream_is_read_as_it_is_asked_for(orders: EventStore) -> None:
     assert read(orders, backwards=True) == list(range(1203, 0, -1))
     assert read(orders, 2, 1001) == list(range(2, 1003))
     assert read(orders, 700, 600, backwards=True) == list(range(700, 100, -1))
+    # the last page is full, and nothing is before it
+    assert read(orders, 1000, backwards=True) == list(range(1000, 0, -1))
     some = orders.read_stream("order", "o-1")
     assert next(some).version == 1
     append_to(orders, "o-1")
