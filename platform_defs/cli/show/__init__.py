@@ -1,4 +1,4 @@
 """The commands that only look, `millrace show …`: a file each.
 
-Belongs here: their options, and how what they show looks. Not here: `millrace status`, and what captures lack (`capture`).
+Belongs here: their options, and how rows look. Not here: `millrace status`, and what captures lack (`capture`).
 """
