@@ -316,6 +316,8 @@ def test_a_table_of_a_capture_that_never_ran_is_read_first_and_one_of_another_is
     with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
         run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
     assert "public.items" in str(refused.value)
+    with pytest.raises(MillraceError, match="A condition is of one table"):
+        run(dsn, ["verify", "shop", "--where", "id < 2"])
     captured.source.run("insert into items values (1)")
     verified(dsn)
     assert [change["action"] for change in captured.changes()] == ["backfilled"]
