@@ -38,6 +38,7 @@ def test_the_module_imports_neither_dagster_nor_anything_of_ours() -> None:
     package = "millrace.resources.event_log_source"
     assert [module for module in done.stdout.split() if not module.startswith(package)] == [
         "millrace",
+        "millrace.late_imports",
         "millrace.resources",
     ]
     for file in (PROJECT / "resources" / "event_log_source").glob("*.py"):

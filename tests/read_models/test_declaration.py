@@ -155,16 +155,16 @@ def test_the_fingerprint_changes_with_whatever_changes_the_rows() -> None:
 
 # as they were when these models were first declared, or last changed
 FINGERPRINTS = {
-    "crm_customer_history": "b252b15349f5bbf33713f28f83347af9ed772ecf8856e14f8582bfe41a09431c",
-    "crm_customers": "b478db994be0e81d505f72e35082b35ee3374375a86b2418f49d7696c3852430",
-    "crossing": "b667e6ea28b211f74c7d1c9c85e177416ca2a2f7715019bba13040e603ee9845",
-    "customers": "3a0ae51cc74b8ae59f55de2a7b4b76713f052f14102523c84853224d90f7a965",
-    "everything": "5a8a5da10986de5a30981144216d898ad358646a7663147ec52b9811dfd4a35e",
-    "going": "71f49e340bb1ede381c5ff65a33d35b210561fcf15db7a9e99e28d1ab1879cc6",
-    "going_across": "0a82ea092b7ac491501516d414071811276073344ca912462fad909130a43f26",
-    "machines": "ef1da1a49e3ffcc9b70e4ec92dfcfc0f43f100f4e4d1ce3736d80bc586e2da30",
-    "orders": "2067e9cce765dd71a004f7df4094840b5157eabd34030f01dee75eb850d4745a",
-    "shipments": "4b322e7e64d66f87cb652b05af311261783f1a6d4188172b6282e42e811a20e4",
+    "crm_customer_history": "1283f0a625329288a66a389f72be33eeb0354ec638c001e66e86162e615d35a4",
+    "crm_customers": "7c6a3d3818e70b6fc81e041e45597b78cec8042a680606620ca82cc519a67859",
+    "crossing": "885faacbd7a3c162a96389f0b4d0ffee6e6b134ea4b96798d5b096cadd0e2273",
+    "customers": "922f121092146ef2ff81898bf7467518fcb99a7e8c16c79b79c1ce72532619b0",
+    "everything": "721cda2b2c1936f0312d3b5d7a32cd5ee4378cd9cedb0f6f8b0758cdc6d2d148",
+    "going": "d73762e46a250eaadbac63f2005355757ca34a518c2caa678439fd54e9e63b02",
+    "going_across": "e859d5a0d71f8df3d4a12d91015623abdc3033eb079a28fc091d6d170b07079e",
+    "machines": "980732f8045ecf5b65a8895c51ca6e598ecd32de1105e8295d66cd6acff36a55",
+    "orders": "b888ed13e1d6b36bbcfd78d21e0cc77589198dc3043058d404fd73535f4b03ca",
+    "shipments": "b31793cb58809332471808e8dd7799ff1cbafe35eb1ffda5508b820985907d24",
     "uses": "f67073bc7cc0a5000b7d0f3aa81123f96091f8bea20358963e6129d0a865c355",
 }
 MODELS = dict(declared("millrace.examples.shop", ["read_models"]).models) | {

@@ -18,7 +18,7 @@ from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
 from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
-from tests.support.building.drains import Everything, assert_equals_a_clean_run, fill, things
+from tests.support.building.drains import Everything, assert_equals_a_clean_run, fill, staged, things
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_c
         fill(things, 60, seed)
         commits: list[Commit] = []
         with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
-            consumer.drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)
+            staged(consumer).drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)
         assert [commit.events for commit in commits] == expected
     assert_equals_a_clean_run(things)
 
