@@ -183,9 +183,8 @@ class Rounds:
         except Exception as error:
             if is_gone(error) or isinstance(error, psycopg.Error):
                 raise
-            if len(known) == 1:
-                return self._not_built(known[0], error)
-            built, errors = self._build_each(models)
+            # one model was tried by itself already
+            built, errors = self._build_each(models) if len(known) > 1 else (self._not_built(known[0], error), [error])
             if len(errors) == len(models) and all(fault_of(one) is Fault.SERVER for one in errors):
                 raise
             return built
