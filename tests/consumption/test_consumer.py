@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from pyspark.errors import PySparkException
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
@@ -107,6 +108,23 @@ def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_
         assert drained(thing("t-1", worth=1)) == [(1, True)]
         assert drained(thing("t-1", worth=1)) == [(1, False)]
     assert rows(things.connection, "select events, worth from read_models.worths where thing_id = 't-1'") == [(9, 9)]
+
+
+def test_a_round_that_cannot_be_built_gives_its_leases_back_and_a_batch_is_staged(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    asked: list[int] = []
+
+    def session() -> "SparkSession":
+        asked.append(1)
+        if len(asked) == 1:
+            raise PySparkException("a server that has no room for a moment")
+        return spark
+
+    with Consumer.open(dsn, Counted, session, "next") as consumer:
+        assert consumer.drain(budget_s=patience(), idle_s=0).events == 30
+    assert_equals_a_clean_run(things, Counted)
 
 
 # Staged and shared ----------------------------------------------------------------------------------------
