@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
@@ -119,7 +119,7 @@ def test_a_round_that_cannot_be_built_gives_its_leases_back_and_a_batch_is_stage
     def session() -> "SparkSession":
         asked.append(1)
         if len(asked) == 1:
-            raise PySparkException("a server that has no room for a moment")
+            raise AnalysisException("a plan that nobody can make for a moment")
         return spark
 
     with Consumer.open(dsn, Counted, session, "next") as consumer:
