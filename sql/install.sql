@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ae751ad3c80bdf62c4380032540c40f5534ae46d49d3282410d3d8f6d72317a1'),
+  (0, 'e4dddf21febd0d2cb3ffb74682aebfb544d794cffc067578ad6d7970e4928fb8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

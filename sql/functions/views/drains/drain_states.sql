@@ -1,8 +1,9 @@
 -- How drains stand, one row for each name, also of one that nobody asked for yet. A drain is under way from when it is
 -- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached to a view
 -- (attach_consumer) or holds the lease of a capture. One that was attached and does not live any more is dead, and so is
--- one that is not attached after 120 s: it is under way no more, and counts as a failed try. The next may start in
--- `wait_s`: 5 s after a failure, twice as long after each further one, a minute at most.
+-- one that did not begin 30 s after it was asked for, or is not attached 120 s after it began: it is under way no more,
+-- and counts as a failed try. The next may start in `wait_s`: 5 s after a failure, twice as long after each further one,
+-- a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine that takes longer.
 -- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
 create or replace function event_store.drain_states(
   v_drains text[]
@@ -47,7 +48,7 @@ as $$
   cross join lateral (
     select
       d.asked_at is not null and not a.lives
-      and (a.was_attached or coalesce(d.began_at, d.asked_at) <= t.now - interval '120 s') as is_dead
+      and (a.was_attached or coalesce(d.began_at + interval '120 s', d.asked_at + interval '30 s') <= t.now) as is_dead
   ) x
   cross join lateral (
     select
