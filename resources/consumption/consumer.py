@@ -263,9 +263,9 @@ class Consumer:
         return True
 
     def _round(self, report: DrainReport, on_commit: OnCommit, most: int | None) -> bool:
-        """Consume what one round takes, without staging it; return whether that was all there is to do now.
+        """Consume what one round takes, without staging it; return whether it committed anything.
 
-        Streams that are tried again, more events than a round takes, and events that fail are for a batch.
+        If it did not, a batch is to be claimed: streams to try again, and what failed here, are for that.
         """
         try:
             outcome = self._rounds.run(self._store, [self.model], [self.model], most or ROUND_EVENTS)
