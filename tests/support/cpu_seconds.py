@@ -35,7 +35,10 @@ class Group:
 
     def __init__(self, home: Path, name: str) -> None:
         self._home, self._path = home, home / f"{name}-{os.getpid()}"
-        self._path.mkdir()
+        # a process of this number that was killed may have left its own
+        self._path.mkdir(exist_ok=True)
+        self._before = 0.0
+        self._before = self.seconds()
 
     def take(self, *pids: int) -> None:
         """Let processes be counted here."""
@@ -45,7 +48,7 @@ class Group:
     def seconds(self) -> float:
         """Return the CPU seconds so far."""
         usage, *_ = (self._path / "cpu.stat").read_text().splitlines()
-        return int(usage.split()[1]) / 1e6
+        return int(usage.split()[1]) / 1e6 - self._before
 
     def remove(self) -> None:
         """Give the processes that are left back to where they were."""
