@@ -4,14 +4,15 @@ Belongs here: text, its encoding, its lines, and the faults that make a row unre
 meaning of a row (`importer`).
 
 An unreadable row comes with its fault, and the rows after it come as if it were not there: a stray quote costs only its
-own line, if a later quote shows that it is one. What is open at the end of the file may be half-written: nothing of it
-is a row.
+own line, if a later quote shows that it is one. A row above `ROW_LIMIT` is one row to its end, so that nothing between
+its quotes becomes a row. What is open at the end of the file may be half-written: nothing of it is a row.
 """
 
 import csv
 import gzip
 import json
 import math
+import re
 import shlex
 from collections import deque
 from collections.abc import Iterator
@@ -28,19 +29,25 @@ from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row, refuse_t
 HEAD_ROWS = 100
 
 
-class _TooLong(Exception):
-    """A row passed `ROW_LIMIT`."""
+# Between two quotes only what stands beside them says where a cell ends.
+_BETWEEN_QUOTES = re.compile(r'([^"\r\n])[^"\r\n]+([^"\r\n])')
 
 
 class _Lines:
-    """The lines of a text file, numbered from 1; those of the row at hand can be given back."""
+    """The lines of a text file, numbered from 1; those of the row at hand can be given back.
+
+    A row above `ROW_LIMIT` is read on to its end, and only its beginning is kept: its other lines come without what no
+    parser needs to find that end.
+    """
 
     def __init__(self, text: TextIOWrapper) -> None:
         self._text = text
         self._given_back: deque[str] = deque()
         self._row: list[str] = []
+        self._last = ""
         self._size = 0
         self.line = 1
+        self.count = 0
         self.ended = False
 
     def __iter__(self) -> Iterator[str]:
@@ -51,30 +58,46 @@ class _Lines:
         if not line:
             self.ended = True
             raise StopIteration
-        self._row.append(line)
+        self.count += 1
+        self._last = line
+        if not self.too_long:
+            self._row.append(line)
         self._size += len(line)
-        if self._size > ROW_LIMIT:
-            # the rest of a line without end is passed over in pieces
-            while not self._given_back and not line.endswith(("\n", "\r")) and line:
-                line = self._text.readline(ROW_LIMIT)
-            raise _TooLong
-        return line
+        return self._shortened(line) if self.too_long else line
+
+    def _shortened(self, line: str) -> str:
+        pieces = [_BETWEEN_QUOTES.sub(r"\1\2", line)]
+        while not line.endswith(("\n", "\r")) and (line := self._text.readline(ROW_LIMIT)):
+            pieces.append(_BETWEEN_QUOTES.sub(r"\1\2", line))
+        return "".join(pieces)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the row passed `ROW_LIMIT`."""
+        return self._size > ROW_LIMIT
 
     def begin_row(self) -> None:
         """Forget the row before; `line` is now the first line of the next one."""
-        self.line += len(self._row)
+        self.line += self.count
         self._row = []
-        self._size = 0
+        self.count = self._size = 0
 
     def row(self) -> str:
-        """Return the row's lines as the file has them."""
+        """Return the row's lines as the file has them; of one that is too long, the beginning."""
         return self._row[0] if len(self._row) == 1 else "".join(self._row)
 
     def keep_first(self) -> str:
         """Make the row its first line alone, give the other lines back, and return it."""
         self._given_back.extendleft(reversed(self._row[1:]))
         del self._row[1:]
+        self.count = 1
         return self._row[0]
+
+    def give_last_back(self) -> None:
+        """Take the last line out of a row of more than one."""
+        if self.count > 1 and len(self._last) <= ROW_LIMIT:
+            self._given_back.appendleft(self._last)
+            self.count -= 1
 
 
 def _open_text(path: Path, stack: ExitStack, newline: str) -> tuple[BinaryIO, TextIOWrapper]:
@@ -106,7 +129,9 @@ def _bad(number: int, lines: _Lines, raw: str, fault: str) -> Row:
     return Row(number, lines.line, readable.rstrip("\r\n"), len(raw), {}, fault)
 
 
-_TOO_LONG = f"it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
+def _too_long(lines: _Lines) -> str:
+    held = f"its quotes hold lines {lines.line} to {lines.line + lines.count - 1} together, and " * (lines.count > 1)
+    return f"{held}it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
 
 
 _NO_END = "its line has no end, so it may be half-written: end it with a line break, and import the file again"
@@ -119,16 +144,17 @@ _NO_QUOTE = (
 def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
     """Open a CSV file with a header; the stack closes it."""
     # process-wide, and only ever raised: the default refuses cells that the store would take
-    csv.field_size_limit(max(csv.field_size_limit(), ROW_LIMIT))
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_LIMIT))
     plain, text = _open_text(path, stack, newline="")
     lines = _Lines(text)
     # strict: a stray quote is an error where it stands instead of swallowing the rows after it
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         columns = next(reader, [])
-    except (csv.Error, _TooLong) as error:
+    except csv.Error as error:
         raise ImportRefused(f"The header of {path} is not CSV.", detail=str(error)) from error
     fault = _text_fault(lines.row()) if columns else "there is none in the first line"
+    fault = _too_long(lines) if lines.too_long else fault
     if fault:
         raise ImportRefused(f"The header of {path} cannot be used: {fault}.")
     refuse_twins(path, columns)
@@ -152,9 +178,14 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
                     # no more is read: the file may have grown since, by the other half
                     yield _bad(number + 1, lines, lines.row(), _NO_QUOTE)
                     return
-                raw, fault = lines.keep_first(), f"it is not CSV: {error}"
-            except _TooLong:
-                raw, fault = lines.keep_first(), _TOO_LONG
+                if lines.too_long:
+                    # the line that shows it is a row of its own; those before were read as text between quotes
+                    lines.give_last_back()
+                    raw = lines.row()
+                else:
+                    raw, fault = lines.keep_first(), f"it is not CSV: {error}"
+            if lines.too_long:
+                fault = _too_long(lines)
             number += 1
             fault = fault or _text_fault(raw)
             if not fault and len(cells) != width:
@@ -203,9 +234,9 @@ def _jsonl_rows(text: TextIOWrapper) -> Iterator[Row]:
             raw = next(lines)
         except StopIteration:
             return
-        except _TooLong:
+        if lines.too_long:
             number += 1
-            yield _bad(number, lines, lines.row(), _TOO_LONG)
+            yield _bad(number, lines, raw, _too_long(lines))
             continue
         if raw.isspace():
             continue

@@ -131,6 +131,40 @@ def test_bad_json_lines_are_rejected_with_their_lines_and_all_others_go_in(
     ]
 
 
+WIDE = "x" * 999_999
+
+
+@pytest.mark.parametrize(
+    ("lines", "rejects"),
+    [
+        pytest.param([f'c-1,begun,{TIME},"{WIDE}', *[WIDE] * 9, f'"",{WIDE}"'], {3: "lines 3 to 13"}, id="many lines"),
+        pytest.param([f'c-1,begun,"{WIDE * 9}, ""no"" end', 'of it",4'], {3: "lines 3 to 4"}, id="a long line of two"),
+        pytest.param([f"c-1,begun,{TIME},{WIDE * 9}"], {3: "it is longer than 8388608"}, id="a line"),
+        pytest.param(
+            [f'c-1,begun,"{TIME},1', *[f"c-1,begun,{TIME},{WIDE}"] * 9, f'c-1,begun,{TIME},"7"'],
+            {3: "lines 3 to 12"},
+            id="a stray quote that a later line shows",
+        ),
+    ],
+)
+def test_of_csv_a_row_above_eight_mebibytes_is_one_reject_to_its_end(
+    tmp_path: Path, lines: list[str], rejects: dict[int, str]
+) -> None:
+    file = write_text(tmp_path / "log.csv", "case,activity,at,n", f"c-1,begun,{TIME},1", *lines, f"c-1,ended,{TIME},9")
+    with open_event_file(file) as opened:
+        rows = list(opened.rows)
+    found = {row.line: row.fault for row in rows if row.fault}
+    assert found.keys() == rejects.keys()
+    assert all(text in (found[line] or "") for line, text in rejects.items())
+    assert all(len(row.raw) <= 1000 for row in rows)
+    # whatever is between quotes has become no row
+    assert [(row.line, row.values["n"]) for row in rows if not row.fault] == [
+        (2, "1"),
+        *[(len(lines) + 2, "7")] * lines[-1].endswith('"7"'),
+        (len(lines) + 3, "9"),
+    ]
+
+
 def test_a_parquet_row_without_a_stream_is_rejected_as_json(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "log.parquet"
     pq.write_table(pa.table({"case": [None, "c"], "activity": ["a", "b"], "at": [TIME, TIME]}), file)
