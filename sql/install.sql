@@ -278,6 +278,7 @@ set local check_function_bodies = off;
 \ir functions/rows/private/lease_free_streams.sql
 \ir functions/rows/private/lease_streams.sql
 \ir functions/rows/private/lock_of_stream.sql
+\ir functions/rows/private/locks_of_id.sql
 \ir functions/rows/private/refuse_not_in_flight.sql
 \ir functions/rows/schedule_nack_event.sql
 \ir functions/rows/stream_events.sql
@@ -299,6 +300,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/lease_duration.sql
 \ir functions/views/private/lock_idle_view.sql
 \ir functions/views/private/may_use.sql
+\ir functions/views/private/newest_lock.sql
 \ir functions/views/private/own_view.sql
 \ir functions/views/private/refuse_foreign_view.sql
 \ir functions/views/private/refuse_if_read_model.sql
@@ -327,7 +329,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e4dddf21febd0d2cb3ffb74682aebfb544d794cffc067578ad6d7970e4928fb8'),
+  (0, 'ccfa372e300f6b2052e71e4e04cfb4221fa116ed5abb89d656696d5d532b1890'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

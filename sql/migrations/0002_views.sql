@@ -173,7 +173,10 @@ create table event_store.stream_locks (
   created_at timestamptz not null,
   updated_at timestamptz not null,
   ahead smallint not null default 0,
-  constraint stream_locks_pkey primary key (view, decider_id, decider),
+  revision bigint not null default nextval('event_store.lease_token_seq'),
+  -- One row for each view and stream, made by whoever holds the checkpoint of its log partition. The revision is for what
+  -- it is for in checkpoints.
+  constraint stream_locks_pkey primary key (view, decider_id, decider, revision),
   constraint stream_locks_view_fkey foreign key (view) references event_store.views (view) on delete cascade,
   constraint stream_locks_delivery_is_ahead check (in_flight > last_offset),
   constraint stream_locks_parked_is_not_in_flight check (parked_at is null or in_flight is null)
@@ -183,6 +186,9 @@ create table event_store.stream_locks (
 create index stream_locks_due_idx on event_store.stream_locks (view, locked_until, last_offset) where parked_at is null;
 comment on index event_store.stream_locks_due_idx is
 'The whole order of stream_events, so that a fetch reads no more locks than it takes.';
+-- An answer names an event, and each delivery of a stream is of another one, or few are of the same.
+create index stream_locks_delivery_idx on event_store.stream_locks (view, in_flight) where in_flight is not null;
+comment on index event_store.stream_locks_delivery_idx is 'The lock of the event that an answer is for.';
 -- What a bulk lease delivers of streams with a lock is found by its log partition, however many streams wait or are
 -- parked. Partial, and not on lease_token: rows mode, where a session takes each delivery, makes no entry at all.
 create index stream_locks_in_flight_idx on event_store.stream_locks (view, partition)
@@ -224,6 +230,9 @@ comment on column event_store.stream_locks.updated_at is 'When the lock last cha
 comment on column event_store.stream_locks.ahead is
 'Whether the event in flight was leased ahead and nobody said that its handler began (rows): 0 no; 1 yes; 2 yes, and an '
 'earlier lock of it ended without an answer.';
+comment on column event_store.stream_locks.revision is
+'Rises with every change, also from the last lock of a stream to its next one, so that the newest version of the row is '
+'found first.';
 
 create view event_store.locks as
 select

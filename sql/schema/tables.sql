@@ -103,6 +103,15 @@ COMMENT ON COLUMN event_store.events.version IS 'The event''s number in its stre
 
 COMMENT ON COLUMN event_store.events.metadata IS 'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys are free. No part of the event: a retry may state others.';
 
+CREATE SEQUENCE event_store.lease_token_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE event_store.lease_token_seq IS 'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a token.';
+
 CREATE TABLE event_store.purged_streams (
     decider text NOT NULL COLLATE pg_catalog."C",
     decider_id text NOT NULL COLLATE pg_catalog."C",
@@ -144,6 +153,7 @@ CREATE TABLE event_store.stream_locks (
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     ahead smallint DEFAULT 0 NOT NULL,
+    revision bigint DEFAULT nextval('event_store.lease_token_seq'::regclass) NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -184,6 +194,8 @@ COMMENT ON COLUMN event_store.stream_locks.created_at IS 'When the lock was made
 COMMENT ON COLUMN event_store.stream_locks.updated_at IS 'When the lock last changed.';
 
 COMMENT ON COLUMN event_store.stream_locks.ahead IS 'Whether the event in flight was leased ahead and nobody said that its handler began (rows): 0 no; 1 yes; 2 yes, and an earlier lock of it ended without an answer.';
+
+COMMENT ON COLUMN event_store.stream_locks.revision IS 'Rises with every change, also from the last lock of a stream to its next one, so that the newest version of the row is found first.';
 
 CREATE VIEW event_store.locks AS
  SELECT l.view,
@@ -1175,15 +1187,6 @@ ALTER SEQUENCE event_store.events_offset_seq OWNED BY event_store.events."offset
 
 COMMENT ON SEQUENCE event_store.events_offset_seq IS 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
 
-CREATE SEQUENCE event_store.lease_token_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
-COMMENT ON SEQUENCE event_store.lease_token_seq IS 'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a token.';
-
 CREATE TABLE event_store.migrations (
     version integer NOT NULL,
     name text NOT NULL,
@@ -1632,7 +1635,7 @@ ALTER TABLE ONLY event_store.staged_changes
     ADD CONSTRAINT staged_changes_pkey PRIMARY KEY (transaction_id, ordinal);
 
 ALTER TABLE ONLY event_store.stream_locks
-    ADD CONSTRAINT stream_locks_pkey PRIMARY KEY (view, decider_id, decider);
+    ADD CONSTRAINT stream_locks_pkey PRIMARY KEY (view, decider_id, decider, revision);
 
 ALTER TABLE ONLY event_store.transactions
     ADD CONSTRAINT transactions_pkey PRIMARY KEY (transaction_id);
@@ -1685,6 +1688,10 @@ CREATE INDEX source_generations_capture_idx ON event_store.source_generations US
 CREATE INDEX stream_locks_caught_up_idx ON event_store.stream_locks USING btree (view, locked_until) WHERE caught_up;
 
 COMMENT ON INDEX event_store.stream_locks_caught_up_idx IS 'The locks that a dispatcher looks at to remove them.';
+
+CREATE INDEX stream_locks_delivery_idx ON event_store.stream_locks USING btree (view, in_flight) WHERE (in_flight IS NOT NULL);
+
+COMMENT ON INDEX event_store.stream_locks_delivery_idx IS 'The lock of the event that an answer is for.';
 
 CREATE INDEX stream_locks_due_idx ON event_store.stream_locks USING btree (view, locked_until, last_offset) WHERE (parked_at IS NULL);
 

@@ -21,20 +21,23 @@ INGEST: LiteralString = "select event_store.ingest_events('p', 0, 1, %s, null, '
 
 
 class Life:
-    """What goes on beside the snapshot: events of one log partition that both views consume, and messages."""
+    """What goes on beside the snapshot: events of one log partition that both views consume, and messages.
 
-    def __init__(self, store: EventStore) -> None:
-        self.store = store
+    Some streams have an event each round; the others have one each.
+    """
+
+    def __init__(self, store: EventStore, *again: str) -> None:
+        self.store, self.again = store, again
         self.ids = iter(ids_of_one_partition(store.connection, 1000))
         self.sent = count()
 
     def go_on(self, rounds: int) -> None:
         for _ in range(rounds):
-            append_to(self.store, next(self.ids))
+            append_to(self.store, next(self.ids), *self.again)
             self.store.sequence_events()
             self.store.dispatch_events("rows")
-            (event,) = self.store.stream_events("rows", 1)
-            self.store.ack_event("rows", event.decider_id, event.offset)
+            for event in self.store.stream_events("rows", 1 + len(self.again)):
+                self.store.ack_event("rows", event.decider_id, event.offset)
             self.store.commit_batch("bulk", self.store.claim_batch("bulk", "me"))
             self.store.connection.execute(INGEST, (next(self.sent),))
 
@@ -49,13 +52,20 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
 
 
 def behind_the_last_second(store: EventStore) -> None:
-    """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
+    """Dispatch what is there, then let seconds pass."""
     store.dispatch_events("rows")
+    let_seconds_pass(store)
+
+
+def let_seconds_pass(store: EventStore) -> None:
+    """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
     later = value(store.connection, "select event_store_private.clock() + interval '5 seconds'")
     set_clock(store.connection, str(later))
     store.connection.execute(
         """
-        update event_store.dispatches set free_from = event_store_private.clock(), dispatched_at = 'infinity'
+        update event_store.dispatches set dispatched_at = 'infinity', swept_at = event_store_private.clock(), free_from = least(
+          event_store_private.clock(), (select min(locked_until) from event_store.stream_locks where view = 'rows')
+        )
         where view = 'rows'
         """
     )
@@ -167,6 +177,60 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
     life.go_on(MORE)
     after = read()
     assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] * 1.2 + SLACK} == {}
+
+
+@pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
+def test_no_answer_for_a_stream_that_comes_again_and_again_reads_more_pages(held: EventStore, plans: str) -> None:
+    """Each delivery and each answer leaves a dead version of the stream's lock.
+
+    One that had gone is searched among all of them, once, before the next one is made.
+    """
+    again = ("a", "b", "c")
+    life = Life(held, *again)
+    held.connection.execute("select set_config('plan_cache_mode', %s, false)", (plans,))
+    lease: LiteralString = "select * from event_store.lease_events('rows', 3)"
+
+    def read() -> dict[str, int]:
+        # what was answered at one time is searched from then on: only a round was
+        let_seconds_pass(held)
+        life.go_on(1)
+        let_seconds_pass(held)
+        append_to(held, *again)
+        held.sequence_events()
+        pages = {}
+
+        def call(name: str, text: LiteralString, *arguments: object) -> None:
+            pages[name] = buffers(held.connection, text, *arguments)
+
+        call("dispatch", "select event_store.dispatch_events('rows')")
+        call("lease", lease)
+        a, b, c = (
+            offset
+            for (offset,) in rows(
+                held.connection,
+                "select in_flight from event_store.stream_locks where view = 'rows' and in_flight is not null order by decider_id",
+            )
+        )
+        call("extend", "select * from event_store.extend_lock('rows', 'a', %s)", a)
+        call("nack", "select * from event_store.nack_event('rows', 'a', %s)", a)
+        call("lease again", lease)
+        call("nack whatever", "select * from event_store.nack_event('rows', 'a')")
+        held.stream_events("rows", 1)
+        call("seen", "select * from event_store.has_seen('rows', 'order', 'a', %s)", a)
+        call("ack", "select * from event_store.ack_event('rows', 'a', %s)", a)
+        call("acks", "select * from event_store.ack_events('rows', array[%s])", b)
+        call("fail", "select * from event_store.fail_event('rows', 'c', %s, 'no')", c)
+        let_seconds_pass(held)
+        call("retry", lease)
+        held.ack_event("rows", "c", c)
+        return pages
+
+    life.go_on(FIRST)
+    read()
+    before = read()
+    life.go_on(MORE)
+    after = read()
+    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
 
 
 def test_whoever_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all_of_them(store: EventStore) -> None:

@@ -119,7 +119,7 @@ begin
       in_flight = last_event."offset",
       -- with this token and nothing in flight it would count as a stream that failed in this lease
       lease_token = case when last_event."offset" is null then k.lease_token else due.lease_token end,
-      lease_pid = null, updated_at = _now
+      lease_pid = null, updated_at = _now, revision = k.revision + 1
     from (
       select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
       from event_store.stream_locks x

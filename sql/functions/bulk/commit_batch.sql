@@ -71,7 +71,8 @@ begin
         and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
     end if;
     update event_store.stream_locks k
-    set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now
+    set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now,
+      revision = k.revision + 1
     from (
       select r.decider_id, r.decider, case when b.to_position = c.leased_to then r.in_flight else below.up_to end as up_to
       from unnest(v_partition, v_to_position, v_lease_token) b(partition, to_position, lease_token)

@@ -84,17 +84,15 @@ begin
   update event_store.checkpoints c
   set revision = c.revision + 1
   where c.ctid = any (array(select held.version from event_store_private.checkpoint_of(v_view, v_partition) held));
-  with failed as (
-    insert into event_store.stream_locks as k (
-      view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
-      updated_at
-    )
+  with failed as materialized (
     select
-      v_view, f.decider, f.decider_id, v_partition, coalesce(f."offset", first."offset") - 1,
-      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(n.attempts) end,
-      n.attempts, f.error, case when n.attempts >= _view.max_attempts then _now end, v_lease_token, _now, _now
+      f.decider, f.decider_id, f.error, coalesce(f."offset", first."offset") - 1 as last_offset, n.attempts,
+      case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(n.attempts) end
+        as locked_until,
+      case when n.attempts >= _view.max_attempts then _now end as parked_at,
+      known.view is not null as known
     from jsonb_to_recordset(v_failures) f(decider text, decider_id text, error text, "offset" bigint)
-    left join event_store.stream_locks known on known.view = v_view and known.decider_id = f.decider_id and known.decider = f.decider
+    left join lateral event_store_private.newest_lock(v_view, f.decider_id, f.decider) known on true
     left join lateral (
       select e."offset"
       from event_store.events e
@@ -108,13 +106,26 @@ begin
       select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
     ) n(attempts)
     cross join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
-    on conflict (view, decider_id, decider) do update
+  ), again as (
+    update event_store.stream_locks k
     set
       -- a retry goes on after what is acknowledged, a rebuild begins anew
-      last_offset = case when _lease.rebuilds then excluded.last_offset else greatest(k.last_offset, excluded.last_offset) end,
-      in_flight = null, locked_until = excluded.locked_until, attempts = excluded.attempts, last_error = excluded.last_error,
-      parked_at = excluded.parked_at, lease_token = excluded.lease_token, updated_at = _now
-    returning k.parked_at
+      last_offset = case when _lease.rebuilds then f.last_offset else greatest(k.last_offset, f.last_offset) end,
+      in_flight = null, locked_until = f.locked_until, attempts = f.attempts, last_error = f.error, parked_at = f.parked_at,
+      lease_token = v_lease_token, updated_at = _now, revision = k.revision + 1
+    from failed f
+    where f.known and k.view = v_view and k.decider_id = f.decider_id and k.decider = f.decider
+  ), first as (
+    -- no other lock of the stream can come: whoever makes one holds the checkpoint
+    insert into event_store.stream_locks (
+      view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
+      updated_at
+    )
+    select
+      v_view, f.decider, f.decider_id, v_partition, f.last_offset, f.locked_until, f.attempts, f.error, f.parked_at, v_lease_token,
+      _now, _now
+    from failed f
+    where not f.known
   )
   select count(parked_at) into _parked from failed;
   return _parked;

@@ -62,8 +62,7 @@ begin
     and (
       _lease.rebuilds
       or not exists (
-        select from event_store.stream_locks k
-        where k.view = v_view and k.decider_id = r.decider_id and k.decider = r.decider
+        select from event_store_private.newest_lock(v_view, r.decider_id, r.decider)
       )
     )
   order by l.position;

@@ -67,7 +67,7 @@ begin
     coalesce(k.attempts, 0), k.locked_until, k.last_error, k.parked_at
   from event_store.views v
   cross join lateral event_store_private.checkpoint_of(v.view, _partition) c
-  left join event_store.stream_locks k on k.view = v.view and k.decider_id = v_decider_id and k.decider = v_decider
+  left join lateral event_store_private.newest_lock(v.view, v_decider_id, v_decider) k on true
   cross join lateral (
     select count(*) as owed, min(e."offset") as first_owed
     from stream e

@@ -24,9 +24,10 @@ begin
     update event_store.stream_locks k
     set
       last_offset = v_offset, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
-      updated_at = _now,
+      updated_at = _now, revision = k.revision + 1,
       caught_up = k.nothing_after
-    where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset
+    -- by its delivery: an index condition on the stream would be a way to all dead versions of its lock
+    where k.view = v_view and k.in_flight = v_offset and (k.decider_id = v_decider_id) is true
       and event_store_private.holds_lock(k, v_lease_token, _now)
       and k.lease_pid is not null -- in bulk mode nobody has a single event
       and (select event_store_private.may_use(v.owner) from event_store.views v where v.view = v_view)

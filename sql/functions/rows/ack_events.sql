@@ -35,16 +35,15 @@ begin
   _held := array(
     select k.version
     from (
-      select e.decider_id, e.decider, a."offset", a.lease_token
+      select a."offset", a.lease_token
       from unnest(v_offsets, v_lease_tokens) a("offset", lease_token)
-      join event_store.events e using ("offset")
-      order by e.decider_id, e.decider
+      order by a."offset"
       offset 0
     ) a
     cross join lateral (
       select k.ctid as version
       from event_store.stream_locks k
-      where k.view = v_view and k.decider_id = a.decider_id and k.decider = a.decider and k.in_flight = a."offset"
+      where k.view = v_view and k.in_flight = a."offset"
         and event_store_private.holds_lock(k, a.lease_token, _now)
       limit 1
       for update
@@ -54,7 +53,7 @@ begin
   update event_store.stream_locks k
   set
     last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
-    updated_at = _now,
+    updated_at = _now, revision = k.revision + 1,
     caught_up = k.nothing_after
   where k.ctid = any (_held)
   returning k.last_offset;

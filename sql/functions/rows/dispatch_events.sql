@@ -120,10 +120,7 @@ begin
     -- One probe for each stream, however many wait: an anti join may be planned to compare each with all.
     -- `on conflict do nothing` would wait for a consumer that has this lock in an open transaction.
     left join lateral (
-      select true as held
-      from event_store.stream_locks k
-      where k.view = v_view and k.decider_id = s.decider_id and k.decider = s.decider
-      limit 1
+      select true as held from event_store_private.newest_lock(v_view, s.decider_id, s.decider)
     ) k on true
     where k.held is null
   ), moved as (

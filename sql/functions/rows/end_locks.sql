@@ -25,7 +25,8 @@ begin
   perform event_store_private.own_view(v_view, 'rows');
   update event_store.stream_locks k
   set
-    attempts = greatest(k.attempts - (k.in_flight is not null)::int, 0), in_flight = null, locked_until = _now, updated_at = _now
+    attempts = greatest(k.attempts - (k.in_flight is not null)::int, 0), in_flight = null, locked_until = _now, updated_at = _now,
+    revision = k.revision + 1
   where k.ctid = any (
     array(
       select h.ctid from event_store.stream_locks h

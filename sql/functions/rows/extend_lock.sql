@@ -26,8 +26,9 @@ begin
     );
   end if;
   update event_store.stream_locks k
-  set ahead = 0, locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
+  set ahead = 0, locked_until = _now + make_interval(secs => coalesce(v_seconds, _view.lock_timeout_s)), updated_at = _now,
+    revision = k.revision + 1
+  where k.view = v_view and k.in_flight = v_offset and (k.decider_id = v_decider_id) is true and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

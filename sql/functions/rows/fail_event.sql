@@ -29,8 +29,8 @@ begin
     last_error = v_error,
     parked_at = case when k.attempts >= _view.max_attempts then _now end,
     locked_until = case when k.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(k.attempts) end,
-    updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.in_flight = v_offset and event_store_private.holds_lock(k, v_lease_token, _now)
+    updated_at = _now, revision = k.revision + 1
+  where k.view = v_view and k.in_flight = v_offset and (k.decider_id = v_decider_id) is true and event_store_private.holds_lock(k, v_lease_token, _now)
   returning k.decider into _decider;
   if not found then
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);

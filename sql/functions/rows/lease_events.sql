@@ -47,9 +47,7 @@ begin
   select r.*, k.lease_token, k.attempts, k.ahead = 2
   from event_store.versioned_events r
   cross join lateral (
-    select l.lease_token, l.attempts, l.ahead from event_store.stream_locks l
-    where l.view = v_view and l.decider_id = r.decider_id and l.decider = r.decider
-    offset 0 -- a look-up for each: a plan that was made for few locks would read all of the view
+    select l.lease_token, l.attempts, l.ahead from event_store_private.newest_lock(v_view, r.decider_id, r.decider) l
   ) k
   where r."offset" = any (_delivered)
   order by r."offset";

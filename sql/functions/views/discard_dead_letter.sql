@@ -55,7 +55,7 @@ begin
   update event_store.stream_locks
   set
     last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, attempts = 0, last_error = null,
-    locked_until = _now, updated_at = _now
+    locked_until = _now, updated_at = _now, revision = revision + 1
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store_private.audit(
     'discard_dead_letter', v_view, v_reason,

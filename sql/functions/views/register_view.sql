@@ -158,7 +158,7 @@ begin
     perform event_store_private.lock_idle_view(v_view);
     -- who leases with an older snapshot must fail (40001): it cannot see that the mode is another one
     update event_store.checkpoints set position = position where view = v_view;
-    update event_store.stream_locks set updated_at = _now where view = v_view;
+    update event_store.stream_locks set updated_at = _now, revision = revision + 1 where view = v_view;
   end if;
   if _new.mode = 'bulk' and _new.edge_function_url is not null then
     perform event_store_private.refuse_request(

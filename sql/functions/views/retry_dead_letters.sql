@@ -22,7 +22,7 @@ begin
   end if;
   perform event_store_private.known_view(v_view);
   update event_store.stream_locks k
-  set parked_at = null, attempts = 0, locked_until = _now, updated_at = _now
+  set parked_at = null, attempts = 0, locked_until = _now, updated_at = _now, revision = k.revision + 1
   where k.view = v_view
     and k.parked_at is not null
     and (v_decider is null or k.decider = v_decider)

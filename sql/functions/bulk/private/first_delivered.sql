@@ -15,8 +15,7 @@ declare
   _lock event_store.stream_locks;
 begin
   if not v_lease.rebuilds then
-    select * into _lock from event_store.stream_locks
-    where view = v_lease.view and decider_id = v_decider_id and decider = v_decider;
+    select * into _lock from event_store_private.newest_lock(v_lease.view, v_decider_id, v_decider);
     if found and (_lock.lease_token <> v_lease.lease_token or _lock.in_flight is null) then
       return null;
     end if;

@@ -16,6 +16,7 @@ begin
   update event_store.stream_locks k
   set
     in_flight = null, parked_at = null, attempts = 0, last_error = null, locked_until = least(k.locked_until, _now), updated_at = _now,
+    revision = k.revision + 1,
     caught_up = not exists (
       select from event_store.events e
       where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset

@@ -18,7 +18,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _now constant timestamptz := event_store_private.clock();
-  _deciders text[];
+  _locks event_store.stream_locks[];
 begin
   if v_milliseconds is null or v_milliseconds not between 0 and 2147483647000 then
     perform event_store_private.refuse_request(
@@ -28,29 +28,34 @@ begin
   end if;
   perform event_store_private.own_view(v_view, 'rows');
   -- lock first: what another consumer gets in between is not ours
-  _deciders := array(
-    select k.decider
+  _locks := array(
+    select k
     from event_store.stream_locks k
-    where k.view = v_view and k.decider_id = v_decider_id
-      and (k.in_flight = v_offset or (v_offset is null and k.in_flight is not null))
+    where k.view = v_view and (k.decider_id = v_decider_id) is true
+      and k.in_flight = any (
+        case
+          when v_offset is null then array(select l.in_flight from event_store_private.locks_of_id(v_view, v_decider_id) l)
+          else array[v_offset]
+        end
+      )
       and event_store_private.holds_lock(k, v_lease_token, _now)
     order by k.decider
     for update
   );
-  if cardinality(_deciders) = 0 then
+  if cardinality(_locks) = 0 then
     perform event_store_private.refuse_not_in_flight(v_view, v_decider_id, v_offset, v_lease_token);
-  elsif cardinality(_deciders) > 1 then
+  elsif cardinality(_locks) > 1 then
     perform event_store_private.refuse_request(
-      format('decider_id %L has events in flight for deciders %s', v_decider_id, array_to_string(_deciders, ', ')),
+      format('decider_id %L has events in flight for deciders %s', v_decider_id, (select string_agg(k.decider, ', ') from unnest(_locks) k)),
       'State v_offset: the offset of the event that is given back.'
     );
   end if;
   update event_store.stream_locks k
   set
     in_flight = null, attempts = greatest(k.attempts - 1, 0), last_error = coalesce(nullif(v_error, ''), k.last_error),
-    locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now
-  where k.view = v_view and k.decider_id = v_decider_id and k.decider = _deciders[1];
-  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, _deciders[1]);
+    locked_until = _now + v_milliseconds * interval '1 millisecond', updated_at = _now, revision = k.revision + 1
+  where k.view = v_view and k.in_flight = (_locks[1]).in_flight;
+  return query select * from event_store_private.lock_of_stream(v_view, v_decider_id, (_locks[1]).decider);
 end
 $$;
 

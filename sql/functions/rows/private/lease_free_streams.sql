@@ -88,7 +88,8 @@ begin
           when exhausted.yes then 'infinity'
           else _now + make_interval(secs => coalesce(v_seconds, v_view.lock_timeout_s))
         end,
-        updated_at = _now
+        updated_at = _now,
+        revision = k.revision + 1
       from held
       cross join lateral (select held.in_flight is not null and held.ahead = 0 and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (

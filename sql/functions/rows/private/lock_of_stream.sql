@@ -10,9 +10,8 @@ language sql
 stable
 as $$
   select l.view, l.decider_id, s.last_offset, l.last_offset, l.locked_until, s.final, l.created_at, l.updated_at
-  from event_store.stream_locks l
+  from event_store_private.newest_lock(v_view, v_decider_id, v_decider) l
   cross join lateral event_store_private.head_of_stream(l.decider_id, l.decider) s
-  where l.view = v_view and l.decider_id = v_decider_id and l.decider = v_decider
 $$;
 
 comment on function event_store_private.lock_of_stream(text, text, text) is

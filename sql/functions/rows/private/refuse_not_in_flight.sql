@@ -43,8 +43,7 @@ begin
               ),
               '; ' order by k.decider
             )
-            from event_store.stream_locks k
-            where k.view = v_view and k.decider_id = v_decider_id
+            from event_store_private.locks_of_id(v_view, v_decider_id) k
           ),
           'nothing of this stream is waiting'
         )

@@ -48,7 +48,7 @@ begin
   update event_store.checkpoints
   set lease_owner = null, leased_until = null, leased_from = null, leased_to = null, rebuilds = false
   where view = v_view and lease_owner is not null;
-  update event_store.stream_locks set in_flight = null, lease_pid = null
+  update event_store.stream_locks set in_flight = null, lease_pid = null, revision = revision + 1
   where view = v_view and in_flight is not null;
   return _view;
 end

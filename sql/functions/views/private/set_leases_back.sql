@@ -15,7 +15,7 @@ declare
   _captures text[];
 begin
   update event_store.stream_locks k
-  set locked_until = greatest(k.locked_until - v_by, _now), updated_at = _now
+  set locked_until = greatest(k.locked_until - v_by, _now), updated_at = _now, revision = k.revision + 1
   where k.ctid = any (array(
     select h.ctid from event_store.stream_locks h
     where h.parked_at is null and h.locked_until > _now and h.updated_at > _now

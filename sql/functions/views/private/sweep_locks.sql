@@ -53,7 +53,7 @@ begin
     return 0;
   end if;
   update event_store.stream_locks k
-  set caught_up = false
+  set caught_up = false, revision = k.revision + 1
   where k.ctid = any (_candidates)
     and k.caught_up
     and exists (

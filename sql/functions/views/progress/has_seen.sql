@@ -55,8 +55,7 @@ begin
   end if;
   _partition := event_store.stream_partition(v_decider_id, (select count(*) from event_store.log_partitions));
   select c.position into _checkpoint from event_store_private.checkpoint_of(_name, _partition) c;
-  select k.* into _lock from event_store.stream_locks k
-  where k.view = _name and k.decider_id = v_decider_id and k.decider = v_decider;
+  select k.* into _lock from event_store_private.newest_lock(_name, v_decider_id, v_decider) k;
   select e.event, l.position into _event, _position
   from event_store.events e
   left join event_store.event_log l using ("offset")

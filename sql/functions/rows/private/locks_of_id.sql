@@ -1,0 +1,33 @@
+-- The locks that a view has of the streams that share an id; mostly there is one decider. Each is found by its newest
+-- version.
+create or replace function event_store_private.locks_of_id(
+  v_view text,
+  v_decider_id text
+)
+returns setof event_store.stream_locks
+language sql
+stable
+set search_path = event_store, pg_temp
+-- By index, whatever statistics say: they may be from when the tables were empty.
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+  with recursive streams(decider) as (
+    (select e.decider from event_store.events e where e.decider_id = v_decider_id order by e.decider limit 1)
+    union all
+    select (
+      select e.decider from event_store.events e
+      where e.decider_id = v_decider_id and e.decider > s.decider
+      order by e.decider
+      limit 1
+    )
+    from streams s
+    where s.decider is not null
+  )
+  select k.* from streams s cross join lateral event_store_private.newest_lock(v_view, v_decider_id, s.decider) k
+$$;
+
+comment on function event_store_private.locks_of_id(text, text) is
+'The locks that a view has of the streams that share an id.';
