@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millrace.resources.consumers.declaration import subscription
     from millrace.resources.errors import Conflict, MillraceError
     from millrace.resources.event_store import AsyncEventStore, Delivery, Event, EventStore, NewEvent
+    from millrace.resources.event_store.ids import uuid7
     from millrace.resources.producers import IdempotentProducer
     from millrace.resources.read_models.columns import (
         all_,
@@ -48,6 +49,7 @@ else:
             "resources.consumers.declaration": "subscription",
             "resources.errors": "Conflict MillraceError",
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
+            "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
             "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
             "resources.read_models.declaration": "read_model",
@@ -59,6 +61,7 @@ __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
     "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold",
     "handle", "last", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
+    "uuid7",
 ]  # fmt: skip
 
 

@@ -83,7 +83,6 @@ from decimal import Decimal
 from itertools import count
 from math import isclose
 from typing import TYPE_CHECKING, Any, cast, overload
-from uuid import uuid4
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -119,7 +118,7 @@ class StreamsFailed(MillraceError):
 
 def event(decider: str, decider_id: str, name: str, /, **data: Json) -> NewEvent:
     """Return an event to be given: the next one of its stream, with the keywords as its data."""
-    return NewEvent(decider, decider_id, name, uuid4(), data, uuid4())
+    return NewEvent(decider, decider_id, name, data=data)
 
 
 def given(*events: NewEvent, dsn: str | None = None, spark: "SparkSession | None" = None) -> "Given":

@@ -329,7 +329,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ccfa372e300f6b2052e71e4e04cfb4221fa116ed5abb89d656696d5d532b1890'),
+  (0, 'a0a6e672eba60ea07617e4c48f17210f6a5d2148dff83564407a80474caf44d9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

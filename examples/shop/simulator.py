@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID, uuid4
 
 import psycopg
 from tenacity import (
@@ -28,7 +28,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from millrace import Conflict, EventStore, NewEvent
+from millrace import Conflict, EventStore, NewEvent, uuid7
 from millrace.errors import SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
@@ -107,7 +107,6 @@ class _Run:
         self._chance = chance
         self._lives: list[_Running] = []
         self._run = uuid4()  # not by the seed: two runs of one seed are different orders
-        self._ids = 0
         self.events = 0
         self.orders = 0
         self.conflicts = 0
@@ -121,11 +120,11 @@ class _Run:
         most_lines = 5 if most_events is None else most_events - 1
         life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}", most_lines)
         batch: list[NewEvent] = []
-        command_id = self._id()
+        command_id = uuid7()
         for number, step in enumerate(life.start):
             batch.append(
                 NewEvent(
-                    step.decider, step.decider_id, step.event, self._id(), step.data, command_id,
+                    step.decider, step.decider_id, step.event, uuid7(), step.data, command_id,
                     final=step.final, expected_version=number,
                 )
             )  # fmt: skip
@@ -161,7 +160,7 @@ class _Run:
         return 1
 
     def _append(self, life: _Running, step: Step) -> None:
-        event_id, command_id = self._id(), self._id()
+        event_id, command_id = uuid7(), uuid7()
         while True:
             previous_id = life.last.get(step.decider_id)
 
@@ -184,10 +183,6 @@ class _Run:
                 continue
             life.last[step.decider_id] = event_id
             return
-
-    def _id(self) -> UUID:
-        self._ids += 1
-        return uuid5(self._run, str(self._ids))
 
 
 class _Session:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Event, Json, NewEvent
+from millrace.resources.event_store.ids import id_of, uuid7
 from millrace.resources.read_models.fold_event import FoldEvent
 from millrace.resources.user_code import finished, is_async, is_generator
 
@@ -129,13 +130,13 @@ def to_append(
 
     With a command_id the events have the same ids each time.
     """
-    known = command_id or uuid4()
+    known = command_id or uuid7()
     return [
         NewEvent(
             decider.name,
             decider_id,
             one.event,
-            uuid4() if command_id is None else event_id_of(command_id, decider.name, decider_id, number),
+            event_id_of(known, decider.name, decider_id, number),
             one.data,
             known,
             one.event_version,
@@ -149,7 +150,7 @@ def to_append(
 
 def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) -> UUID:
     """Return the id of an event that a command leads to: the same whenever the command is handled."""
-    return uuid5(command_id, f"{decider}/{decider_id}/{number}")
+    return id_of(command_id, f"{decider}/{decider_id}/{number}")
 
 
 def decided(

@@ -11,13 +11,14 @@ beside it come as ever.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
 
 from millrace.resources.errors import UnreadableData
+from millrace.resources.event_store.ids import uuid7
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
@@ -138,6 +139,8 @@ class NewEvent:
     """An event to append at the end of its stream: wherever that is then, or where the event says.
 
     Attributes:
+        event_id: A new one by default, which rises with time. Sent again with the same id, an event is stored once.
+        command_id: What led to it; a new one by default.
         expected_version: How many events the stream has before it, 0 for a new stream.
         metadata: What led to it: an object.
         previous_id: The event that it comes directly after. The first of a stream has none: state `expected_version`.
@@ -146,9 +149,9 @@ class NewEvent:
     decider: str
     decider_id: str
     event: str
-    event_id: UUID
-    data: Json
-    command_id: UUID
+    event_id: UUID = field(default_factory=uuid7)
+    data: Json = None
+    command_id: UUID = field(default_factory=uuid7)
     event_version: int = 1
     final: bool = False
     expected_version: int | None = None

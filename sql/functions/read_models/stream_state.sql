@@ -49,7 +49,8 @@ begin
   limit 1;
   if not found
     or exists (
-      select from event_store_private.newest_lock(_version.view, v_decider_id, v_decider)
+      select from event_store.stream_locks k
+      where k.view = _version.view and k.decider_id = v_decider_id and k.decider = v_decider
     )
     or exists (
       select from event_store.audit_log a
