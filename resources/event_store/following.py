@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 
 import psycopg
+from msgspec import structs
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, PositionOutOfRange
@@ -108,7 +109,9 @@ class Follower:
                 page = store.read_log(
                     each.partition, position, PAGE, _only(self.wanted.decider), _only(self.wanted.event)
                 )
-                found.append([replace(event, partition=each.partition) for event in page if self.wanted.takes(event)])
+                found.append(
+                    [structs.replace(event, partition=each.partition) for event in page if self.wanted.takes(event)]
+                )
                 # the filter of read_log goes up to the mark, if it finds fewer
                 last = page[-1].position if len(page) == PAGE else None
                 positions[each.partition] = each.high_water_mark if last is None else last + 1

@@ -17,15 +17,18 @@ from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
 
+from msgspec import Struct
+
 from millrace.resources.errors import UnreadableData
 from millrace.resources.event_store.ids import uuid7
 
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True, dict=True):
     """An event as it is stored.
+
+    A struct, since clients read many: to make a frozen dataclass takes ten times as long.
 
     Attributes:
         data_json: The text of its data.
@@ -96,21 +99,19 @@ class StreamState:
     offset: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventBehindState(Event):
+class EventBehindState(Event, frozen=True):
     """An event behind what a fold has of its stream, with its number there; the first one brings the state.
 
     Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
     """
 
-    number: int | None
-    state: Any
-    state_version: int | None
-    state_offset: int | None
+    number: int | None = None
+    state: Any = None
+    state_version: int | None = None
+    state_offset: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delivery(Event):
+class Delivery(Event, frozen=True):
     """An event that a rows view delivered to a consumer; its `version` is there.
 
     Attributes:
@@ -120,10 +121,10 @@ class Delivery(Event):
             is being handled now.
     """
 
-    version: int
-    lease_token: int
-    attempt: int
-    suspect: bool
+    version: int = 0
+    lease_token: int = 0
+    attempt: int = 0
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,7 @@ class NewEvent:
     previous_id: UUID | None = None
 
 
-@dataclass(frozen=True)
-class AppendedEvent:
+class AppendedEvent(Struct, frozen=True):
     """Where an event of a batch is stored; `appended` is false if it was stored before."""
 
     event_id: UUID

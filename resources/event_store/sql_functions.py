@@ -1,6 +1,6 @@
 """Calling SQL functions over a connection of the caller's, or a pool: what every client of the event store is made of.
 
-Belongs here: sending one call, its rows as dataclasses, its refusal as an exception. Not here: which functions there
+Belongs here: sending one call, its rows as objects, its refusal as an exception. Not here: which functions there
 are; those are in `client` and in the `store` of producers, captures, archive and backup.
 """
 
@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+from msgspec import Struct, structs
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import BaseRowFactory, scalar_row
@@ -161,34 +163,37 @@ class SqlFunctions:
 
 
 def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
-    """Return psycopg's factory of a dataclass, whose field `<name>_json` gets the column `<name>`."""
-    texts = json_fields(row)
+    """Return psycopg's factory of a row class, whose field `<name>_json` gets the column `<name>`."""
+    wanted: Any = row
 
     def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Row]:
-        names = [texts.get(column.name, column.name) for column in cursor.description or ()]
-        unknown = _unknown_of(row, names)
-
-        # The constructor of a frozen dataclass sets its fields one by one through object.__setattr__: that would be
-        # half of what a client pays for an event. A default that no column gives is an attribute of the class.
-        def made(values: Sequence[Any]) -> Row:
-            one = object.__new__(row)
-            one.__dict__.update(zip(names, values, strict=True))
-            for name in unknown:
-                del one.__dict__[name]
-            return one
-
-        return made
+        return _maker(wanted, tuple(column.name for column in cursor.description or ()))
 
     return factory
 
 
-def _unknown_of(row: Any, names: Sequence[str]) -> set[str]:  # noqa: ANN401 - mypy takes no class for a dataclass
-    """Return the columns that a dataclass does not have: those of a store that is newer than this program."""
-    known = {field.name for field in fields(row)}
-    needed = {field.name for field in fields(row) if field.default is MISSING}
-    if not needed <= set(names):
-        raise TypeError(f"The columns {', '.join(names)} are not those of {row.__name__}: {', '.join(sorted(known))}.")
-    return set(names) - known
+@cache
+def _maker(row: Any, columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:  # noqa: ANN401 - as _json_fields
+    """Return what makes a row of the values of some columns; a store that is newer than this program may have more."""
+    texts = _json_fields(row)
+    place = {texts.get(name, name): number for number, name in enumerate(columns)}
+    defaults = _fields(row)
+    if missing := [name for name, default in defaults.items() if default is MISSING and name not in place]:
+        raise TypeError(f"The columns {', '.join(columns)} lack some of {row.__name__}: {', '.join(missing)}.")
+    if tuple(place) == tuple(defaults):
+        return lambda values: row(*values)
+    absent = [name for name in defaults if name not in place]
+    rest = tuple(defaults[name] for name in absent)
+    place |= {name: len(columns) + number for number, name in enumerate(absent)}
+    chosen = itemgetter(*[place[name] for name in defaults])
+    return lambda values: row(*chosen((*values, *rest)))
+
+
+def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields
+    """Return the fields of a dataclass or a struct with their defaults, `MISSING` for none."""
+    if not issubclass(row, Struct):
+        return {field.name: field.default for field in fields(row)}
+    return {field.name: MISSING if field.required else field.default for field in structs.fields(row)}
 
 
 def loaders_of(row: type, loaders: Loaders) -> Loaders:
@@ -205,4 +210,4 @@ def json_fields(row: type) -> Mapping[str, str]:
 
 @cache
 def _json_fields(row: Any) -> Mapping[str, str]:  # noqa: ANN401 - mypy takes no generic class for hashable
-    return {field.name.removesuffix("_json"): field.name for field in fields(row) if field.name.endswith("_json")}
+    return {name.removesuffix("_json"): name for name in _fields(row) if name.endswith("_json")}

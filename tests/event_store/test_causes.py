@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
+
+from msgspec import structs
 
 from millrace.resources.event_store import Event, EventStore, NewEvent, causing, tracing
 from millrace.resources.producers import ProducerStore
@@ -68,7 +69,7 @@ def test_an_event_whose_metadata_are_not_known_correlates_by_its_own_id(orders: 
     read = cause(orders, {"correlation_id": "request-7"})
     (bare,) = orders.get_events("first", "order")
     assert (bare.version, bare.metadata) == (None, None)
-    deep = replace(read, metadata_json="[" * 100_000 + "]" * 100_000)
+    deep = structs.replace(read, metadata_json="[" * 100_000 + "]" * 100_000)
     for name, unknown in (("read without them", bare), ("unreadable", deep)):
         with causing(unknown):
             append(orders, name)

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec import structs
 
 from millrace.resources.errors import (
     Conflict,
@@ -125,7 +126,7 @@ def test_a_retried_batch_returns_what_is_stored_and_changes_nothing(orders: Even
     first = orders.append_events(batch)
     append_to(orders, "o-1")
     before = heads(orders)
-    assert orders.append_events(batch) == [replace(event, appended=False) for event in first]
+    assert orders.append_events(batch) == [structs.replace(event, appended=False) for event in first]
     assert heads(orders) == before
     # a stated previous_id that is that of the stored event is no other content
     assert not orders.append_events([chained(batch[2], batch[0].event_id)])[0].appended
@@ -152,7 +153,7 @@ def test_identical_batches_at_once_are_stored_once(orders: EventStore, connect: 
     retry = start(lambda: EventStore(second).append_events(batch))
     wait_blocked(orders.connection, second.info.backend_pid)
     first.commit()
-    assert retry.result(patience()) == [replace(event, appended=False) for event in done]
+    assert retry.result(patience()) == [structs.replace(event, appended=False) for event in done]
     # and many
     batch = [new_event(f"o-{n % 7}") for n in range(20)]
     stores = [EventStore(connect()) for _ in range(4)]
