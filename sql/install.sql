@@ -327,7 +327,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e4dddf21febd0d2cb3ffb74682aebfb544d794cffc067578ad6d7970e4928fb8'),
+  (0, '93aef17fc751660b588f713aabb2c1d67e0a4fa9ecafa258ad0deff0ee2b817e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

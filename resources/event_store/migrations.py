@@ -8,9 +8,9 @@ wait for it and find the work done. After a kill anywhere, the next call goes on
 With nothing to do a call only reads.
 
 The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions
-go on meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to
-Millrace: the migrator drops a function in them that no file makes. A trigger that is to go with its function is dropped
-by a migration.
+go on meanwhile, with the old function or the new one. The schemas `event_store`, `event_store_platform` and
+`event_store_private` belong to Millrace: the migrator drops a function in them that no file makes. A trigger that is to
+go with its function is dropped by a migration.
 
 Where another session's open transaction is in the way, the migrator leaves its place in the queue before those behind
 it notice, and tries again for a minute. On a busy store a migration finds a gap if it first locks the tables that every
@@ -325,7 +325,7 @@ def _routines(connection: psycopg.Connection) -> set[_Routine]:
         """
         select proname, oid::regprocedure::text, ctid::text
         from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where pronamespace::regnamespace::text in ('event_store', 'event_store_platform', 'event_store_private')
         """
     )
     return {_Routine(*row) for row in found}

@@ -3,7 +3,7 @@
 -- who is killed before that leaves it to the next one, and the receiver may get it twice.
 -- Races: of two callers at once each gets another message.
 -- Example: select incident_id, told, what from claim_alert()
-create or replace function event_store.claim_alert()
+create or replace function event_store_platform.claim_alert()
 returns setof event_store.incidents
 language plpgsql
 volatile
@@ -37,8 +37,8 @@ begin
 end
 $$;
 
-comment on function event_store.claim_alert() is
+comment on function event_store_platform.claim_alert() is
 'Returns the incident whose message is due next, if one is: its beginning where told is nothing, else its end. Unless '
 'settle_alert says that it arrived, it is due again half a minute later.';
-revoke all on function event_store.claim_alert() from public;
-grant execute on function event_store.claim_alert() to event_store_owner;
+revoke all on function event_store_platform.claim_alert() from public;
+grant execute on function event_store_platform.claim_alert() to event_store_owner;

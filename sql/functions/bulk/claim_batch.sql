@@ -45,7 +45,7 @@ begin
   if not _view.enabled then
     return;
   end if;
-  perform event_store.sequence_events();
+  perform event_store_platform.sequence_events();
   _now := event_store_private.clock();
   -- Mostly nothing is ahead, and no stream waits to be tried again: then nothing is locked and nothing written.
   if not exists (
@@ -63,7 +63,7 @@ begin
   end if;
 
   -- locks them; the ranges are read in the statements after that
-  _claimed := event_store.pass_over_unwanted(v_view);
+  _claimed := event_store_platform.pass_over_unwanted(v_view);
   perform event_store_private.sweep_locks(_view, _claimed, true);
 
   _now := event_store_private.clock();

@@ -1,5 +1,5 @@
 -- Who holds leases of a view's log partitions now.
-create or replace function event_store.lease_owners(
+create or replace function event_store_platform.lease_owners(
   v_view text
 )
 returns setof text
@@ -19,6 +19,6 @@ as $$
   order by 1
 $$;
 
-comment on function event_store.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
-revoke all on function event_store.lease_owners(text) from public;
-grant execute on function event_store.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;
+comment on function event_store_platform.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
+revoke all on function event_store_platform.lease_owners(text) from public;
+grant execute on function event_store_platform.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -47,7 +47,7 @@ begin
   if not _lease.rebuilds then
     return query
     select r.*
-    from event_store.retried_events(v_view, v_partition, v_lease_token, _lease.leased_to) r
+    from event_store_platform.retried_events(v_view, v_partition, v_lease_token, _lease.leased_to) r
     where event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;

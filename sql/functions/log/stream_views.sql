@@ -4,7 +4,7 @@
 -- It reads the stream once for all views: its newest v_most events. Where a stream has more, owed means "at least".
 -- Races: it takes no lock; a consumer may go on meanwhile.
 -- Example: select view, owed, parked_at, last_error from stream_views('order', 'o-1')
-create or replace function event_store.stream_views(
+create or replace function event_store_platform.stream_views(
   v_decider text,
   v_decider_id text,
   v_most bigint default 100000
@@ -82,10 +82,10 @@ begin
 end
 $$;
 
-comment on function event_store.stream_views(text, text, bigint) is
+comment on function event_store_platform.stream_views(text, text, bigint) is
 'Returns, for each view that wants v_decider, what it has of the stream (v_decider, v_decider_id): its checkpoint, how many '
 'events it owes and the first of them, and the stream''s lock with attempts, last_error and parked_at if it has one. '
 'The stream''s newest v_most events are counted. MR004 v_decider is not registered; MR005 an argument is null, or v_most '
 'is not positive.';
-revoke all on function event_store.stream_views(text, text, bigint) from public;
-grant execute on function event_store.stream_views(text, text, bigint) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.stream_views(text, text, bigint) from public;
+grant execute on function event_store_platform.stream_views(text, text, bigint) to event_store_consumer, event_store_reader, event_store_owner;

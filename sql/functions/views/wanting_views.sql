@@ -3,7 +3,7 @@
 -- more than a thousand new events, of which none is read then. For the sequencer, which dispatches to these views at once:
 -- new events are read once, as kinds, whatever the number of views.
 -- Example: select view from wanting_views('{}')
-create or replace function event_store.wanting_views(
+create or replace function event_store_platform.wanting_views(
   v_known bigint[]
 )
 returns table (
@@ -61,9 +61,9 @@ begin
 end
 $$;
 
-comment on function event_store.wanting_views(bigint[]) is
+comment on function event_store_platform.wanting_views(bigint[]) is
 'Returns the enabled rows views that want an event behind v_known, the high-water marks that announce_positions returned, '
 'and their owners; all of them for an empty array, or where a log partition has more than a thousand new events. MR005 '
 'v_known is null.';
-revoke all on function event_store.wanting_views(bigint[]) from public;
-grant execute on function event_store.wanting_views(bigint[]) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.wanting_views(bigint[]) from public;
+grant execute on function event_store_platform.wanting_views(bigint[]) to event_store_consumer, event_store_owner;

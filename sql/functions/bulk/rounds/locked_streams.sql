@@ -2,7 +2,7 @@
 -- itself leaves their events out, as read_batch does; the commit leaves these with the locks. Log partitions that are
 -- leased for a rebuild have none, for a rebuild reads every stream.
 -- Example: select view, decider, decider_id from locked_streams('run-7')
-create or replace function event_store.locked_streams(
+create or replace function event_store_platform.locked_streams(
   v_owner text
 )
 returns table (
@@ -39,8 +39,8 @@ begin
 end
 $$;
 
-comment on function event_store.locked_streams(text) is
+comment on function event_store_platform.locked_streams(text) is
 'Returns the streams with a lock in the log partitions that v_owner has leased, in all bulk views that the caller may '
 'use: who reads a leased range leaves them out. None of a rebuild.';
-revoke all on function event_store.locked_streams(text) from public;
-grant execute on function event_store.locked_streams(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.locked_streams(text) from public;
+grant execute on function event_store_platform.locked_streams(text) to event_store_consumer, event_store_owner;

@@ -2,7 +2,7 @@
 -- reads what its owner has claimed, many times a second. However many dead versions the checkpoints have, it looks at one
 -- of each. Expired leases are left out, also those that nobody took over yet.
 -- Example: select view, partition, from_position, to_position from owned_leases('run-7')
-create or replace function event_store.owned_leases(
+create or replace function event_store_platform.owned_leases(
   v_owner text
 )
 returns table (
@@ -37,7 +37,7 @@ begin
 end
 $$;
 
-comment on function event_store.owned_leases(text) is
+comment on function event_store_platform.owned_leases(text) is
 'Returns the leases in force that v_owner has, with their ranges, in all bulk views that the caller may use.';
-revoke all on function event_store.owned_leases(text) from public;
-grant execute on function event_store.owned_leases(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.owned_leases(text) from public;
+grant execute on function event_store_platform.owned_leases(text) to event_store_consumer, event_store_owner;

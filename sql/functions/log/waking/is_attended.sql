@@ -1,7 +1,7 @@
 -- Whether a sequencer is at work: it says so (attend_log), and somebody looked for new events within two seconds, as it
 -- does. Who only says so keeps nobody from sequencing. Who polls may do so less often then: a word comes (announce_positions).
 -- Example: select is_attended()
-create or replace function event_store.is_attended()
+create or replace function event_store_platform.is_attended()
 returns boolean
 language plpgsql
 volatile
@@ -22,7 +22,7 @@ begin
 end
 $$;
 
-comment on function event_store.is_attended() is
+comment on function event_store_platform.is_attended() is
 'Whether a sequencer is at work, so that nobody else needs to give events their positions.';
-revoke all on function event_store.is_attended() from public;
-grant execute on function event_store.is_attended() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.is_attended() from public;
+grant execute on function event_store_platform.is_attended() to event_store_consumer, event_store_reader, event_store_owner;
