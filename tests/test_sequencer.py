@@ -216,7 +216,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 
 
 def test_a_database_without_the_store_ends_the_loop_with_its_reason(dsn: str, observer: psycopg.Connection) -> None:
-    observer.execute("drop schema event_store cascade")
+    observer.execute("drop schema event_store, event_store_platform, event_store_private cascade")
     with pytest.raises(psycopg.errors.InvalidSchemaName):
         run_sequencer(dsn, threading.Event())
 
