@@ -323,11 +323,12 @@ set local check_function_bodies = off;
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
 \ir functions/views/wanting_views.sql
+\ir uuid_forms.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '93aef17fc751660b588f713aabb2c1d67e0a4fa9ecafa258ad0deff0ee2b817e'),
+  (0, '64252cf088ff62e1634045907faa4a82400a17d5128625123f1fb7303adc2cf7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -45,6 +45,9 @@ from millrace.resources.settings import PROJECT
 SQL = PROJECT / "sql"
 Result = TypeVar("Result")
 
+# what is applied after the functions, in this order
+FINISHING = ("uuid_forms.sql",)
+
 # Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
 LOCK_TIMEOUT_MS = 500
 # of a new database, unless its maker says another number
@@ -94,16 +97,21 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 
 @dataclass(frozen=True)
 class Replaceable:
-    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed."""
+    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed.
+
+    `finishing` is what is made of all functions together: their forms for UUIDs.
+    """
 
     roles: str
     functions: dict[str, str]
+    finishing: str
     privileges: str
 
     @property
     def hash(self) -> str:
         """Tell two versions apart."""
-        return hashlib.sha256("\n".join([self.roles, *self.functions.values(), self.privileges]).encode()).hexdigest()
+        parts = [self.roles, *self.functions.values(), self.finishing, self.privileges]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def function_files(directory: Path = SQL) -> list[Path]:
@@ -128,6 +136,7 @@ def known_replaceable(directory: Path = SQL) -> Replaceable:
     return Replaceable(
         (directory / "roles.sql").read_text(),
         {path.stem: path.read_text() for path in function_files(directory)},
+        "".join((directory / name).read_text() for name in FINISHING),
         (directory / "privileges.sql").read_text(),
     )
 
@@ -300,6 +309,7 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
             # dropped: a session that has looked a function up and is about to call it would miss the function.
             _drop(connection, [routine for routine in before if routine.name == name])
             connection.execute(sql.encode())
+    connection.execute(replaceable.finishing.encode())
     after = _routines(connection)
     _drop(connection, before & after)
     connection.execute(replaceable.privileges.encode())

@@ -41,6 +41,8 @@ def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebod
         f"drop function event_store.offset_for_timestamp, {EXPIRED_LEASES}, event_store.stream_partition",
         "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
         f"create function {EXPIRED_LEASES}() returns text language sql as $$ select 'another result' $$",
+        # an older form for text has none for UUIDs
+        "create function event_store.extend_lock(v_decider_id text) returns int language sql as 'select 1'",
         "drop trigger guard_append on event_store.events",
         "create view public.theirs as select event_store.gone()",
     ):

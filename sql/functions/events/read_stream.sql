@@ -56,22 +56,3 @@ comment on function event_store.read_stream(text, text, bigint, bigint, boolean)
 revoke all on function event_store.read_stream(text, text, bigint, bigint, boolean) from public;
 grant execute on function event_store.read_stream(text, text, bigint, bigint, boolean)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
-
-create or replace function event_store.read_stream(
-  v_decider text,
-  v_decider_id uuid,
-  v_from_version bigint default null,
-  v_limit bigint default 1000,
-  v_backwards boolean default false
-)
-returns setof event_store.versioned_events
-language sql
-stable
-as $$
-  select * from event_store.read_stream(v_decider, v_decider_id::text, v_from_version, v_limit, v_backwards)
-$$;
-
-comment on function event_store.read_stream(text, uuid, bigint, bigint, boolean) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.read_stream(text, uuid, bigint, bigint, boolean) from public;
-grant execute on function event_store.read_stream(text, uuid, bigint, bigint, boolean)
-to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
