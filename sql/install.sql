@@ -324,11 +324,12 @@ set local check_function_bodies = off;
 \ir functions/views/view_lag.sql
 \ir functions/views/wanting_views.sql
 \ir uuid_forms.sql
+\ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '64252cf088ff62e1634045907faa4a82400a17d5128625123f1fb7303adc2cf7'),
+  (0, '7590d930069d7df6f935a514b5bbab059f48fd10ee774dc36feaa93e1658d167'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

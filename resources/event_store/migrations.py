@@ -45,9 +45,6 @@ from millrace.resources.settings import PROJECT
 SQL = PROJECT / "sql"
 Result = TypeVar("Result")
 
-# what is applied after the functions, in this order
-FINISHING = ("uuid_forms.sql",)
-
 # Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
 LOCK_TIMEOUT_MS = 500
 # of a new database, unless its maker says another number
@@ -99,18 +96,19 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 class Replaceable:
     """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed.
 
-    `finishing` is what is made of all functions together: their forms for UUIDs.
+    `uuid_forms` and `planner` are what all functions get together: forms for UUIDs, and settings of the planner.
     """
 
     roles: str
     functions: dict[str, str]
-    finishing: str
+    uuid_forms: str
+    planner: str
     privileges: str
 
     @property
     def hash(self) -> str:
         """Tell two versions apart."""
-        parts = [self.roles, *self.functions.values(), self.finishing, self.privileges]
+        parts = [self.roles, *self.functions.values(), self.uuid_forms, self.planner, self.privileges]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -136,7 +134,8 @@ def known_replaceable(directory: Path = SQL) -> Replaceable:
     return Replaceable(
         (directory / "roles.sql").read_text(),
         {path.stem: path.read_text() for path in function_files(directory)},
-        "".join((directory / name).read_text() for name in FINISHING),
+        (directory / "uuid_forms.sql").read_text(),
+        (directory / "planner.sql").read_text(),
         (directory / "privileges.sql").read_text(),
     )
 
@@ -309,9 +308,10 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
             # dropped: a session that has looked a function up and is about to call it would miss the function.
             _drop(connection, [routine for routine in before if routine.name == name])
             connection.execute(sql.encode())
-    connection.execute(replaceable.finishing.encode())
+    connection.execute(replaceable.uuid_forms.encode())
     after = _routines(connection)
     _drop(connection, before & after)
+    connection.execute(replaceable.planner.encode())
     connection.execute(replaceable.privileges.encode())
     if stale == [(True,)]:
         connection.execute(

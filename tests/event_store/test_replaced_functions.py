@@ -178,6 +178,27 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
     assert {each: granted(dsn, *each) for each in rights} == rights
 
 
+def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refused(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, functions = connect(), known_replaceable().functions
+    settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
+    assert "-- planner: indexed ordered\n" in functions["expired_leases"]
+    for kinds, expected in {
+        "unsorted each": ["enable_sort=off", "plan_cache_mode=force_custom_plan"],
+        "fast": None,
+    }.items():
+        changed = functions["expired_leases"].replace("planner: indexed ordered", f"planner: {kinds}")
+        with monkeypatch.context() as patch:
+            let_code_have(patch, functions=functions | {"expired_leases": changed})
+            if expected is None:
+                with pytest.raises(psycopg.errors.SyntaxError):
+                    migrate(dsn)
+            else:
+                migrate(dsn)
+                assert value(connection, settings)[1:] == expected
+
+
 def test_a_role_without_the_rights_is_told_what_it_needs(
     empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:

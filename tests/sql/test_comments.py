@@ -72,6 +72,8 @@ def test_a_file_defines_the_function_of_its_name_in_one_schema() -> None:
         assert made <= {f"{schema}.{path.stem}" for schema in schemas_of(path)}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
+        # elsewhere it would be a mere comment
+        assert sql.count("planner:") == sql.count("\nas $$\n-- planner: "), path
 
 
 def test_the_file_of_a_function_of_the_interface_says_who_may_call_it() -> None:

@@ -16,14 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.resources.event_store.migrations import (
-    FINISHING,
-    SQL,
-    function_files,
-    known_migrations,
-    known_replaceable,
-    migrate,
-)
+from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable, migrate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 TABLES = SQL / "schema" / "tables.sql"
@@ -141,7 +134,7 @@ def install() -> str:
     books = [(0, known_replaceable().hash), *((m.version, m.name) for m in migrations)]
     return INSTALL_TEMPLATE.format(
         migrations=included(SQL / "migrations" / f"{m.name}.sql" for m in migrations),
-        functions=included([*function_files(), *(SQL / name for name in FINISHING)]),
+        functions=included([*function_files(), SQL / "uuid_forms.sql", SQL / "planner.sql"]),
         books=",\n".join(f"  ({version}, '{name}')" for version, name in books),
     )
 

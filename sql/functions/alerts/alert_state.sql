@@ -12,11 +12,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
   select
     (select max(s.asked_at) from event_store.alert_sources s), count(*) filter (where i.over_at is null and i.confirmed),
     min(i.failing_since)

@@ -22,11 +22,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 declare
   _now timestamptz;
   _asked_before timestamptz;

@@ -7,11 +7,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
   select i.* from event_store.incidents i where i.told <> 'over' order by i.began_at, i.kind, i.subject
 $$;
 

@@ -21,8 +21,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 begin
   if v_partition is not null then
     perform event_store_private.require_partition(v_partition);

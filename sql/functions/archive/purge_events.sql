@@ -14,10 +14,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
 declare
   _offsets bigint[];
   _to_position bigint;

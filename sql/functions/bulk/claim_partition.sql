@@ -18,10 +18,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see checkpoint_of
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');

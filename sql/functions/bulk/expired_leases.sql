@@ -11,11 +11,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select v.view, c.lease_owner, count(*)
   from event_store.views v
   cross join event_store.log_partitions p

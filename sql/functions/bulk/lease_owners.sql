@@ -7,11 +7,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select distinct c.lease_owner
   from event_store.log_partitions p
   cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c

@@ -15,10 +15,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
   _capture event_store.captures;
   _last pg_lsn;

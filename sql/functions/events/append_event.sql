@@ -24,10 +24,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- planned once a session: to plan it for each event would take longer than to append it
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _head record;

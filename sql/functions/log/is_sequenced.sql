@@ -8,11 +8,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select not event_store_private.has_fresh_events(s.snapshot, v_committed)
   from (select q.snapshot from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
 $$;

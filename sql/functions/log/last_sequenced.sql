@@ -9,8 +9,8 @@ language sql
 stable
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select s.sequenced_at from event_store.sequencer s where s.singleton order by s.revision desc limit 1
 $$;
 

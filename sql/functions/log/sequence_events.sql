@@ -21,14 +21,11 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- A sequencer's session may be as old as the store: a plan that it made for empty tables would scan events ever after.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
--- nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that
-set plan_cache_mode = force_generic_plan
+-- Nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that.
 -- the few marks are joined to many events, also where a caller plans by index only
 set enable_hashjoin = on
 as $$
+-- planner: indexed ordered once
 declare
   _now constant timestamptz := event_store_private.clock();
   _last event_store.sequencer;

@@ -16,8 +16,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select l.pid, a.usename::text, a.application_name, l.transactionid::text, a.xact_start
   from event_store.sequencer s
   -- the mark that locking a row leaves on it; that of a transaction that is over holds nothing

@@ -28,14 +28,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, whatever statistics say
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _partition int;

@@ -37,8 +37,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;

@@ -12,12 +12,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 declare
   _capture event_store.captures;
   _generation int;

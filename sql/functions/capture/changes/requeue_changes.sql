@@ -17,13 +17,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _seen bigint := 0; -- every change up to this one was looked at
   _last bigint;

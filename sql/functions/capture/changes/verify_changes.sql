@@ -12,12 +12,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 declare
   _capture constant event_store.captures := event_store_private.known_capture(v_capture);
   _compared bigint;

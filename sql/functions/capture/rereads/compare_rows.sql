@@ -27,8 +27,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 declare
   _reading event_store.readings;
   _capture event_store.captures;

@@ -19,10 +19,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _reading event_store.readings;
   _capture event_store.captures;

@@ -14,10 +14,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see checkpoint_of
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
   _marks bigint[];
   _grown text;

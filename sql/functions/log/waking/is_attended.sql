@@ -8,10 +8,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see has_fresh_events
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 begin
   -- for ten seconds at most (attend_log): what lies further ahead was said before the clock was set back
   return coalesce(pg_sequence_last_value('event_store.attended_seq') / 2 - extract(epoch from clock_timestamp()) * 1000 between 0 and 10000, false)

@@ -14,11 +14,8 @@ returns bigint[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
   _attended constant boolean := event_store_platform.is_attended();
   -- a sequencer that sleeps looks once a second, and dispatches where nothing is new each ten seconds

@@ -13,9 +13,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- without statistics it may look dear, and to compile it takes longer than to run it
-set jit = off
-set enable_bitmapscan = off
 as $$
+-- planner: ordered uncompiled
 declare
   _view constant event_store.views := event_store_private.known_view(v_view);
 begin

@@ -13,8 +13,8 @@ language sql
 stable
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select v.view, p.partition, c.position, p.high_water_mark
   from event_store.views v
   cross join event_store.partitions p
