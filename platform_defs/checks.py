@@ -60,7 +60,7 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
 
 
 def standing_check(name: str, kind: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
-    """Make the check that nothing of a kind is wrong in the store: `event_store.standing` judges, and nobody else."""
+    """Make the check that nothing of a kind is wrong in the store: `standing` judges in SQL, and nobody else."""
 
     @dg.asset_check(asset=asset, name=name, description=description)
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:

@@ -1,13 +1,17 @@
--- The store's two schemas, and the table in which the migrator keeps its books. Run before the migrations of an empty
+-- The store's schemas, and the table in which the migrator keeps its books. Run before the migrations of an empty
 -- database.
 
 create schema if not exists event_store;
 comment on schema event_store is
-'Events, their order, and who has consumed them. Its functions are what applications call.';
+'Events, their order, and who has consumed them. Its functions are what services and consumers call.';
+
+create schema if not exists event_store_platform;
+comment on schema event_store_platform is
+'The functions that Millrace''s own processes and operators call.';
 
 create schema if not exists event_store_private;
 comment on schema event_store_private is
-'What the functions of event_store are made of. No role may use it: call event_store.';
+'What the functions of event_store and event_store_platform are made of. No role may use it.';
 
 create table event_store.migrations (
   version int not null,

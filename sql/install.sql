@@ -325,11 +325,13 @@ set local check_function_bodies = off;
 \ir functions/views/view_info.sql
 \ir functions/views/view_lag.sql
 \ir functions/views/wanting_views.sql
+\ir uuid_forms.sql
+\ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a0a6e672eba60ea07617e4c48f17210f6a5d2148dff83564407a80474caf44d9'),
+  (0, 'c3a55cea55477a573b1d9ea2eb9096bc7e9708cd96adde353c5db933411a4cc3'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -14,6 +14,9 @@ begin
 
   foreach _role in array array['event_store_writer', 'event_store_consumer', 'event_store_reader', 'event_store_owner'] loop
     execute format('grant usage on schema event_store to %I', _role);
+    if _role <> 'event_store_writer' then
+      execute format('grant usage on schema event_store_platform to %I', _role);
+    end if;
     execute format('revoke all on schema event_store_private from %I', _role);
     execute format('revoke all on all tables in schema event_store from %I', _role);
     if _role in ('event_store_reader', 'event_store_owner') then

@@ -27,5 +27,5 @@ end
 $roles$;
 
 -- Each function's file grants what is granted today. What is granted there no longer is gone.
-revoke all on all functions in schema event_store, event_store_private
+revoke all on all functions in schema event_store, event_store_platform, event_store_private
 from public, event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -108,12 +108,14 @@ def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_i
         for view in ("a", "b"):
             (event,) = orders.stream_events(view, 1)
             orders.ack_event(view, event.decider_id, event.offset)
-        settled = observer.execute("select event_store.last_sequenced()").fetchone()
-        wait_until(lambda: observer.execute("select event_store.last_sequenced()").fetchone() != settled, "a round")
+        settled = observer.execute("select event_store_platform.last_sequenced()").fetchone()
+        wait_until(
+            lambda: observer.execute("select event_store_platform.last_sequenced()").fetchone() != settled, "a round"
+        )
         before, looked = dispatched(observer), set[object]()
 
         def rounds() -> int:
-            looked.add(value(observer, "select event_store.last_sequenced()"))
+            looked.add(value(observer, "select event_store_platform.last_sequenced()"))
             return len(looked)
 
         wait_until(lambda: rounds() > 3, "some rounds")
@@ -214,7 +216,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 
 
 def test_a_database_without_the_store_ends_the_loop_with_its_reason(dsn: str, observer: psycopg.Connection) -> None:
-    observer.execute("drop schema event_store cascade")
+    observer.execute("drop schema event_store, event_store_platform, event_store_private cascade")
     with pytest.raises(psycopg.errors.InvalidSchemaName):
         run_sequencer(dsn, threading.Event())
 
@@ -314,8 +316,8 @@ def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
 
 def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psycopg.Connection) -> None:
     with sequencer(dsn):
-        wait_until(lambda: value(observer, "select event_store.is_attended()"), "it attends the log")
-    assert value(observer, "select event_store.is_attended()") is False
+        wait_until(lambda: value(observer, "select event_store_platform.is_attended()"), "it attends the log")
+    assert value(observer, "select event_store_platform.is_attended()") is False
 
 
 def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:

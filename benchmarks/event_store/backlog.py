@@ -17,7 +17,7 @@ from benchmarks.event_store.bench import Bench, Database, Result, fill
 from benchmarks.event_store.consumption import empty_claim_batch, empty_stream_events
 
 FEW = 100
-POLL_VIEWS: LiteralString = "select * from event_store.poll_views()"
+POLL_VIEWS: LiteralString = "select * from event_store_platform.poll_views()"
 
 
 def waiting(bench: Bench) -> list[Result]:
@@ -92,8 +92,8 @@ def append(database: Database, label: str, streams: int) -> None:
     """Append one event to each of so many new streams, and make their locks."""
     fill(database, label, streams, events=1)
     with database.connect() as connection:
-        until_none(connection, "select event_store.sequence_events()")
-        until_none(connection, "select event_store.dispatch_events('rows', v_max_waiting => 1000000)")
+        until_none(connection, "select event_store_platform.sequence_events()")
+        until_none(connection, "select event_store_platform.dispatch_events('rows', v_max_waiting => 1000000)")
 
 
 def until_none(connection: psycopg.Connection, query: LiteralString) -> None:

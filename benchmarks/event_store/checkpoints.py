@@ -16,7 +16,7 @@ LAG_TARGETS_MS = {"all": 20, "rows": 20, "placed": 200, "other": 200}
 LOADS: dict[str, LiteralString] = {
     "view_info()": "select * from event_store.view_info()",
     "view_info(view)": "select * from event_store.view_info('view-1')",
-    "poll_views()": "select * from event_store.poll_views()",
+    "poll_views()": "select * from event_store_platform.poll_views()",
     "view_lag(view)": "select * from event_store.view_lag('view-1')",
 }
 
@@ -32,7 +32,7 @@ def save(bench: Bench) -> list[Result]:
         database.run(f"select from event_store.register_view('{view}', '-infinity', v_mode => 'bulk')")
     # what the smallest log partition holds must last for all rounds
     fill(database, "log", moves * bench.rounds * PARTITIONS // 4 + 100)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     database.run("vacuum analyze")
     positions = count(1)
     with database.connect() as a, database.connect() as b:
@@ -63,7 +63,7 @@ def behind(bench: Bench) -> list[Result]:
     """view_lag of views that have everything before them, against the target in ms."""
     database = bench.ours()
     fill(database, "log", bench.size(300_000, 200))
-    while database.run("select event_store.sequence_events()")[0][0]:
+    while database.run("select event_store_platform.sequence_events()")[0][0]:
         pass
     database.run("select from event_store.register_view('all', '-infinity', v_mode => 'bulk')")
     database.run(
@@ -71,7 +71,7 @@ def behind(bench: Bench) -> list[Result]:
     )
     database.run("select from event_store.register_view('other', '-infinity', v_mode => 'bulk', v_events => '{other}')")
     database.run("select from event_store.register_view('rows', '-infinity')")
-    database.run("select event_store.dispatch_events('rows')")
+    database.run("select event_store_platform.dispatch_events('rows')")
     calls = bench.size(5, 2)
 
     def lag_ms(connection: psycopg.Connection, view: str) -> float:
@@ -91,9 +91,10 @@ def register(database: Database, views: int) -> None:
     """Register views that are behind by some events, half of them with a lock per stream."""
     fill(database, "log", 100)
     database.register_views(views)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     database.run(
-        "select event_store.dispatch_events(view) from event_store.views order by view limit (select count(*) / 2 from event_store.views)"
+        "select event_store_platform.dispatch_events(view) from event_store.views order by view"
+        " limit (select count(*) / 2 from event_store.views)"
     )
     database.run("vacuum analyze")
 

@@ -27,8 +27,8 @@ def row_by_row(bench: Bench) -> list[Result]:
     numbers = count()
     for database in (ours, theirs):
         fill(database, "backlog", backlog)
-    ours.run("select from event_store.sequence_events()")
-    ours.run(f"select from event_store.dispatch_events('{VIEW}', 100000)")
+    ours.run("select from event_store_platform.sequence_events()")
+    ours.run(f"select from event_store_platform.dispatch_events('{VIEW}', 100000)")
 
     def rate(database: Database, streams: int, consume: Consume) -> Callable[[], float]:
         return lambda: consumed_per_second(database, f"rows-{next(numbers)}", streams, consume)
@@ -77,7 +77,7 @@ def empty_polls(bench: Bench) -> list[Result]:
         for database, streams in ((many, idle), (few, 100)):
             fill(database, "idle", streams, events=1)
             with database.connect() as connection:
-                while connection.execute("select event_store.sequence_events()").fetchone() != (0,):
+                while connection.execute("select event_store_platform.sequence_events()").fetchone() != (0,):
                     pass
             # from now on: to a view, what it has consumed and what it never wanted are the same
             for mode in ("rows", "bulk"):
@@ -121,11 +121,13 @@ def consumed_per_second(database: Database, label: str, streams: int, consume: C
     events = fill(database, label, streams)
     with database.connect() as connection:
         if database.ours:
-            connection.execute("select event_store.sequence_events()")
+            connection.execute("select event_store_platform.sequence_events()")
         began = time.perf_counter()
         if database.ours:
             # what an append of fstore-sql does for each view, `millrace run sequencer` does beside the consumers
-            connection.execute("select event_store.dispatch_events(view) from event_store.views where mode = 'rows'")
+            connection.execute(
+                "select event_store_platform.dispatch_events(view) from event_store.views where mode = 'rows'"
+            )
         consumed = consume(connection)
         seconds = time.perf_counter() - began
     if consumed != events:

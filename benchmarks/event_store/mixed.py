@@ -74,7 +74,7 @@ def claims(bench: Bench) -> list[Result]:
 def consumed_per_second(database: Database, numbers: "count[int]", streams: int, step: Step, consumers: int) -> float:
     """Append to so many new streams, then let so many consumers take all of it."""
     events = fill(database, f"backlog-{next(numbers)}", streams)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     with sequencing(database):
         worked = run_together([partial(consume, database, step, events)] * consumers)
     return events / seconds_of(worked)

@@ -23,7 +23,7 @@ def reads(bench: Bench) -> list[Result]:
     database.run("select from event_store.register_view('bulk', '-infinity', v_mode => 'bulk')")
     sizes = bench.size(100_000, 1000), bench.size(10_000, 300), bench.size(1000, 100), bench.size(100, 10)
     held = fill(database, "log", sizes[0] // EVENTS_PER_STREAM)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     ((last,),) = database.run('select max("offset") from event_store.event_log')
     database.run("vacuum analyze")
     rates: dict[str, list[float]] = {"read_log": [], "read_batch": [], "bare": []}
@@ -60,7 +60,9 @@ def events_per_second(connection: psycopg.Connection, query: str, size: int, num
 
 def batches_per_second(connection: psycopg.Connection, held: int, size: int, number: int) -> float:
     """Claim the end of the log, copy it so many times, and give it back; only the copies count."""
-    connection.execute("select from event_store.seek_view('bulk', 'EXACT_OFFSET', %s, null, 0)", (held - size,))
+    connection.execute(
+        "select from event_store_platform.seek_view('bulk', 'EXACT_OFFSET', %s, null, 0)", (held - size,)
+    )
     claimed = connection.execute("select lease_token from event_store.claim_batch('bulk', 'me')").fetchone()
     if claimed is None:
         raise RuntimeError("There was nothing to claim.")

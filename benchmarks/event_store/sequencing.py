@@ -20,7 +20,7 @@ def rate(bench: Bench) -> list[Result]:
         events = fill(database, f"round-{next(numbers)}", streams)
         with database.connect() as connection:
             began = time.perf_counter()
-            row = connection.execute("select event_store.sequence_events()").fetchone()
+            row = connection.execute("select event_store_platform.sequence_events()").fetchone()
             seconds = time.perf_counter() - began
         if row is None or row[0] != events:
             raise RuntimeError(f"{row} events were sequenced, not {events}")
@@ -38,10 +38,10 @@ def rate(bench: Bench) -> list[Result]:
         """Return how many calls a second find nothing new."""
         number = bench.size(2000, 20)
         with database.connect() as connection:
-            connection.execute("select event_store.sequence_events()")
+            connection.execute("select event_store_platform.sequence_events()")
             began = time.perf_counter()
             for _ in range(number):
-                connection.execute("select event_store.sequence_events()")
+                connection.execute("select event_store_platform.sequence_events()")
             return number / (time.perf_counter() - began)
 
     def beside_large(database: Database) -> float:

@@ -22,7 +22,7 @@ def appended(bench: Bench, database: Database, views: int) -> tuple[float, float
     disk, wal, _ = measured(database)
     bench.pgbench(database, append_script(database), 4)
     if database.ours:
-        database.run("select event_store.sequence_events()")
+        database.run("select event_store_platform.sequence_events()")
     disk_after, wal_after, events = measured(database)
     return (disk_after - disk) / events, (wal_after - wal) / events
 

@@ -59,7 +59,7 @@ def status_command(
 ) -> None:
     """Show the lag of each view, the worst first, and what is wrong.
 
-    That is what `event_store.standing` says, services of `millrace up` that are not up, and declarations that fail.
+    Wrong is what the SQL function `standing` says, a service of `millrace up` that is not up, a declaration that fails.
     lag: events that the view wants and has not. oldest: the age of the first of them. behind: positions, wanted or not.
     flight, waits, dead: its streams in flight, those that wait, and its dead letters.
     """

@@ -55,21 +55,23 @@ class AlertStore(SqlFunctions):
     ) -> int:
         """Store what a look at a source found; return how many incidents are open."""
         return self._value(
-            int, "select event_store.observe_incidents(%s, %s, %s, %s)", (source, Jsonb([*found]), complete, hold_s)
+            int,
+            "select event_store_platform.observe_incidents(%s, %s, %s, %s)",
+            (source, Jsonb([*found]), complete, hold_s),
         )
 
     def claim_alert(self) -> Incident | None:
         """Return the incident whose message is due next, as it was before that; None if none is due."""
-        return self._first(Incident, "select * from event_store.claim_alert()")
+        return self._first(Incident, "select * from event_store_platform.claim_alert()")
 
     def settle_alert(self, incident_id: UUID, told: str, error: str | None = None) -> bool:
         """Say that the message of an incident arrived, or why not; return whether that was news."""
-        return self._value(bool, "select event_store.settle_alert(%s, %s, %s)", (incident_id, told, error))
+        return self._value(bool, "select event_store_platform.settle_alert(%s, %s, %s)", (incident_id, told, error))
 
     def open_incidents(self) -> list[Incident]:
         """Return what is wrong now, and what is over and was not told yet, the oldest first."""
-        return self._all(Incident, "select * from event_store.open_incidents()")
+        return self._all(Incident, "select * from event_store_platform.open_incidents()")
 
     def alert_state(self) -> AlertState:
         """Return whether somebody looks, and whether messages arrive."""
-        return self._one(AlertState, "select * from event_store.alert_state()")
+        return self._one(AlertState, "select * from event_store_platform.alert_state()")

@@ -48,23 +48,25 @@ class ArchiveStore(SqlFunctions):
 
     def mark_archived(self, partition: int, to_position: int) -> int:
         """Record that a copy of a log partition exists outside below a position; return up to where one does."""
-        return self._value(int, "select event_store.mark_archived(%s, %s)", (partition, to_position))
+        return self._value(int, "select event_store_platform.mark_archived(%s, %s)", (partition, to_position))
 
     def raise_low_water_mark(self, partition: int, position: int, reason: str | None = None) -> int:
         """Give up the archived history of a log partition below a position; return where the log begins now."""
-        return self._value(int, "select event_store.raise_low_water_mark(%s, %s, %s)", (partition, position, reason))
+        return self._value(
+            int, "select event_store_platform.raise_low_water_mark(%s, %s, %s)", (partition, position, reason)
+        )
 
     def purge_events(self, partition: int, limit: int = 100_000) -> int:
         """Delete up to `limit` events below the low-water mark of a log partition; return how many."""
-        return self._value(int, "select event_store.purge_events(%s, %s)", (partition, limit))
+        return self._value(int, "select event_store_platform.purge_events(%s, %s)", (partition, limit))
 
     def purge_state(self, partition: int | None = None) -> list[PurgeState]:
         """Return how far each log partition is purged, and who may hold a purge off; None for all log partitions."""
-        return self._all(PurgeState, "select * from event_store.purge_state(%s)", (partition,))
+        return self._all(PurgeState, "select * from event_store_platform.purge_state(%s)", (partition,))
 
     def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
         """Return the files of the archive beside the marks of the log, in one snapshot; None for all log partitions."""
-        return self._all(ArchiveState, "select * from event_store.archive_state(%s)", (partition,))
+        return self._all(ArchiveState, "select * from event_store_platform.archive_state(%s)", (partition,))
 
     def list_archive_file(
         self, partition: int, from_position: int, to_position: int, path: str, bytes_: int, checksum: str
@@ -72,10 +74,10 @@ class ArchiveStore(SqlFunctions):
         """List a checked file of the archive; return up to where the log partition is archived."""
         return self._value(
             int,
-            "select event_store.list_archive_file(%s, %s, %s, %s, %s, %s)",
+            "select event_store_platform.list_archive_file(%s, %s, %s, %s, %s, %s)",
             (partition, from_position, to_position, path, bytes_, checksum),
         )
 
     def lock_archive(self, partition: int, owner: str) -> bool:
         """Be the writer of a log partition's archive until the session ends; false where another one is."""
-        return self._value(bool, "select event_store.lock_archive(%s, %s)", (partition, owner))
+        return self._value(bool, "select event_store_platform.lock_archive(%s, %s)", (partition, owner))

@@ -97,7 +97,8 @@ def backup(
             _begin(cursor)
             with _producers_held(dsn):
                 cursor.execute(
-                    "select archive_id::text, last_offset, lease_token, clock_timestamp()::text from event_store.backup_cut()"
+                    "select archive_id::text, last_offset, lease_token, clock_timestamp()::text"
+                    " from event_store_platform.backup_cut()"
                 )
                 archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
             held = _held(cursor)
@@ -192,7 +193,7 @@ def _require_empty(folder: Path) -> None:
 def _held(cursor: Any) -> list[ArchivedPartition]:  # noqa: ANN401 - ADBC has no types
     cursor.execute(
         "select archive_id::text, partition, earliest_position, archived_position, high_water_mark, from_position, to_position, path, bytes,"
-        " checksum from event_store.archive_state()"
+        " checksum from event_store_platform.archive_state()"
     )
     return grouped([ArchiveState(*row) for row in cursor.fetchall()])
 

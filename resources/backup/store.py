@@ -17,7 +17,7 @@ class BackupStore(SqlFunctions):
 
     def begin_restore(self) -> None:
         """Let this transaction load a backup into an empty store, until `finish_restore` ends that."""
-        self._value(str, "select event_store.begin_restore()")
+        self._value(str, "select event_store_platform.begin_restore()")
 
     def finish_restore(
         self,
@@ -31,6 +31,6 @@ class BackupStore(SqlFunctions):
         """Check the loaded rows of a restore and open the store; return how many events the store has."""
         return self._value(
             int,
-            "select event_store.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
+            "select event_store_platform.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",
             (list(partition), list(earliest_position), list(high_water_mark), last_offset, lease_token, Jsonb(detail)),
         )

@@ -33,14 +33,14 @@ class SchemaStore(SqlFunctions):
         """Keep which columns tables have; return how many are to be read anew, after `publish_tables`."""
         return self._value(
             int,
-            "select event_store.keep_schemas(%s, %s, %s::pg_lsn, %s)",
+            "select event_store_platform.keep_schemas(%s, %s, %s::pg_lsn, %s)",
             (capture, lease_token, str(read_lsn), Jsonb(schemas)),
         )
 
     def captured_schemas(self, capture: str) -> list[TableSchema]:
         """Return which columns the tables of a capture had, each table's in the order of the log."""
         found = self.connection.execute(
-            "select schema_name, table_name, schemas from event_store.captured_tables(%s)", (capture,)
+            "select schema_name, table_name, schemas from event_store_platform.captured_tables(%s)", (capture,)
         )
         return [TableSchema.kept(schema, table, each) for schema, table, kept in found for each in kept]
 

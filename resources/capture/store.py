@@ -197,29 +197,33 @@ class CaptureStore(SqlFunctions):
         """Register a capture with its tables, or change it; return whether anything changed."""
         return self._value(
             bool,
-            "select event_store.register_capture(%s, %s, %s, %s)",
+            "select event_store_platform.register_capture(%s, %s, %s, %s)",
             (capture, slot, publication, Jsonb([vars(table) for table in tables])),
         )
 
     def claim_capture(self, capture: str, owner: str, lease_s: int = 30) -> CaptureLease:
         """Lease a capture and return where it stands; the same owner gets a new token."""
-        return self._one(CaptureLease, "select * from event_store.claim_capture(%s, %s, %s)", (capture, owner, lease_s))
+        return self._one(
+            CaptureLease, "select * from event_store_platform.claim_capture(%s, %s, %s)", (capture, owner, lease_s)
+        )
 
     def extend_capture(self, capture: str, lease_token: int, lease_s: int = 30) -> datetime:
         """Let the lease last longer; return until when."""
-        return self._value(datetime, "select event_store.extend_capture(%s, %s, %s)", (capture, lease_token, lease_s))
+        return self._value(
+            datetime, "select event_store_platform.extend_capture(%s, %s, %s)", (capture, lease_token, lease_s)
+        )
 
     def release_capture(self, capture: str, lease_token: int) -> bool:
         """Give the lease back; return whether it was still held."""
-        return self._value(bool, "select event_store.release_capture(%s, %s)", (capture, lease_token))
+        return self._value(bool, "select event_store_platform.release_capture(%s, %s)", (capture, lease_token))
 
     def join_capture(self, capture: str, lease_token: int) -> None:
         """Say that this session works for the lease's owner: whoever takes the capture over ends it."""
-        self._value(str, "select event_store.join_capture(%s, %s)", (capture, lease_token))
+        self._value(str, "select event_store_platform.join_capture(%s, %s)", (capture, lease_token))
 
     def end_capture_sessions(self, capture: str, lease_token: int) -> int:
         """End the sessions of former owners; return how many."""
-        return self._value(int, "select event_store.end_capture_sessions(%s, %s)", (capture, lease_token))
+        return self._value(int, "select event_store_platform.end_capture_sessions(%s, %s)", (capture, lease_token))
 
     def begin_generation(
         self,
@@ -233,7 +237,7 @@ class CaptureStore(SqlFunctions):
     ) -> int:
         """Begin to read a fresh slot, with a backfill of every table; return the generation."""
         arguments = (capture, lease_token, system_identifier, database, str(start_lsn), str(published_xid), timelines)
-        query = "select event_store.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8, %s)"
+        query = "select event_store_platform.begin_generation(%s, %s, %s, %s, %s::pg_lsn, %s::xid8, %s)"
         return self._value(int, query, arguments)
 
     def follow_timelines(self, capture: str, lease_token: int, timelines: str, common_lsn: Lsn | None) -> Lsn | None:
@@ -242,13 +246,15 @@ class CaptureStore(SqlFunctions):
         None if changes are stored that came after `common_lsn`, which the source does not have: nothing was changed.
         """
         arguments = (capture, lease_token, timelines, None if common_lsn is None else str(common_lsn))
-        query = "select lsn from event_store.follow_timelines(%s, %s, %s, %s::pg_lsn) lsn where lsn is not null"
+        query = (
+            "select lsn from event_store_platform.follow_timelines(%s, %s, %s, %s::pg_lsn) lsn where lsn is not null"
+        )
         return next(iter(self._values(Lsn, query, arguments)), None)
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
         """Say since which transaction the registered tables are published; return how many may be backfilled now."""
         arguments = (capture, lease_token, str(published_xid))
-        return self._value(int, "select event_store.publish_tables(%s, %s, %s::xid8)", arguments)
+        return self._value(int, "select event_store_platform.publish_tables(%s, %s, %s::xid8)", arguments)
 
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
         """Copy changes into `wal_events`, in a transaction whose last statement is `store_changes`; return how many."""
@@ -271,7 +277,7 @@ class CaptureStore(SqlFunctions):
         """
         return self._value(
             int,
-            "select event_store.store_changes(%s, %s, %s::pg_lsn, %s)",
+            "select event_store_platform.store_changes(%s, %s, %s::pg_lsn, %s)",
             (capture, lease_token, str(to_lsn), stored_at),
         )
 
@@ -279,13 +285,15 @@ class CaptureStore(SqlFunctions):
         """Compare replayed changes with what is stored; return how many were compared."""
         return self._value(
             int,
-            "select event_store.verify_changes(%s, %s::jsonb)",
+            "select event_store_platform.verify_changes(%s, %s::jsonb)",
             (capture, changes_json(changes)),
         )
 
     def emit_changes(self, capture: str, lease_token: int, limit: int = 10_000) -> Emitted:
         """Append about `limit` of the next stored changes as events, in order."""
-        return self._one(Emitted, "select * from event_store.emit_changes(%s, %s, %s)", (capture, lease_token, limit))
+        return self._one(
+            Emitted, "select * from event_store_platform.emit_changes(%s, %s, %s)", (capture, lease_token, limit)
+        )
 
     def emit_backfill(
         self,
@@ -303,7 +311,7 @@ class CaptureStore(SqlFunctions):
         """Append a chunk of a backfill as events, and store how far the backfill is."""
         return self._one(
             EmittedRows,
-            "select * from event_store.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
+            "select * from event_store_platform.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
             " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[], %s, %s)",
             (capture, lease_token, schema, table, snapshot, str(high_lsn), *read_rows(rows), last_key, done),
         )
@@ -315,7 +323,7 @@ class CaptureStore(SqlFunctions):
         """
         return self._value(
             bool,
-            "select event_store.finish_backfill(%s, %s, %s, %s, %s)",
+            "select event_store_platform.finish_backfill(%s, %s, %s, %s, %s)",
             (capture, lease_token, schema, table, limit),
         )
 
@@ -325,41 +333,43 @@ class CaptureStore(SqlFunctions):
         """Let quarantined changes become events, each stream up to its first fault."""
         return self._one(
             Requeued,
-            "select * from event_store.requeue_changes(%s, %s, %s, %s)",
+            "select * from event_store_platform.requeue_changes(%s, %s, %s, %s)",
             (capture, decider, decider_id, reason),
         )
 
     def repair_change(self, quarantine_id: int, decider_id: str, data: str) -> None:
         """Give a quarantined change its key and its data, both JSON text; it becomes an event when it is requeued."""
-        self._value(str, "select event_store.repair_change(%s, %s, %s::jsonb)", (quarantine_id, decider_id, data))
+        self._value(
+            str, "select event_store_platform.repair_change(%s, %s, %s::jsonb)", (quarantine_id, decider_id, data)
+        )
 
     def discard_change(self, quarantine_id: int, reason: str) -> None:
         """Give a quarantined change up."""
-        self._value(str, "select event_store.discard_change(%s, %s)", (quarantine_id, reason))
+        self._value(str, "select event_store_platform.discard_change(%s, %s)", (quarantine_id, reason))
 
     def record_gap(self, capture: str, from_lsn: Lsn | None, to_lsn: Lsn | None, reason: str) -> int:
         """Record that changes are lost, once; return the open gap."""
         return self._value(
             int,
-            "select event_store.record_gap(%s, %s::pg_lsn, %s::pg_lsn, %s)",
+            "select event_store_platform.record_gap(%s, %s::pg_lsn, %s::pg_lsn, %s)",
             (capture, from_lsn and str(from_lsn), to_lsn and str(to_lsn), reason),
         )
 
     def restart_capture(self, capture: str, reason: str) -> int:
         """Ask for a new slot and a backfill of all tables; return the gap that this is."""
-        return self._value(int, "select event_store.restart_capture(%s, %s)", (capture, reason))
+        return self._value(int, "select event_store_platform.restart_capture(%s, %s)", (capture, reason))
 
     def capture_info(self, capture: str | None = None) -> list[CaptureInfo]:
         """Return one row per capture: how far it is, what waits, who works on it."""
-        return self._all(CaptureInfo, "select * from event_store.capture_info(%s)", (capture,))
+        return self._all(CaptureInfo, "select * from event_store_platform.capture_info(%s)", (capture,))
 
     def purge_wal_events(self, capture: str, before: datetime, limit: int = 10_000) -> int:
         """Remove stored changes that are emitted and older; return how many."""
-        return self._value(int, "select event_store.purge_wal_events(%s, %s, %s)", (capture, before, limit))
+        return self._value(int, "select event_store_platform.purge_wal_events(%s, %s, %s)", (capture, before, limit))
 
     def unregister_capture(self, capture: str, reason: str | None = None) -> None:
         """Remove a capture with all but its events."""
-        self._value(str, "select event_store.unregister_capture(%s, %s)", (capture, reason))
+        self._value(str, "select event_store_platform.unregister_capture(%s, %s)", (capture, reason))
 
     def captured_tables(self, capture: str) -> list[RegisteredTable]:
         """Return the tables of a capture as they are registered, and how far their backfills are."""
@@ -370,7 +380,7 @@ class CaptureStore(SqlFunctions):
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
               backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves,
               stopped_reason, stopped_at
-            from event_store.captured_tables(%s)
+            from event_store_platform.captured_tables(%s)
             """,
             (capture,),
         )
@@ -383,11 +393,11 @@ class CaptureStore(SqlFunctions):
             select
               quarantine_id, capture, source_generation, commit_lsn, commit_idx, xid::text::bigint as xid, committed_at, decider,
               decider_id, action, event_id, command_id, data, fault, raw, relation, quarantined_at
-            from event_store.quarantined_changes(%s, %s, %s)
+            from event_store_platform.quarantined_changes(%s, %s, %s)
             """,
             (capture, after, limit),
         )
 
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
         """Return the gaps of a capture, the newest first."""
-        return self._all(CaptureGap, "select * from event_store.capture_gaps(%s)", (capture,))
+        return self._all(CaptureGap, "select * from event_store_platform.capture_gaps(%s)", (capture,))

@@ -175,7 +175,7 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
     columns, conditions = _chosen(options)
     ends = options.end if isinstance(options.end, Mapping) else {}
     return sql.SQL(
-        "select {columns} from event_store.retried_events({view}, {partition}, {token}, {end}) e"
+        "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
         ' cross join lateral (select {partition} as partition, e."position", e."offset") l where {conditions}'
     ).format(
         columns=columns,

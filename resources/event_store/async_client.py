@@ -202,12 +202,14 @@ class AsyncRounds(AsyncSqlFunctions):
         A name that is not registered gives no row.
         """
         return await self._all(
-            ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
+            ViewPoll, "select * from event_store_platform.poll_views(%s)", (None if views is None else list(views),)
         )
 
     async def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
         """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
-        return await self._all(WantingView, "select * from event_store.wanting_views(%s::bigint[])", (list(known),))
+        return await self._all(
+            WantingView, "select * from event_store_platform.wanting_views(%s::bigint[])", (list(known),)
+        )
 
     async def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None
@@ -218,38 +220,40 @@ class AsyncRounds(AsyncSqlFunctions):
         """
         return by_view(
             await self._all(
-                ViewLease, "select * from event_store.claim_views(%s, %s, %s, %s)", (list(views), owner, limit, lease_s)
+                ViewLease,
+                "select * from event_store_platform.claim_views(%s, %s, %s, %s)",
+                (list(views), owner, limit, lease_s),
             )
         )
 
     async def owned_leases(self, owner: str) -> dict[str, list[Lease]]:
         """Return the leases in force of an owner, by view."""
-        return by_view(await self._all(ViewLease, "select * from event_store.owned_leases(%s)", (owner,)))
+        return by_view(await self._all(ViewLease, "select * from event_store_platform.owned_leases(%s)", (owner,)))
 
     async def locked_streams(self, owner: str) -> list[LockedStream]:
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
-        return await self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
+        return await self._all(LockedStream, "select * from event_store_platform.locked_streams(%s)", (owner,))
 
     async def drain_states(self, *drains: str) -> dict[str, DrainState]:
         """Return by name how drains stand: of a view, of a capture, or, with the empty name, of all views."""
-        states = await self._all(DrainState, "select * from event_store.drain_states(%s)", (list(drains),))
+        states = await self._all(DrainState, "select * from event_store_platform.drain_states(%s)", (list(drains),))
         return {state.drain: state for state in states}
 
     async def begin_drain(self, drain: str, owner: str | None = None) -> bool:
         """Ask for a drain, or begin it as its owner; return whether the caller has it, and nobody else."""
-        return await self._value(bool, "select event_store.begin_drain(%s, %s)", (drain, owner))
+        return await self._value(bool, "select event_store_platform.begin_drain(%s, %s)", (drain, owner))
 
     async def end_drain(self, drain: str, owner: str, error: str | None = None) -> None:
         """Say how a try at a drain ended: well, or with an error, which counts."""
-        await self._value(str, "select event_store.end_drain(%s, %s, %s)", (drain, owner, error))
+        await self._value(str, "select event_store_platform.end_drain(%s, %s, %s)", (drain, owner, error))
 
     async def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
         """Let every lease in force of an owner last so many seconds from now; return how many."""
-        return await self._value(int, "select event_store.extend_owner(%s, %s)", (owner, lease_s))
+        return await self._value(int, "select event_store_platform.extend_owner(%s, %s)", (owner, lease_s))
 
     async def release_owner(self, owner: str) -> int:
         """Give back every lease of an owner that is known to be dead; return how many."""
-        return await self._value(int, "select event_store.release_owner(%s)", (owner,))
+        return await self._value(int, "select event_store_platform.release_owner(%s)", (owner,))
 
 
 class AsyncWaiting(AsyncSqlFunctions):
@@ -482,19 +486,19 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""
-        return await self._value(int, "select event_store.sequence_events()")
+        return await self._value(int, "select event_store_platform.sequence_events()")
 
     async def is_attended(self) -> bool:
         """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
-        return await self._value(bool, "select event_store.is_attended()")
+        return await self._value(bool, "select event_store_platform.is_attended()")
 
     async def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
         """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
-        return await self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))
+        return await self._value(bool, "select event_store_platform.attend_log(%s, %s)", (attended_s, sleeps))
 
     async def announce_positions(self, known: Sequence[int]) -> list[int]:
         """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
-        return await self._value(list, "select event_store.announce_positions(%s::bigint[])", (list(known),))
+        return await self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(known),))
 
     async def register_view(
         self,
@@ -554,15 +558,17 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Deliver events to a view from now on, or stop it."""
-        return await self._one(View, "select * from event_store.enable_view(%s, %s, %s)", (view, enabled, reason))
+        return await self._one(
+            View, "select * from event_store_platform.enable_view(%s, %s, %s)", (view, enabled, reason)
+        )
 
     async def unregister_view(self, view: str, reason: str | None = None) -> None:
         """Remove a view with its progress, its locks and its dead letters."""
-        await self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
+        await self._value(str, "select event_store_platform.unregister_view(%s, %s)", (view, reason))
 
     async def has_caught_up(self, view: str, other: str) -> bool:
         """Return whether a view is nowhere behind another one, which then stays there until the transaction ends."""
-        return await self._value(bool, "select event_store.has_caught_up(%s, %s)", (view, other))
+        return await self._value(bool, "select event_store_platform.has_caught_up(%s, %s)", (view, other))
 
     async def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
         """Make locks for streams with new events; return how many positions were passed.
@@ -570,7 +576,9 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         A call passes at most `window` positions of each log partition, and none while `max_waiting` streams wait for a
         consumer already.
         """
-        return await self._value(int, "select event_store.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
+        return await self._value(
+            int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting)
+        )
 
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
@@ -664,7 +672,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     ) -> int:
         """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
         return await self._value(
-            int, "select event_store.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
+            int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
     async def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
@@ -676,7 +684,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     ) -> int:
         """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
         return await self._value(
-            int, "select event_store.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
+            int, "select event_store_platform.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
     async def discard_dead_letter(
@@ -685,7 +693,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
         return await self._first(
             Event,
-            "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
+            "select * from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)",
             (view, decider, decider_id, reason, offset),
         )
 
@@ -703,21 +711,21 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Move a view to another position, in one log partition or in all; `seek_view.sql` names the kinds."""
         return await self._all(
             Seek,
-            "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store_platform.seek_view(%s, %s, %s, %s, %s, %s, %s)",
             (view, kind, position, moment_of(timestamp), partition, dry_run, reason),
         )
 
     async def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
         """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
-        await self._value(str, "select event_store.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
+        await self._value(str, "select event_store_platform.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
 
     async def detach_consumer(self, view: str, consumer: str | None = None) -> None:
         """End what `attach_consumer` said; nothing happens where it is not attached."""
-        await self._value(str, "select event_store.detach_consumer(%s, %s)", (view, consumer))
+        await self._value(str, "select event_store_platform.detach_consumer(%s, %s)", (view, consumer))
 
     async def pass_over_unwanted(self, view: str) -> None:
         """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
-        await self._value(list, "select event_store.pass_over_unwanted(%s)", (view,))
+        await self._value(list, "select event_store_platform.pass_over_unwanted(%s)", (view,))
 
     async def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
         """Lease log partitions with pending events, `limit` positions in all; none when there is nothing to do."""
@@ -728,13 +736,17 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
         """Lease one log partition for a rebuild; the range is all that it holds."""
         return await self._one(
-            Lease, "select * from event_store.claim_partition(%s, %s, %s, %s)", (view, partition, owner, lease_s)
+            Lease,
+            "select * from event_store_platform.claim_partition(%s, %s, %s, %s)",
+            (view, partition, owner, lease_s),
         )
 
     async def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
         """Return those leased log partitions where streams have locks; the others deliver their whole range."""
         return await self._all(
-            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *tokens_of(leases))
+            LockedPartition,
+            "select * from event_store_platform.locked_partitions(%s, %s, %s)",
+            (view, *tokens_of(leases)),
         )
 
     async def read_batch(self, view: str, lease: Lease) -> list[Event]:
@@ -772,7 +784,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def standing(self, most: int = 100_000) -> list[Problem]:
         """Return what is wrong in the store now, the worst first; to count lags, so many events are read at most."""
-        return await self._all(Problem, "select * from event_store.standing(%s)", (most,))
+        return await self._all(Problem, "select * from event_store_platform.standing(%s)", (most,))
 
     async def set_max_lag(self, view: str, max_lag_s: int) -> None:
         """Say how old an event may become before the view is late."""
@@ -780,23 +792,25 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def expired_leases(self) -> list[ExpiredLease]:
         """Return the owners that hold leases of log partitions past their time, in all views."""
-        return await self._all(ExpiredLease, "select * from event_store.expired_leases()")
+        return await self._all(ExpiredLease, "select * from event_store_platform.expired_leases()")
 
     async def views_beyond_log(self) -> list[ViewBeyondLog]:
         """Return the checkpoints that stand beyond the end of their log partition."""
-        return await self._all(ViewBeyondLog, "select * from event_store.views_beyond_log()")
+        return await self._all(ViewBeyondLog, "select * from event_store_platform.views_beyond_log()")
 
     async def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
-        return next(iter(await self._all(SequencerHolder, "select * from event_store.sequencer_holder()")), None)
+        return next(
+            iter(await self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None
+        )
 
     async def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""
-        return await self._first(OldestWriter, "select * from event_store.oldest_writer()")
+        return await self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")
 
     async def last_sequenced(self) -> datetime:
         """Return when somebody last looked for events without a position; the last of all times during a restore."""
-        return await self._value(datetime, "select event_store.last_sequenced()")
+        return await self._value(datetime, "select event_store_platform.last_sequenced()")
 
     async def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
@@ -804,7 +818,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def lease_owners(self, view: str) -> list[str]:
         """Return the owners of a view's leases in force."""
-        return await self._values(str, "select * from event_store.lease_owners(%s)", (view,))
+        return await self._values(str, "select * from event_store_platform.lease_owners(%s)", (view,))
 
     async def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
         """Return the positions that a log partition holds, None for all."""
@@ -847,13 +861,13 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Return the newest events that fit all filters, the newest first; None does not filter."""
         return await self._all(
             Event,
-            "select * from event_store.latest_events(%s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store_platform.latest_events(%s, %s, %s, %s, %s, %s, %s)",
             (limit, decider, decider_id, event, since, correlation_id, before_offset),
         )
 
     async def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:
         """Return what each view that wants a decider has of one stream, and owes of its newest `most` events."""
-        call = "select * from event_store.stream_views(%s, %s, %s)"
+        call = "select * from event_store_platform.stream_views(%s, %s, %s)"
         return await self._all(StreamView, call, (decider, decider_id, most))
 
     async def log_position(self, event_id: UUID) -> LogPosition | None:
@@ -876,7 +890,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def log_gaps(self, recent: int = 10_000) -> list[int]:
         """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
-        return await self._values(int, "select event_store.log_gaps(%s)", (recent,))
+        return await self._values(int, "select event_store_platform.log_gaps(%s)", (recent,))
 
     async def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""
@@ -884,12 +898,12 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
 
     async def database_identity(self) -> DatabaseIdentity:
         """Return the identity of this database, which no copy of it has."""
-        return await self._one(DatabaseIdentity, "select * from event_store.database_identity()")
+        return await self._one(DatabaseIdentity, "select * from event_store_platform.database_identity()")
 
     async def backup_cut(self) -> BackupCut:
         """Return the identity of this store, which copies share, and the numbers above which a restored one goes on."""
-        return await self._one(BackupCut, "select * from event_store.backup_cut()")
+        return await self._one(BackupCut, "select * from event_store_platform.backup_cut()")
 
     async def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
-        return await self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
+        return await self._all(AuditEntry, "select * from event_store_platform.audit_log(%s, %s)", (view, limit))

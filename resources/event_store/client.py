@@ -233,19 +233,19 @@ class EventStore(Rounds, Waiting):
 
     def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""
-        return self._value(int, "select event_store.sequence_events()")
+        return self._value(int, "select event_store_platform.sequence_events()")
 
     def is_attended(self) -> bool:
         """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
-        return self._value(bool, "select event_store.is_attended()")
+        return self._value(bool, "select event_store_platform.is_attended()")
 
     def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
         """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
-        return self._value(bool, "select event_store.attend_log(%s, %s)", (attended_s, sleeps))
+        return self._value(bool, "select event_store_platform.attend_log(%s, %s)", (attended_s, sleeps))
 
     def announce_positions(self, known: Sequence[int]) -> list[int]:
         """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
-        return self._value(list, "select event_store.announce_positions(%s::bigint[])", (list(known),))
+        return self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(known),))
 
     def register_view(
         self,
@@ -305,15 +305,15 @@ class EventStore(Rounds, Waiting):
 
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Deliver events to a view from now on, or stop it."""
-        return self._one(View, "select * from event_store.enable_view(%s, %s, %s)", (view, enabled, reason))
+        return self._one(View, "select * from event_store_platform.enable_view(%s, %s, %s)", (view, enabled, reason))
 
     def unregister_view(self, view: str, reason: str | None = None) -> None:
         """Remove a view with its progress, its locks and its dead letters."""
-        self._value(str, "select event_store.unregister_view(%s, %s)", (view, reason))
+        self._value(str, "select event_store_platform.unregister_view(%s, %s)", (view, reason))
 
     def has_caught_up(self, view: str, other: str) -> bool:
         """Return whether a view is nowhere behind another one, which then stays there until the transaction ends."""
-        return self._value(bool, "select event_store.has_caught_up(%s, %s)", (view, other))
+        return self._value(bool, "select event_store_platform.has_caught_up(%s, %s)", (view, other))
 
     def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
         """Make locks for streams with new events; return how many positions were passed.
@@ -321,7 +321,7 @@ class EventStore(Rounds, Waiting):
         A call passes at most `window` positions of each log partition, and none while `max_waiting` streams wait for a
         consumer already.
         """
-        return self._value(int, "select event_store.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
+        return self._value(int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
@@ -408,7 +408,9 @@ class EventStore(Rounds, Waiting):
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
     ) -> int:
         """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
-        return self._value(int, "select event_store.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason))
+        return self._value(
+            int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
+        )
 
     def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
         """Return the parked streams of a view, None for all views."""
@@ -419,7 +421,7 @@ class EventStore(Rounds, Waiting):
     ) -> int:
         """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
         return self._value(
-            int, "select event_store.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
+            int, "select event_store_platform.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
     def discard_dead_letter(
@@ -428,7 +430,7 @@ class EventStore(Rounds, Waiting):
         """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
         return self._first(
             Event,
-            "select * from event_store.discard_dead_letter(%s, %s, %s, %s, %s)",
+            "select * from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)",
             (view, decider, decider_id, reason, offset),
         )
 
@@ -446,21 +448,21 @@ class EventStore(Rounds, Waiting):
         """Move a view to another position, in one log partition or in all; `seek_view.sql` names the kinds."""
         return self._all(
             Seek,
-            "select * from event_store.seek_view(%s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store_platform.seek_view(%s, %s, %s, %s, %s, %s, %s)",
             (view, kind, position, moment_of(timestamp), partition, dry_run, reason),
         )
 
     def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
         """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
-        self._value(str, "select event_store.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
+        self._value(str, "select event_store_platform.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
 
     def detach_consumer(self, view: str, consumer: str | None = None) -> None:
         """End what `attach_consumer` said; nothing happens where it is not attached."""
-        self._value(str, "select event_store.detach_consumer(%s, %s)", (view, consumer))
+        self._value(str, "select event_store_platform.detach_consumer(%s, %s)", (view, consumer))
 
     def pass_over_unwanted(self, view: str) -> None:
         """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
-        self._value(list, "select event_store.pass_over_unwanted(%s)", (view,))
+        self._value(list, "select event_store_platform.pass_over_unwanted(%s)", (view,))
 
     def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
         """Lease log partitions with pending events, `limit` positions in all; none when there is nothing to do."""
@@ -469,13 +471,17 @@ class EventStore(Rounds, Waiting):
     def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
         """Lease one log partition for a rebuild; the range is all that it holds."""
         return self._one(
-            Lease, "select * from event_store.claim_partition(%s, %s, %s, %s)", (view, partition, owner, lease_s)
+            Lease,
+            "select * from event_store_platform.claim_partition(%s, %s, %s, %s)",
+            (view, partition, owner, lease_s),
         )
 
     def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
         """Return those leased log partitions where streams have locks; the others deliver their whole range."""
         return self._all(
-            LockedPartition, "select * from event_store.locked_partitions(%s, %s, %s)", (view, *tokens_of(leases))
+            LockedPartition,
+            "select * from event_store_platform.locked_partitions(%s, %s, %s)",
+            (view, *tokens_of(leases)),
         )
 
     def read_batch(self, view: str, lease: Lease) -> list[Event]:
@@ -513,7 +519,7 @@ class EventStore(Rounds, Waiting):
 
     def standing(self, most: int = 100_000) -> list[Problem]:
         """Return what is wrong in the store now, the worst first; to count lags, so many events are read at most."""
-        return self._all(Problem, "select * from event_store.standing(%s)", (most,))
+        return self._all(Problem, "select * from event_store_platform.standing(%s)", (most,))
 
     def set_max_lag(self, view: str, max_lag_s: int) -> None:
         """Say how old an event may become before the view is late."""
@@ -521,23 +527,23 @@ class EventStore(Rounds, Waiting):
 
     def expired_leases(self) -> list[ExpiredLease]:
         """Return the owners that hold leases of log partitions past their time, in all views."""
-        return self._all(ExpiredLease, "select * from event_store.expired_leases()")
+        return self._all(ExpiredLease, "select * from event_store_platform.expired_leases()")
 
     def views_beyond_log(self) -> list[ViewBeyondLog]:
         """Return the checkpoints that stand beyond the end of their log partition."""
-        return self._all(ViewBeyondLog, "select * from event_store.views_beyond_log()")
+        return self._all(ViewBeyondLog, "select * from event_store_platform.views_beyond_log()")
 
     def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
-        return next(iter(self._all(SequencerHolder, "select * from event_store.sequencer_holder()")), None)
+        return next(iter(self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None)
 
     def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""
-        return self._first(OldestWriter, "select * from event_store.oldest_writer()")
+        return self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")
 
     def last_sequenced(self) -> datetime:
         """Return when somebody last looked for events without a position; the last of all times during a restore."""
-        return self._value(datetime, "select event_store.last_sequenced()")
+        return self._value(datetime, "select event_store_platform.last_sequenced()")
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
         """Give leases back without moving anything; return how many were still held."""
@@ -545,7 +551,7 @@ class EventStore(Rounds, Waiting):
 
     def lease_owners(self, view: str) -> list[str]:
         """Return the owners of a view's leases in force."""
-        return self._values(str, "select * from event_store.lease_owners(%s)", (view,))
+        return self._values(str, "select * from event_store_platform.lease_owners(%s)", (view,))
 
     def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
         """Return the positions that a log partition holds, None for all."""
@@ -588,13 +594,13 @@ class EventStore(Rounds, Waiting):
         """Return the newest events that fit all filters, the newest first; None does not filter."""
         return self._all(
             Event,
-            "select * from event_store.latest_events(%s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store_platform.latest_events(%s, %s, %s, %s, %s, %s, %s)",
             (limit, decider, decider_id, event, since, correlation_id, before_offset),
         )
 
     def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:
         """Return what each view that wants a decider has of one stream, and owes of its newest `most` events."""
-        call = "select * from event_store.stream_views(%s, %s, %s)"
+        call = "select * from event_store_platform.stream_views(%s, %s, %s)"
         return self._all(StreamView, call, (decider, decider_id, most))
 
     def log_position(self, event_id: UUID) -> LogPosition | None:
@@ -615,7 +621,7 @@ class EventStore(Rounds, Waiting):
 
     def log_gaps(self, recent: int = 10_000) -> list[int]:
         """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
-        return self._values(int, "select event_store.log_gaps(%s)", (recent,))
+        return self._values(int, "select event_store_platform.log_gaps(%s)", (recent,))
 
     def view_lag(self, view: str) -> list[PartitionLag]:
         """Return how far a view is behind, per log partition."""
@@ -623,15 +629,15 @@ class EventStore(Rounds, Waiting):
 
     def database_identity(self) -> DatabaseIdentity:
         """Return the identity of this database, which no copy of it has."""
-        return self._one(DatabaseIdentity, "select * from event_store.database_identity()")
+        return self._one(DatabaseIdentity, "select * from event_store_platform.database_identity()")
 
     def backup_cut(self) -> BackupCut:
         """Return the identity of this store, which copies share, and the numbers above which a restored one goes on."""
-        return self._one(BackupCut, "select * from event_store.backup_cut()")
+        return self._one(BackupCut, "select * from event_store_platform.backup_cut()")
 
     def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
-        return self._all(AuditEntry, "select * from event_store.audit_log(%s, %s)", (view, limit))
+        return self._all(AuditEntry, "select * from event_store_platform.audit_log(%s, %s)", (view, limit))
 
 
 def tokens_of(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:

@@ -8,9 +8,9 @@ wait for it and find the work done. After a kill anywhere, the next call goes on
 With nothing to do a call only reads.
 
 The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions
-go on meanwhile, with the old function or the new one. The schemas `event_store` and `event_store_private` belong to
-Millrace: the migrator drops a function in them that no file makes. A trigger that is to go with its function is dropped
-by a migration.
+go on meanwhile, with the old function or the new one. The schemas `event_store`, `event_store_platform` and
+`event_store_private` belong to Millrace: the migrator drops a function in them that no file makes. A trigger that is to
+go with its function is dropped by a migration.
 
 Where another session's open transaction is in the way, the migrator leaves its place in the queue before those behind
 it notice, and tries again for a minute. On a busy store a migration finds a gap if it first locks the tables that every
@@ -94,16 +94,22 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 
 @dataclass(frozen=True)
 class Replaceable:
-    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed."""
+    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed.
+
+    `uuid_forms` and `planner` are what all functions get together: forms for UUIDs, and settings of the planner.
+    """
 
     roles: str
     functions: dict[str, str]
+    uuid_forms: str
+    planner: str
     privileges: str
 
     @property
     def hash(self) -> str:
         """Tell two versions apart."""
-        return hashlib.sha256("\n".join([self.roles, *self.functions.values(), self.privileges]).encode()).hexdigest()
+        parts = [self.roles, *self.functions.values(), self.uuid_forms, self.planner, self.privileges]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def function_files(directory: Path = SQL) -> list[Path]:
@@ -128,6 +134,8 @@ def known_replaceable(directory: Path = SQL) -> Replaceable:
     return Replaceable(
         (directory / "roles.sql").read_text(),
         {path.stem: path.read_text() for path in function_files(directory)},
+        (directory / "uuid_forms.sql").read_text(),
+        (directory / "planner.sql").read_text(),
         (directory / "privileges.sql").read_text(),
     )
 
@@ -300,8 +308,10 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
             # dropped: a session that has looked a function up and is about to call it would miss the function.
             _drop(connection, [routine for routine in before if routine.name == name])
             connection.execute(sql.encode())
+    connection.execute(replaceable.uuid_forms.encode())
     after = _routines(connection)
     _drop(connection, before & after)
+    connection.execute(replaceable.planner.encode())
     connection.execute(replaceable.privileges.encode())
     if stale == [(True,)]:
         connection.execute(
@@ -325,7 +335,7 @@ def _routines(connection: psycopg.Connection) -> set[_Routine]:
         """
         select proname, oid::regprocedure::text, ctid::text
         from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where pronamespace::regnamespace::text in ('event_store', 'event_store_platform', 'event_store_private')
         """
     )
     return {_Routine(*row) for row in found}

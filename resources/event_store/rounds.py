@@ -24,12 +24,12 @@ class Rounds(SqlFunctions):
         A name that is not registered gives no row.
         """
         return self._all(
-            ViewPoll, "select * from event_store.poll_views(%s)", (None if views is None else list(views),)
+            ViewPoll, "select * from event_store_platform.poll_views(%s)", (None if views is None else list(views),)
         )
 
     def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
         """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
-        return self._all(WantingView, "select * from event_store.wanting_views(%s::bigint[])", (list(known),))
+        return self._all(WantingView, "select * from event_store_platform.wanting_views(%s::bigint[])", (list(known),))
 
     def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None
@@ -40,38 +40,40 @@ class Rounds(SqlFunctions):
         """
         return by_view(
             self._all(
-                ViewLease, "select * from event_store.claim_views(%s, %s, %s, %s)", (list(views), owner, limit, lease_s)
+                ViewLease,
+                "select * from event_store_platform.claim_views(%s, %s, %s, %s)",
+                (list(views), owner, limit, lease_s),
             )
         )
 
     def owned_leases(self, owner: str) -> dict[str, list[Lease]]:
         """Return the leases in force of an owner, by view."""
-        return by_view(self._all(ViewLease, "select * from event_store.owned_leases(%s)", (owner,)))
+        return by_view(self._all(ViewLease, "select * from event_store_platform.owned_leases(%s)", (owner,)))
 
     def locked_streams(self, owner: str) -> list[LockedStream]:
         """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
-        return self._all(LockedStream, "select * from event_store.locked_streams(%s)", (owner,))
+        return self._all(LockedStream, "select * from event_store_platform.locked_streams(%s)", (owner,))
 
     def drain_states(self, *drains: str) -> dict[str, DrainState]:
         """Return by name how drains stand: of a view, of a capture, or, with the empty name, of all views."""
-        states = self._all(DrainState, "select * from event_store.drain_states(%s)", (list(drains),))
+        states = self._all(DrainState, "select * from event_store_platform.drain_states(%s)", (list(drains),))
         return {state.drain: state for state in states}
 
     def begin_drain(self, drain: str, owner: str | None = None) -> bool:
         """Ask for a drain, or begin it as its owner; return whether the caller has it, and nobody else."""
-        return self._value(bool, "select event_store.begin_drain(%s, %s)", (drain, owner))
+        return self._value(bool, "select event_store_platform.begin_drain(%s, %s)", (drain, owner))
 
     def end_drain(self, drain: str, owner: str, error: str | None = None) -> None:
         """Say how a try at a drain ended: well, or with an error, which counts."""
-        self._value(str, "select event_store.end_drain(%s, %s, %s)", (drain, owner, error))
+        self._value(str, "select event_store_platform.end_drain(%s, %s, %s)", (drain, owner, error))
 
     def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
         """Let every lease in force of an owner last so many seconds from now; return how many."""
-        return self._value(int, "select event_store.extend_owner(%s, %s)", (owner, lease_s))
+        return self._value(int, "select event_store_platform.extend_owner(%s, %s)", (owner, lease_s))
 
     def release_owner(self, owner: str) -> int:
         """Give back every lease of an owner that is known to be dead; return how many."""
-        return self._value(int, "select event_store.release_owner(%s)", (owner,))
+        return self._value(int, "select event_store_platform.release_owner(%s)", (owner,))
 
 
 def by_view(leases: Iterable[ViewLease]) -> dict[str, list[Lease]]:

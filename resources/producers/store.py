@@ -236,7 +236,9 @@ class ProducerStore(SqlFunctions):
 
     def producer_statistics(self, producer_id: str | None = None) -> list[ProducerStatistics]:
         """Return one row per partition of a producer, None for all producers."""
-        return self._all(ProducerStatistics, "select * from event_store.producer_statistics(%s)", (producer_id,))
+        return self._all(
+            ProducerStatistics, "select * from event_store_platform.producer_statistics(%s)", (producer_id,)
+        )
 
     def producer_totals(self) -> ProducerTotals:
         """Return the numbers of all producers together."""
@@ -249,16 +251,20 @@ class ProducerStore(SqlFunctions):
 
     def overdue_transactions(self, late_s: int = 120, limit: int = 100) -> list[OverdueTransaction]:
         """Return the open transactions whose deadline passed so many seconds ago, the oldest first."""
-        return self._all(OverdueTransaction, "select * from event_store.overdue_transactions(%s, %s)", (late_s, limit))
+        return self._all(
+            OverdueTransaction, "select * from event_store_platform.overdue_transactions(%s, %s)", (late_s, limit)
+        )
 
     def expire_transactions(self, keep_s: int = 86400, limit: int = 1000) -> ExpiredTransactions:
         """End overdue transactions, and remove those that ended without an effect `keep_s` seconds ago."""
-        return self._one(ExpiredTransactions, "select * from event_store.expire_transactions(%s, %s)", (keep_s, limit))
+        return self._one(
+            ExpiredTransactions, "select * from event_store_platform.expire_transactions(%s, %s)", (keep_s, limit)
+        )
 
     def hold_producers(self) -> str:
         """Hold every producer's messages until this transaction ends; return the snapshot of what they committed."""
-        return self._value(str, "select event_store.hold_producers()::text")
+        return self._value(str, "select event_store_platform.hold_producers()::text")
 
     def is_sequenced(self, committed: str) -> bool:
         """Return whether every event that a snapshot sees has its position."""
-        return self._value(bool, "select event_store.is_sequenced(%s::pg_snapshot)", (committed,))
+        return self._value(bool, "select event_store_platform.is_sequenced(%s::pg_snapshot)", (committed,))

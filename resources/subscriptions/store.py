@@ -11,16 +11,16 @@ class PushStore(SqlFunctions):
 
     def push_format(self, view: str) -> str:
         """Return in which form events of a view are pushed: 'json' or 'cloudevents'."""
-        return self._value(str, "select event_store.push_format(%s)", (view,))
+        return self._value(str, "select event_store_platform.push_format(%s)", (view,))
 
     def push_secrets(self, view: str) -> list[str]:
         """Return the secrets that pushes of a view are signed with, the current one first."""
-        return self._values(str, "select event_store.push_secrets(%s)", (view,))
+        return self._values(str, "select event_store_platform.push_secrets(%s)", (view,))
 
     def set_push_secret(self, view: str, secret: str, keep_s: int = 86_400, reason: str | None = None) -> None:
         """Sign a view's pushes with a secret; the one before signs, too, for `keep_s` seconds."""
-        self._value(str, "select event_store.set_push_secret(%s, %s, %s, %s)", (view, secret, keep_s, reason))
+        self._value(str, "select event_store_platform.set_push_secret(%s, %s, %s, %s)", (view, secret, keep_s, reason))
 
     def drop_push_secret(self, view: str, reason: str | None = None) -> None:
         """Sign a view's pushes no more."""
-        self._value(str, "select event_store.drop_push_secret(%s, %s)", (view, reason))
+        self._value(str, "select event_store_platform.drop_push_secret(%s, %s)", (view, reason))

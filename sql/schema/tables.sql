@@ -17,11 +17,15 @@ SET row_security = off;
 
 CREATE SCHEMA event_store;
 
-COMMENT ON SCHEMA event_store IS 'Events, their order, and who has consumed them. Its functions are what applications call.';
+COMMENT ON SCHEMA event_store IS 'Events, their order, and who has consumed them. Its functions are what services and consumers call.';
+
+CREATE SCHEMA event_store_platform;
+
+COMMENT ON SCHEMA event_store_platform IS 'The functions that Millrace''s own processes and operators call.';
 
 CREATE SCHEMA event_store_private;
 
-COMMENT ON SCHEMA event_store_private IS 'What the functions of event_store are made of. No role may use it: call event_store.';
+COMMENT ON SCHEMA event_store_private IS 'What the functions of event_store and event_store_platform are made of. No role may use it.';
 
 CREATE SCHEMA read_models;
 
@@ -233,6 +237,85 @@ CREATE VIEW event_store.recorded_events AS
 
 COMMENT ON VIEW event_store.recorded_events IS 'An event in fstore-sql''s columns: what its functions return.';
 
+CREATE VIEW event_store.versioned_events AS
+ SELECT event,
+    event_id,
+    event_version,
+    decider,
+    decider_id,
+    data,
+    command_id,
+    previous_id,
+    final,
+    created_at,
+    "offset",
+    version,
+    metadata
+   FROM event_store.events;
+
+COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
+
+CREATE TABLE event_store.views (
+    view text NOT NULL,
+    start_at timestamp with time zone NOT NULL,
+    lock_timeout_s bigint DEFAULT 300 NOT NULL,
+    pooling_delay_s bigint,
+    edge_function_url text,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    mode text DEFAULT 'rows'::text NOT NULL,
+    deciders text[],
+    events text[],
+    enabled boolean DEFAULT true NOT NULL,
+    max_attempts integer DEFAULT 5 NOT NULL,
+    owner text NOT NULL,
+    version integer DEFAULT 0 NOT NULL,
+    push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
+    max_lag_s bigint DEFAULT 300 NOT NULL,
+    CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
+    CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
+    CONSTRAINT views_max_lag_is_not_negative CHECK ((max_lag_s >= 0)),
+    CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
+    CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
+    CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
+    CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
+    CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
+);
+
+COMMENT ON TABLE event_store.views IS 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
+
+COMMENT ON COLUMN event_store.views.view IS 'The consumer''s name.';
+
+COMMENT ON COLUMN event_store.views.start_at IS 'From when on the view wants events. It counts once, at registration.';
+
+COMMENT ON COLUMN event_store.views.lock_timeout_s IS 'How long a lock or a lease lasts where the caller does not say, in seconds.';
+
+COMMENT ON COLUMN event_store.views.pooling_delay_s IS 'How long to wait between two polls that found nothing, in seconds; null where the client polls by itself.';
+
+COMMENT ON COLUMN event_store.views.edge_function_url IS 'Where each event is sent by HTTP POST; null where the client fetches events. Readers of tables do not see it.';
+
+COMMENT ON COLUMN event_store.views.created_at IS 'When the view was registered.';
+
+COMMENT ON COLUMN event_store.views.updated_at IS 'When the view''s settings last changed.';
+
+COMMENT ON COLUMN event_store.views.mode IS 'rows: one event per stream at a time (stream_events). bulk: ranges of log partitions (claim_batch).';
+
+COMMENT ON COLUMN event_store.views.deciders IS 'The deciders that the view wants; null for all.';
+
+COMMENT ON COLUMN event_store.views.events IS 'The events that the view wants; null for all.';
+
+COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events.';
+
+COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
+
+COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
+
+COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
+
+COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+
+COMMENT ON COLUMN event_store.views.max_lag_s IS 'How old an event that the view wants and has not may become before the view is late, in seconds.';
+
 CREATE TABLE event_store.audit_log (
     audit_id bigint NOT NULL,
     done_at timestamp with time zone NOT NULL,
@@ -435,85 +518,6 @@ COMMENT ON COLUMN event_store.incidents.tries IS 'How often that message was tri
 COMMENT ON COLUMN event_store.incidents.failing_since IS 'When it was tried first; null for no message.';
 
 COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
-
-CREATE TABLE event_store.views (
-    view text NOT NULL,
-    start_at timestamp with time zone NOT NULL,
-    lock_timeout_s bigint DEFAULT 300 NOT NULL,
-    pooling_delay_s bigint,
-    edge_function_url text,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    mode text DEFAULT 'rows'::text NOT NULL,
-    deciders text[],
-    events text[],
-    enabled boolean DEFAULT true NOT NULL,
-    max_attempts integer DEFAULT 5 NOT NULL,
-    owner text NOT NULL,
-    version integer DEFAULT 0 NOT NULL,
-    push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
-    max_lag_s bigint DEFAULT 300 NOT NULL,
-    CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
-    CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
-    CONSTRAINT views_max_lag_is_not_negative CHECK ((max_lag_s >= 0)),
-    CONSTRAINT views_mode_is_known CHECK ((mode = ANY (ARRAY['rows'::text, 'bulk'::text]))),
-    CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
-    CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
-    CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
-    CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
-);
-
-COMMENT ON TABLE event_store.views IS 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
-
-COMMENT ON COLUMN event_store.views.view IS 'The consumer''s name.';
-
-COMMENT ON COLUMN event_store.views.start_at IS 'From when on the view wants events. It counts once, at registration.';
-
-COMMENT ON COLUMN event_store.views.lock_timeout_s IS 'How long a lock or a lease lasts where the caller does not say, in seconds.';
-
-COMMENT ON COLUMN event_store.views.pooling_delay_s IS 'How long to wait between two polls that found nothing, in seconds; null where the client polls by itself.';
-
-COMMENT ON COLUMN event_store.views.edge_function_url IS 'Where each event is sent by HTTP POST; null where the client fetches events. Readers of tables do not see it.';
-
-COMMENT ON COLUMN event_store.views.created_at IS 'When the view was registered.';
-
-COMMENT ON COLUMN event_store.views.updated_at IS 'When the view''s settings last changed.';
-
-COMMENT ON COLUMN event_store.views.mode IS 'rows: one event per stream at a time (stream_events). bulk: ranges of log partitions (claim_batch).';
-
-COMMENT ON COLUMN event_store.views.deciders IS 'The deciders that the view wants; null for all.';
-
-COMMENT ON COLUMN event_store.views.events IS 'The events that the view wants; null for all.';
-
-COMMENT ON COLUMN event_store.views.enabled IS 'Whether the view is given events.';
-
-COMMENT ON COLUMN event_store.views.max_attempts IS 'After how many failed attempts a stream is parked.';
-
-COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change and consume the view; members of event_store_owner may, too.';
-
-COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
-
-COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
-
-COMMENT ON COLUMN event_store.views.max_lag_s IS 'How old an event that the view wants and has not may become before the view is late, in seconds.';
-
-CREATE VIEW event_store.versioned_events AS
- SELECT event,
-    event_id,
-    event_version,
-    decider,
-    decider_id,
-    data,
-    command_id,
-    previous_id,
-    final,
-    created_at,
-    "offset",
-    version,
-    metadata
-   FROM event_store.events;
-
-COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
 
 CREATE TABLE event_store.quarantined_changes (
     quarantine_id bigint NOT NULL,
@@ -1820,6 +1824,10 @@ GRANT USAGE ON SCHEMA event_store TO event_store_consumer;
 GRANT USAGE ON SCHEMA event_store TO event_store_reader;
 GRANT USAGE ON SCHEMA event_store TO event_store_owner;
 
+GRANT USAGE ON SCHEMA event_store_platform TO event_store_consumer;
+GRANT USAGE ON SCHEMA event_store_platform TO event_store_reader;
+GRANT USAGE ON SCHEMA event_store_platform TO event_store_owner;
+
 GRANT USAGE ON SCHEMA read_models TO event_store_reader;
 GRANT ALL ON SCHEMA read_models TO event_store_owner;
 
@@ -1838,17 +1846,8 @@ GRANT SELECT,DELETE ON TABLE event_store.locks TO event_store_owner;
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_reader;
 GRANT SELECT ON TABLE event_store.recorded_events TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
-GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_reader;
-GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
-GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
-
-GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
-GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
+GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
+GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.views TO event_store_owner;
 
@@ -1882,8 +1881,17 @@ GRANT SELECT(push_format) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(max_lag_s) ON TABLE event_store.views TO event_store_reader;
 
-GRANT SELECT ON TABLE event_store.versioned_events TO event_store_reader;
-GRANT SELECT ON TABLE event_store.versioned_events TO event_store_owner;
+GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
+GRANT SELECT ON TABLE event_store.audit_log TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_reader;
+GRANT SELECT ON TABLE event_store.capture_gaps TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_reader;
+GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
+GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;

@@ -79,7 +79,7 @@ def test_a_store_with_functions_of_another_version_is_migrated_by_the_first_run(
     instance: dg.DagsterInstance, captured: Captured
 ) -> None:
     captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
-    captured.store.execute("drop function event_store.store_changes, event_store.emit_changes")
+    captured.store.execute("drop function event_store_platform.store_changes, event_store_platform.emit_changes")
     captured.source.run("insert into items values (1)")
     assert requested(tick(instance, captured)) == ["shop"]
     assert run(instance, captured).success

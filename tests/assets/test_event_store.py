@@ -84,7 +84,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
     store.fail_event("mails", event.decider_id, event.offset, "no such address")
     append(store, "o-new")  # with nothing new, a call locks nothing
     with psycopg.connect(dsn) as forgotten:
-        forgotten.execute("select event_store.sequence_events()")
+        forgotten.execute("select event_store_platform.sequence_events()")
         # it would be ended in the middle of the checks
         forgotten.execute("set local idle_in_transaction_session_timeout = 0")
         move_clock(store.connection, by_s=40)

@@ -55,7 +55,8 @@ def test_a_time_limit_of_the_login_ends_neither(
     )
     filled.connection.execute(
         f"""
-        create or replace function event_store.backup_cut() returns table (archive_id uuid, last_offset bigint, lease_token bigint)
+        create or replace function event_store_platform.backup_cut()
+        returns table (archive_id uuid, last_offset bigint, lease_token bigint)
         language sql stable security definer as $$
           select a.archive_id, 1000, 1000 from event_store.archive a where {unlimited}
         $$""".encode()

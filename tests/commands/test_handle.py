@@ -223,8 +223,8 @@ def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore) 
     (at,) = [each.partition for each in accounts.partition_info() if each.high_water_mark]
     for purged in (1, 2):
         for call in ("mark_archived(%s, %s)", "raise_low_water_mark(%s, %s)"):
-            accounts.connection.execute(f"select event_store.{call}".encode(), (at, purged))
-        accounts.connection.execute("select event_store.purge_events(%s)", (at,))
+            accounts.connection.execute(f"select event_store_platform.{call}".encode(), (at, purged))
+        accounts.connection.execute("select event_store_platform.purge_events(%s)", (at,))
         with pytest.raises(HistoryPurged, match="some were purged"):
             handle(accounts, ACCOUNT, "a-1", 1)
 

@@ -152,9 +152,9 @@ def test_a_snapshot_outlives_the_events_before_it_and_a_stream_that_lacks_an_eve
     for purged, version in (("full", 1), ("behind", 5)):
         at = value(built.connection, "select event_store.stream_partition(%s, 16)", purged)
         mark = value(built.connection, "select high_water_mark from event_store.partitions where partition = %s", at)
-        built.connection.execute("select event_store.mark_archived(%s, %s)", (at, mark))
-        built.connection.execute("select event_store.raise_low_water_mark(%s, %s)", (at, mark))
-        built.connection.execute("select event_store.purge_events(%s)", (at,))
+        built.connection.execute("select event_store_platform.mark_archived(%s, %s)", (at, mark))
+        built.connection.execute("select event_store_platform.raise_low_water_mark(%s, %s)", (at, mark))
+        built.connection.execute("select event_store_platform.purge_events(%s)", (at,))
         assert handle(built, JAR, purged, 1).version == version
         with pytest.raises(HistoryPurged):
             handle(built, plain, purged, 1)

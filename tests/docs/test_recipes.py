@@ -73,7 +73,12 @@ def test_a_service_appends_waits_reads_its_model_and_decides_with_its_snapshots(
     assert state is not None
     assert (state.state, state.version, behind) == ({"sweets": 1}, 1, [])
     assert value(service.connection, "select count(*) from read_models.jars") is not None
-    refused(service, EVENTS, "select last_error from event_store.stream_locks", "select event_store.sequence_events()")
+    refused(
+        service,
+        EVENTS,
+        "select last_error from event_store.stream_locks",
+        "select event_store_platform.sequence_events()",
+    )
 
 
 def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, login: Login) -> None:
@@ -86,7 +91,7 @@ def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, log
     append_to(orders, "o-1")
     pump(orders, "mails")
     assert len(consumer.stream_events("mails")) == 1
-    refused(consumer, EVENTS, "select event_store.unregister_view('mails')")
+    refused(consumer, EVENTS, "select event_store_platform.unregister_view('mails')")
 
 
 def test_a_reader_reads_models_and_no_event(login: Login, orders: EventStore) -> None:
@@ -104,7 +109,12 @@ def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Lo
     login("oncall").unregister_view("v")
     watcher = login("watcher")
     assert [*metrics_of(watcher.connection)]
-    refused(watcher, EVENTS, "select * from event_store.latest_events(1)", "select * from event_store.audit_log()")
+    refused(
+        watcher,
+        EVENTS,
+        "select * from event_store_platform.latest_events(1)",
+        "select * from event_store_platform.audit_log()",
+    )
 
 
 def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStore) -> None:

@@ -288,7 +288,7 @@ def once_per_batch_while_the_log_grows(batches: Path, dsn: str) -> "Callable[[Da
                 " 'decider_id', 'o-1', 'event', 'placed', 'event_id', gen_random_uuid(),"
                 " 'command_id', gen_random_uuid(), 'data', '{}'::jsonb)))"
             )
-            connection.execute("select event_store.sequence_events()")
+            connection.execute("select event_store_platform.sequence_events()")
 
     return effect
 

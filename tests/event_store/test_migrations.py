@@ -125,7 +125,8 @@ def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_
     connection = store.connection
     connection.execute("update event_store.migrations set name = 'other' where version = 0")
     connection.execute(
-        "create or replace function event_store.sequence_events() returns bigint language sql as 'select 7::bigint'"
+        "create or replace function event_store_platform.sequence_events() returns bigint"
+        " language sql as 'select 7::bigint'"
     )
     with pytest.raises(SchemaMismatch, match="functions of another version"):
         validate(dsn)

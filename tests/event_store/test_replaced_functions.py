@@ -21,6 +21,8 @@ from tests.support.schema_snapshot import snapshot
 
 __all__ = ["empty"]
 
+EXPIRED_LEASES = "event_store_platform.expired_leases"
+
 
 def make_stale(connection: psycopg.Connection) -> None:
     connection.execute("update event_store.migrations set name = 'other' where version = 0")
@@ -34,10 +36,13 @@ def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebod
     for statement in (
         "create function event_store.gone() returns int language sql as 'select 1'",
         "create procedure event_store.gone(int) language sql as 'select 1'",
-        "create function event_store.sequence_events(boolean default true) returns int language sql as 'select 1'",
-        "drop function event_store.offset_for_timestamp, event_store.expired_leases, event_store.stream_partition",
+        "create function event_store_platform.sequence_events(boolean default true) returns int"
+        " language sql as 'select 1'",
+        f"drop function event_store.offset_for_timestamp, {EXPIRED_LEASES}, event_store.stream_partition",
         "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
-        "create function event_store.expired_leases() returns text language sql as $$ select 'another result' $$",
+        f"create function {EXPIRED_LEASES}() returns text language sql as $$ select 'another result' $$",
+        # an older form for text has none for UUIDs
+        "create function event_store.extend_lock(v_decider_id text) returns int language sql as 'select 1'",
         "drop trigger guard_append on event_store.events",
         "create view public.theirs as select event_store.gone()",
     ):
@@ -75,8 +80,10 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
             make_stale(admin)
             # other signatures, which cannot be replaced but must be dropped and made anew
             admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
-            admin.execute("drop function event_store.expired_leases()")
-            admin.execute("create function event_store.expired_leases() returns int language sql as 'select 1'")
+            admin.execute("drop function event_store_platform.expired_leases()")
+            admin.execute(
+                "create function event_store_platform.expired_leases() returns int language sql as 'select 1'"
+            )
         assert migrate(dsn).functions_replaced, number
     stopped = True
     consuming.result(patience())
@@ -111,10 +118,9 @@ def test_an_open_transaction_delays_the_migrator_and_nobody_else_and_is_named_wh
 
 def granted(dsn: str, role: str, function: str) -> bool:
     """Whether a role may call a function."""
-    name = function if "." in function else f"event_store.{function}"
     with psycopg.connect(dsn) as connection:
         query = "select has_function_privilege(%s, %s::regproc, 'execute')"
-        return bool(value(connection, query, role, name))
+        return bool(value(connection, query, role, function))
 
 
 def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
@@ -126,25 +132,26 @@ def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
 def test_changed_privileges_are_applied_after_the_functions(
     dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert granted(dsn, "event_store_consumer", "expired_leases")
+    assert granted(dsn, "event_store_consumer", EXPIRED_LEASES)
     with monkeypatch.context() as changed:
         let_code_have(
-            changed, privileges="revoke execute on function event_store.expired_leases() from event_store_consumer"
+            changed,
+            privileges="revoke execute on function event_store_platform.expired_leases() from event_store_consumer",
         )
         with pytest.raises(SchemaMismatch, match="another version"):
             validate(dsn)
-        connect().execute("drop function event_store.expired_leases()")
+        connect().execute("drop function event_store_platform.expired_leases()")
         assert migrate(dsn).functions_replaced
         validate(dsn)
         assert not migrate(dsn).functions_replaced
-    assert not granted(dsn, "event_store_consumer", "expired_leases")
+    assert not granted(dsn, "event_store_consumer", EXPIRED_LEASES)
     with monkeypatch.context() as changed:
         let_code_have(
-            changed, privileges="grant execute on function event_store.expired_leases() to public; select 1/0"
+            changed, privileges="grant execute on function event_store_platform.expired_leases() to public; select 1/0"
         )
         with pytest.raises(psycopg.errors.DivisionByZero):
             migrate(dsn)
-    assert not granted(dsn, "public", "expired_leases")
+    assert not granted(dsn, "public", EXPIRED_LEASES)
 
 
 def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,19 +163,40 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
         # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
         connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
         connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
-        connection.execute("grant execute on function event_store.expired_leases to pg_monitor")
+        connection.execute("grant execute on function event_store_platform.expired_leases to pg_monitor")
     let_code_have(monkeypatch, functions=functions | {"expired_leases": fewer})
     assert migrate(dsn).functions_replaced
     rights = {
-        ("event_store_reader", "expired_leases"): False,
-        ("event_store_reader", "commit_batch"): False,
-        ("public", "commit_batch"): False,
+        ("event_store_reader", EXPIRED_LEASES): False,
+        ("event_store_reader", "event_store.commit_batch"): False,
+        ("public", "event_store.commit_batch"): False,
         ("event_store_reader", "event_store_private.clock"): False,
-        ("event_store_consumer", "expired_leases"): True,
-        ("event_store_consumer", "commit_batch"): True,
-        ("pg_monitor", "expired_leases"): True,
+        ("event_store_consumer", EXPIRED_LEASES): True,
+        ("event_store_consumer", "event_store.commit_batch"): True,
+        ("pg_monitor", EXPIRED_LEASES): True,
     }
     assert {each: granted(dsn, *each) for each in rights} == rights
+
+
+def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refused(
+    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, functions = connect(), known_replaceable().functions
+    settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
+    assert "-- planner: indexed ordered\n" in functions["expired_leases"]
+    for kinds, expected in {
+        "unsorted each": ["enable_sort=off", "plan_cache_mode=force_custom_plan"],
+        "fast": None,
+    }.items():
+        changed = functions["expired_leases"].replace("planner: indexed ordered", f"planner: {kinds}")
+        with monkeypatch.context() as patch:
+            let_code_have(patch, functions=functions | {"expired_leases": changed})
+            if expected is None:
+                with pytest.raises(psycopg.errors.SyntaxError):
+                    migrate(dsn)
+            else:
+                migrate(dsn)
+                assert value(connection, settings)[1:] == expected
 
 
 def test_a_role_without_the_rights_is_told_what_it_needs(

@@ -58,7 +58,7 @@ def test_after_a_gap_the_capture_begins_anew_and_has_the_rows_of_the_table(captu
         captured.drain()
         operator.follow()
     assert captured.replayed() == captured.table()
-    assert value(captured.store, "select count(*) from event_store.capture_gaps('shop')") == 1
+    assert value(captured.store, "select count(*) from event_store_platform.capture_gaps('shop')") == 1
 
 
 @contextmanager

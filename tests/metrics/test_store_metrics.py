@@ -73,7 +73,7 @@ def test_a_scrape_names_the_oldest_writer_and_who_holds_the_sequencer(
     append_to(EventStore(first), "o-1")
     append_to(EventStore(second), "o-2")
     append_to(store, "o-3")
-    second.execute("select event_store.sequence_events()")
+    second.execute("select event_store_platform.sequence_events()")
     samples = scraped(port)
     pids = [str(connection.info.backend_pid) for connection in (first, second)]
     assert of(samples, "millrace_oldest_writer_seconds", pid=pids[0], prepared="") >= 0

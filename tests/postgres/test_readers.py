@@ -63,7 +63,7 @@ def test_it_reads_nothing_else_and_changes_nothing(port: int, file: Path) -> Non
     for statement in (
         "select * from event_store.events",
         "select * from event_store.view_info()",
-        "select event_store.sequence_events()",
+        "select event_store_platform.sequence_events()",
         "create table read_models.mine ()",
         "create temporary table mine ()",
         "begin read write; create temporary table mine ()",

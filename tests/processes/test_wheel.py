@@ -243,7 +243,7 @@ def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str)
 
 
 def migrated(dsn: str) -> bool:
-    return asked(dsn, "select to_regprocedure('event_store.sequence_events()') is not null")
+    return asked(dsn, "select to_regprocedure('event_store_platform.sequence_events()') is not null")
 
 
 def built(dsn: str) -> bool:

@@ -40,14 +40,14 @@ def test_of_consumers_that_switch_at_once_one_does_and_all_know(
     new = ensure_version(things.connection, Latest)
     consume(things, new)
     served: list[bool] = []
-    with held(connect(), "select event_store.lock_model('everything')"):
+    with held(connect(), "select event_store_platform.lock_model('everything')"):
         threads = [
             threading.Thread(target=lambda c: served.append(serve_if_caught_up(c, new)), args=(connect(),))
             for _ in range(3)
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(all_blocked(observer, "event_store.lock_model")) == 3, "all wait")
+        wait_until(lambda: len(all_blocked(observer, "event_store_platform.lock_model")) == 3, "all wait")
     for thread in threads:
         thread.join()
     assert served == [True, True, True]
@@ -87,7 +87,7 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
     leases = old_code.claim_batch(built.view, "old code", 1000)
     with held(connect(), "lock table read_models.declarations in share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
-        wait_until(lambda: all_blocked(observer, "event_store.serve_version"), "it has looked")
+        wait_until(lambda: all_blocked(observer, "event_store_platform.serve_version"), "it has looked")
         commit = start(lambda: old_code.commit_batch(built.view, leases))
         wait_until(lambda: all_blocked(observer, "commit_batch"), "the old version's commit waits for the switch")
     assert switch.result(patience())

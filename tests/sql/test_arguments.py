@@ -3,7 +3,7 @@
 Belongs here: what is asked of every function, over pg_proc. Not here: the arguments of one function.
 """
 
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append, pump, rows, set_clock
 
+INTERFACE: LiteralString = "('event_store'::regnamespace, 'event_store_platform'::regnamespace)"
 LOOK_UPS = {
     "capture_gaps", "captured_tables", "get_events", "get_last_event", "get_producer_state", "is_registered", "is_sequenced",
     "is_unused_version", "lease_owners", "log_position", "model_versions", "offsets_for_timestamp", "purged_discards",
@@ -71,13 +72,14 @@ def functions(store: EventStore) -> list[tuple[str, list[str]]]:
         (name, types)
         for name, types in rows(
             store.connection,
-            """
-            select p.proname, array(
+            f"""
+            select p.oid::regproc::text, array(
               select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
               where t.number <= p.pronargs - p.pronargdefaults order by t.number
             )
             from pg_proc p
-            where p.pronamespace = 'event_store'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+            where p.pronamespace in {INTERFACE} and p.prokind = 'f'
+              and p.prorettype <> 'trigger'::regtype
             """,
         )
         if types
@@ -90,7 +92,7 @@ def functions(store: EventStore) -> list[tuple[str, list[str]]]:
 def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
     accepted, odd = set(), []
     for name, types in functions(orders):
-        call = f"select * from event_store.{name}({', '.join(f'null::{kind}' for kind in types)})"
+        call = f"select * from {name}({', '.join(f'null::{kind}' for kind in types)})"
         try:
             with orders.connection.transaction(force_rollback=True):
                 found = orders.connection.execute(call.encode()).fetchall()
@@ -99,16 +101,17 @@ def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventS
                 odd.append(f"{name}: {error}")
         else:
             accepted.add(name)
-            assert name == "is_sequenced" or found in ([], [(None,)], [(False,)], [(0,)]), name
+            assert name == "event_store_platform.is_sequenced" or found in ([], [(None,)], [(False,)], [(0,)]), name
     assert odd == []
-    assert accepted == LOOK_UPS
+    assert {name.partition(".")[2] for name in accepted} == LOOK_UPS
 
 
 def test_null_for_what_may_be_left_out_is_as_if_left_out(orders: EventStore) -> None:
     orders.register_view("v", "-infinity")
-    for name in ("dead_letters", "view_info", "audit_log", "available_offset_range", "producer_statistics"):
+    names = "event_store.dead_letters event_store.view_info event_store.available_offset_range"
+    for name in (*names.split(), "event_store_platform.audit_log", "event_store_platform.producer_statistics"):
         left_out, null = (
-            orders.connection.execute(f"select * from event_store.{name}({argument})".encode()).fetchall()
+            orders.connection.execute(f"select * from {name}({argument})".encode()).fetchall()
             for argument in ("", "null")
         )
         assert null == left_out, name
@@ -147,9 +150,9 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, str
     """In every function that has an argument v_decider_id of type uuid, called by the names of the arguments."""
     with_a_uuid = rows(
         orders.connection,
-        """
+        f"""
         select distinct p.proname from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
-        where p.pronamespace = 'event_store'::regnamespace and a.name = 'v_decider_id' and a.type = 'uuid'::regtype
+        where p.pronamespace in {INTERFACE} and a.name = 'v_decider_id' and a.type = 'uuid'::regtype
         """,
     )
     assert {name for (name,) in with_a_uuid} == set(OF_A_STREAM)
@@ -184,17 +187,17 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventSto
     unclear = []
     for name, names, types in rows(
         orders.connection,
-        """
-        select p.proname, p.proargnames[1:p.pronargs], array(
+        f"""
+        select p.oid::regproc::text, p.proargnames[1:p.pronargs], array(
           select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
         )
         from pg_proc p
-        where p.pronamespace = 'event_store'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
         """,
     ):
         arguments = ", ".join(f"{each} => null::{kind}" for each, kind in zip(names or [], types, strict=True))
         try:
-            orders.connection.execute(f"explain select * from event_store.{name}({arguments})".encode())
+            orders.connection.execute(f"explain select * from {name}({arguments})".encode())
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith("MR"):
                 unclear.append(f"{name}: {error}")
@@ -208,10 +211,10 @@ def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore
     """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
     found = rows(
         orders.connection,
-        """
+        f"""
         select p.proname, a.name, format_type(a.type, null)
         from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
-        where p.pronamespace = 'event_store'::regnamespace
+        where p.pronamespace in {INTERFACE}
           and (a.name ~ 'second|_ms$|minute|_s$|timeout|duration' or a.type = 'interval'::regtype)
         """,
     )

@@ -12,8 +12,10 @@ from tests.support.factories import Connect, rows, value
 
 FUNCTIONS = function_files()
 
-# of what is in this schema or that
-OURS: LiteralString = "('event_store'::regnamespace, 'event_store_private'::regnamespace)"
+# of what is in these schemas
+OURS: LiteralString = (
+    "('event_store'::regnamespace, 'event_store_platform'::regnamespace, 'event_store_private'::regnamespace)"
+)
 UNCOMMENTED: LiteralString = f"""
 select 'schema', nspname from pg_namespace where oid in {OURS} and obj_description(oid, 'pg_namespace') is null
 union all
@@ -36,8 +38,8 @@ where c.relnamespace in {OURS} and not t.tgisinternal and obj_description(t.oid,
 """
 
 
-def schema_of(path: Path) -> str:
-    return "event_store_private" if "private" in path.parts else "event_store"
+def schemas_of(path: Path) -> tuple[str, ...]:
+    return ("event_store_private",) if "private" in path.parts else ("event_store", "event_store_platform")
 
 
 def test_everything_has_a_comment(connect: Connect) -> None:
@@ -61,32 +63,36 @@ def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) 
     assert rows(connect(), unnamed) == []
 
 
-def test_a_file_defines_the_function_of_its_name_in_the_schema_of_its_folder() -> None:
+def test_a_file_defines_the_function_of_its_name_in_one_schema() -> None:
+    """In a folder named private, and only there, in event_store_private."""
     for path in FUNCTIONS:
         sql = path.read_text()
         made = set(re.findall(r"create (?:or replace )?function ([\w.]+)\(", sql))
-        assert made == {f"{schema_of(path)}.{path.stem}"}, path
+        assert len(made) == 1, path
+        assert made <= {f"{schema}.{path.stem}" for schema in schemas_of(path)}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
+        # elsewhere it would be a mere comment
+        assert sql.count("planner:") == sql.count("\nas $$\n-- planner: "), path
 
 
 def test_the_file_of_a_function_of_the_interface_says_who_may_call_it() -> None:
     for path in FUNCTIONS:
-        if schema_of(path) == "event_store":
+        if "private" not in path.parts:
             sql = path.read_text()
-            made = re.findall(r"comment on function (event_store\.\w+\([^)]*\)) is", sql)
+            made = re.findall(r"comment on function (event_store\w*\.\w+\([^)]*\)) is", sql)
             assert len(made) == sql.count("create or replace function"), path
-            assert re.findall(r"revoke all on function (event_store\.\w+\([^)]*\)) from public;", sql) == made, path
-            granted = re.findall(r"grant execute on function (event_store\.\w+\([^)]*\))\sto event_store_", sql)
+            assert re.findall(r"revoke all on function (event_store\w*\.\w+\([^)]*\)) from public;", sql) == made, path
+            granted = re.findall(r"grant execute on function (event_store\w*\.\w+\([^)]*\))\sto event_store_", sql)
             assert granted == made, path
 
 
 def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(connect: Connect) -> None:
     described = rows(
         connect(),
-        """
+        f"""
         select oid::regprocedure::text, obj_description(oid, 'pg_proc') from pg_proc
-        where pronamespace = 'event_store'::regnamespace
+        where pronamespace <> 'event_store_private'::regnamespace and pronamespace in {OURS}
         """,
     )
     for signature, comment in described:
@@ -102,11 +108,12 @@ def test_every_function_has_its_file(connect: Connect) -> None:
     defined = rows(
         connect(),
         f"""
-        select distinct pronamespace::regnamespace::text, proname from pg_proc
+        select distinct pronamespace::regnamespace::text || '.' || proname from pg_proc
         where pronamespace in {OURS}
         """,
     )
-    assert sorted(defined) == sorted((schema_of(path), path.stem) for path in FUNCTIONS)
+    made = {re.findall(r"create or replace function (\w+\.\w+)", path.read_text())[0] for path in FUNCTIONS}
+    assert {name for (name,) in defined} == made
 
 
 def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
@@ -138,8 +145,8 @@ def test_the_api_is_found_without_a_search_path(connect: Connect) -> None:
     connection: psycopg.Connection = connect()
     connection.execute("set search_path = ''")
     rows(connection, "select * from event_store.get_events('x'::text, 'y')")
-    rows(connection, "select event_store.sequence_events()")
-    rows(connection, "select * from event_store.poll_views()")
+    rows(connection, "select event_store_platform.sequence_events()")
+    rows(connection, "select * from event_store_platform.poll_views()")
 
 
 def test_every_function_that_scans_by_index_only_or_lists_an_archive_compiles_nothing(connect: Connect) -> None:

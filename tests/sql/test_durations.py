@@ -33,6 +33,7 @@ FIRST: dict[str, LiteralString] = {
 
 
 def test_it_lasts_from_the_call_on_as_long_as_the_caller_or_the_view_says(orders: EventStore) -> None:
+    orders.connection.execute("set search_path = event_store, event_store_platform")
     orders.register_view("r", "-infinity", lock_timeout_s=40)
     orders.register_view("b", "-infinity", lock_timeout_s=50, mode="bulk")
     append(orders, "o-1")
@@ -46,7 +47,7 @@ def test_it_lasts_from_the_call_on_as_long_as_the_caller_or_the_view_says(orders
             with orders.connection.transaction(force_rollback=True):
                 orders.connection.execute(FIRST.get(call.split("(")[0], "select"))
                 before = value(orders.connection, "select clock_timestamp()")
-                orders.connection.execute(f"select event_store.{call.replace('?', stated)}".encode())
+                orders.connection.execute(f"select {call.replace('?', stated)}".encode())
                 ((until, now),) = orders.connection.execute(f"select {where}".encode()).fetchall()
             if not before <= until - timedelta(seconds=lasts) <= now:
                 wrong.append((call, stated, until - before))

@@ -88,15 +88,15 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
 
 def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore, connect: Connect) -> None:
     calls: dict[str, LiteralString] = {
-        "sequence_events": "select event_store.sequence_events()",
-        "dispatch_events": "select event_store.dispatch_events('rows')",
+        "sequence_events": "select event_store_platform.sequence_events()",
+        "dispatch_events": "select event_store_platform.dispatch_events('rows')",
         "claim_batch": "select * from event_store.claim_batch('bulk', 'me')",
-        "claim_views": "select * from event_store.claim_views('{bulk}', 'me')",
-        "owned_leases": "select * from event_store.owned_leases('me')",
-        "locked_streams": "select * from event_store.locked_streams('me')",
-        "extend_owner": "select event_store.extend_owner('me', 60)",
-        "poll_views": "select * from event_store.poll_views()",
-        "poll_views of one": "select * from event_store.poll_views('{bulk}')",
+        "claim_views": "select * from event_store_platform.claim_views('{bulk}', 'me')",
+        "owned_leases": "select * from event_store_platform.owned_leases('me')",
+        "locked_streams": "select * from event_store_platform.locked_streams('me')",
+        "extend_owner": "select event_store_platform.extend_owner('me', 60)",
+        "poll_views": "select * from event_store_platform.poll_views()",
+        "poll_views of one": "select * from event_store_platform.poll_views('{bulk}')",
         "view_info": "select * from event_store.view_info('bulk')",
         "available_offset_range": "select * from event_store.available_offset_range()",
         "a duplicate": "select event_store.ingest_events('p', 0, 1, 0)",
@@ -166,7 +166,7 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
         )
         pages["commit"] = buffers(held.connection, "select event_store.commit_batch('bulk', %s, %s, %s)", *leased[0])
         pages["ingest"] = buffers(held.connection, INGEST, next(life.sent))
-        pages["sequence"] = buffers(held.connection, "select event_store.sequence_events()")
+        pages["sequence"] = buffers(held.connection, "select event_store_platform.sequence_events()")
         behind_the_last_second(held)
         return pages
 
@@ -202,7 +202,7 @@ def test_no_answer_for_a_stream_that_comes_again_and_again_reads_more_pages(held
         def call(name: str, text: LiteralString, *arguments: object) -> None:
             pages[name] = buffers(held.connection, text, *arguments)
 
-        call("dispatch", "select event_store.dispatch_events('rows')")
+        call("dispatch", "select event_store_platform.dispatch_events('rows')")
         call("lease", lease)
         a, b, c = (
             offset
@@ -239,7 +239,7 @@ def test_whoever_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all_of_
         store.connection,
         """
         select proname from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        where pronamespace::regnamespace::text ~ '^event_store'
           and prosrc ~ '(checkpoint_of|progress_of)[(]|revision desc' and 'enable_seqscan=off' = any (proconfig)
           and not 'enable_bitmapscan=off' = any (proconfig)
         """,
@@ -268,11 +268,12 @@ def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:
 
 def test_the_mark_of_a_log_that_was_purged_whole_stays(held: EventStore) -> None:
     before = rows(held.connection, "select partition, high_water_mark from event_store.partitions order by 1")
-    held.connection.execute("select event_store.unregister_view(view) from event_store.views")
+    held.connection.execute("select event_store_platform.unregister_view(view) from event_store.views")
     held.connection.execute(
         """
-        select event_store.mark_archived(partition, high_water_mark), event_store.raise_low_water_mark(partition, high_water_mark),
-          event_store.purge_events(partition)
+        select event_store_platform.mark_archived(partition, high_water_mark),
+          event_store_platform.raise_low_water_mark(partition, high_water_mark),
+          event_store_platform.purge_events(partition)
         from event_store.partitions where high_water_mark > 0
         """
     )

@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import new_event, rows
+from tests.support.factories import new_event, rows, value
 from tests.support.logins import logins
 
 TABLES: LiteralString = (
@@ -59,7 +59,7 @@ def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_pa
         orders.connection,
         """
         select p.oid::regprocedure::text from pg_proc p
-        where pronamespace = 'event_store'::regnamespace
+        where pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
           and exists (
             select from aclexplode(p.proacl) a join pg_roles r on r.oid = a.grantee where r.rolname ~ '^event_store_'
           )
@@ -71,6 +71,23 @@ def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_pa
         """,
     )
     assert unsafe == []
+
+
+def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: EventStore) -> None:
+    """What operators alone may call is in event_store_platform, and nothing there is a writer's."""
+    callers = """
+        select p.oid::regprocedure::text, array_agg(r.rolname::text order by r.rolname)
+        from pg_proc p cross join aclexplode(p.proacl) a join pg_roles r on r.oid = a.grantee
+        where p.pronamespace = %s::regnamespace and r.rolname ~ '^event_store_' group by p.oid
+    """
+    interface, platform = (
+        dict(rows(orders.connection, callers, schema)) for schema in ("event_store", "event_store_platform")
+    )
+    assert [name for name, roles in interface.items() if roles == ["event_store_owner"]] == []
+    assert [name for name, roles in platform.items() if "event_store_writer" in roles] == []
+    assert not value(
+        orders.connection, "select has_schema_privilege('event_store_writer', 'event_store_platform', 'usage')"
+    )
 
 
 def test_nobody_goes_around_the_functions(login: Login) -> None:

@@ -148,6 +148,7 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
 
 
 def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) -> None:
+    orders.connection.execute("set search_path = event_store, event_store_platform")
     orders.register_view("r", "-infinity")
     for view in ("b", "n"):
         orders.register_view(view, "-infinity", mode="bulk")
@@ -164,7 +165,7 @@ def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) 
             call = template.replace("?", argument) % values
             try:
                 with refusals(), orders.connection.transaction():
-                    orders.connection.execute(f"select * from event_store.{call}".encode())
+                    orders.connection.execute(f"select * from {call}".encode())
             except MillraceError as refused:
                 if not isinstance(refused, error) or not refused.detail or not refused.hint:
                     wrong.append((call, refused))

@@ -45,7 +45,7 @@ def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, gra
     marks = rows(orders.connection, "select partition, earliest_position, high_water_mark from event_store.partitions")
     with pytest.raises(Malformed, match="no restore has begun"), refusals():
         granted.connection.execute(
-            "select event_store.finish_restore(%s, %s, %s, 9223372036854775807, 1, '{}')",
+            "select event_store_platform.finish_restore(%s, %s, %s, 9223372036854775807, 1, '{}')",
             tuple(list(column) for column in zip(*marks, strict=True)),
         )
     append_to(orders, "o-2")

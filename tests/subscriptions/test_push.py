@@ -257,7 +257,9 @@ def test_a_drain_that_may_not_disable_the_view_says_so_and_blames_no_event(
     receiver.answer = lambda _: 410
     said: list[str] = []
     # a login with less than drains have
-    pushed.connection.execute("grant execute on function event_store.push_secrets(text) to event_store_consumer")
+    pushed.connection.execute(
+        "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
+    )
     as_consumer = make_conninfo(dsn, options="-c role=event_store_consumer")
     push_events(
         as_consumer, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append

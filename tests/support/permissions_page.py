@@ -307,13 +307,13 @@ def page(server: EmbeddedPostgres) -> str:
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin, logins(server, admin) as connections:
         migrator = connections["migrator"]
         room, parts = rooms(), [HEAD]
-        found = calls(migrator, "event_store")
+        found = [call for schema in ("event_store", "event_store_platform") for call in calls(migrator, schema)]
         order = [*ROOMS, *sorted(set(room.values()) - set(ROOMS))]
         found.sort(key=lambda call: (order.index(room[call.name]), call.name))
         for folder, members in groupby(found, key=lambda call: room[call.name]):
             parts.append(f"\n## {ROOMS.get(folder, folder or 'Functions')}\n\n{_header('function')}")
             parts.extend(
-                _row(f"`{call.name}`", [cell(connections, login, call) for login in LOGINS]) for call in members
+                _row(f"`{_shown(call)}`", [cell(connections, login, call) for login in LOGINS]) for call in members
             )
         inner = {
             login: {cell(connections, login, call) for call in calls(migrator, "event_store_private")}
@@ -333,6 +333,10 @@ def recipes() -> str:
     """Return the chapter that people write, as the page has it."""
     written = PAGE.read_text()
     return written[written.index("\n## Recipes\n") : written.index(other_account.HEAD)]
+
+
+def _shown(call: Call) -> str:
+    return call.name if call.schema == "event_store" else f"{call.schema}.{call.name}"
 
 
 def _header(subject: str) -> str:

@@ -134,7 +134,7 @@ def install() -> str:
     books = [(0, known_replaceable().hash), *((m.version, m.name) for m in migrations)]
     return INSTALL_TEMPLATE.format(
         migrations=included(SQL / "migrations" / f"{m.name}.sql" for m in migrations),
-        functions=included(function_files()),
+        functions=included([*function_files(), SQL / "uuid_forms.sql", SQL / "planner.sql"]),
         books=",\n".join(f"  ({version}, '{name}')" for version, name in books),
     )
 

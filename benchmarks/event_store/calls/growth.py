@@ -35,9 +35,9 @@ READS: dict[str, LiteralString] = {
     "stream_head": "select * from event_store.stream_head(md5('log-0-' || %s), 'order')",
 }
 LOOKS: dict[str, LiteralString] = {
-    "sequence_events, nothing new": "select event_store.sequence_events()",
+    "sequence_events, nothing new": "select event_store_platform.sequence_events()",
     "claim_batch, nothing new": "select * from event_store.claim_batch('bulk', 'me')",
-    "poll_views": "select * from event_store.poll_views()",
+    "poll_views": "select * from event_store_platform.poll_views()",
     "view_info": "select * from event_store.view_info()",
     "view_lag": "select * from event_store.view_lag('bulk')",
     "partition_info": "select * from event_store.partition_info()",
@@ -82,7 +82,7 @@ class Store:
         while self.events < events:
             streams = min(SLICE, (events - self.events) // EVENTS_PER_STREAM)
             self.events += fill(self._database, f"log-{next(slices)}", streams)
-            self._database.run("select event_store.sequence_events()")
+            self._database.run("select event_store_platform.sequence_events()")
         for mode in ("rows", "bulk"):
             self._database.run(f"select from event_store.register_view('{mode}', v_mode => '{mode}')")
         self._database.run("vacuum analyze")
@@ -124,10 +124,10 @@ class Store:
         (held,) = self._database.run("select high_water_mark from event_store.partitions where partition = 0")
         to_position = min(to_position, int(str(held[0])))
         for call in ("mark_archived", "raise_low_water_mark"):
-            self._database.run(f"select event_store.{call}(0, {to_position})")
+            self._database.run(f"select event_store_platform.{call}(0, {to_position})")
         return backend_us(
             self.connection,
-            lambda: self.connection.execute("select event_store.purge_events(0, %s)", (to_position,)),
+            lambda: self.connection.execute("select event_store_platform.purge_events(0, %s)", (to_position,)),
             to_position,
         )
 
@@ -169,10 +169,10 @@ class Store:
         )
 
     def _sequence(self) -> None:
-        self.connection.execute("select event_store.sequence_events()")
+        self.connection.execute("select event_store_platform.sequence_events()")
 
     def _dispatch(self) -> None:
-        self.connection.execute("select event_store.dispatch_events('rows')")
+        self.connection.execute("select event_store_platform.dispatch_events('rows')")
 
     def _consume(self) -> None:
         while stream_and_ack_some(self.connection, "rows", 100):

@@ -10,12 +10,12 @@ from benchmarks.event_store.bench import Bench, Result, fill
 TARGET_US = 500
 MEANT = ("sequence_events", "claim_batch")
 CALLS = {
-    "sequence_events": b"select event_store.sequence_events()",
+    "sequence_events": b"select event_store_platform.sequence_events()",
     "claim_batch": b"select * from event_store.claim_batch('bulk', 'me')",
-    "claim_views": b"select * from event_store.claim_views('{bulk}', 'me')",
+    "claim_views": b"select * from event_store_platform.claim_views('{bulk}', 'me')",
     "stream_events": b"select * from event_store.stream_events('rows')",
-    "dispatch_events": b"select event_store.dispatch_events('rows')",
-    "poll_views": b"select * from event_store.poll_views()",
+    "dispatch_events": b"select event_store_platform.dispatch_events('rows')",
+    "poll_views": b"select * from event_store_platform.poll_views()",
 }
 
 
@@ -23,7 +23,7 @@ def calls(bench: Bench) -> list[Result]:
     """Each call in a store of some events, all of them consumed."""
     database = bench.ours()
     fill(database, "log", bench.size(2000, 20))
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     for mode in ("rows", "bulk"):
         database.run(f"select from event_store.register_view('{mode}', v_mode => '{mode}')")
     database.run("vacuum analyze")

@@ -20,9 +20,9 @@ def events(bench: Bench) -> list[Result]:
     database = bench.ours(log_partitions=1)
     streams, ranges = bench.size(4000, 300), bench.size(40, 2)
     held = fill(database, "log", streams)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     database.run("select from event_store.register_view('rows', '-infinity', v_lock_timeout_s => 3600)")
-    database.run("select event_store.dispatch_events('rows', 100000, 100000)")
+    database.run("select event_store_platform.dispatch_events('rows', 100000, 100000)")
     with database.connect() as connection:
         store = EventStore(connection)
 

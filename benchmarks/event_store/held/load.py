@@ -189,8 +189,8 @@ class Load:
                 "select from event_store.append_event('placed', %s, 'order', %s, '{}', %s, null)",
                 (event_id, str(event_id), event_id),
             )
-        self._call("sequence_events", "select event_store.sequence_events()")
-        self._call("dispatch_events", "select event_store.dispatch_events('rows')")
+        self._call("sequence_events", "select event_store_platform.sequence_events()")
+        self._call("dispatch_events", "select event_store_platform.dispatch_events('rows')")
         for _ in range(APPENDS // 50):
             leased = self._call(
                 "lease_events", 'select "offset", lease_token from event_store.lease_events(%s, 50)', ("rows",)
@@ -210,8 +210,8 @@ class Load:
             "select from event_store.ingest_events('p', 0, 1, %s, null, %s)",
             (number, json.dumps({"total": number})),
         )
-        self._call("poll_views", "select * from event_store.poll_views()")
-        self._call("sequence_events, nothing new", "select event_store.sequence_events()")
+        self._call("poll_views", "select * from event_store_platform.poll_views()")
+        self._call("sequence_events, nothing new", "select event_store_platform.sequence_events()")
         self.ticks += 1
 
     def per_cpu_second(self) -> float:

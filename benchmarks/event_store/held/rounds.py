@@ -68,8 +68,8 @@ class Side:
             "select from event_store.append_event('placed', %s, 'order', %s, '{}', %s, null)",
             (event_id, f"o-{number}", event_id),
         )
-        self._call("sequence_events", "select event_store.sequence_events()")
-        self._call("dispatch_events", "select event_store.dispatch_events('rows')")
+        self._call("sequence_events", "select event_store_platform.sequence_events()")
+        self._call("dispatch_events", "select event_store_platform.dispatch_events('rows')")
         (event,) = self._call(
             "stream_events", 'select decider_id, "offset" from event_store.stream_events(%s)', ("rows",)
         )
@@ -87,8 +87,8 @@ class Side:
             "select from event_store.ingest_events('p', 0, %s, %s, null, %s)",
             (self._epoch, number, state),
         )
-        self._call("poll_views", "select * from event_store.poll_views()")
-        self._call("sequence_events, nothing new", "select event_store.sequence_events()")
+        self._call("poll_views", "select * from event_store_platform.poll_views()")
+        self._call("sequence_events, nothing new", "select event_store_platform.sequence_events()")
         self._call("claim_batch, nothing new", "select * from event_store.claim_batch(%s, %s)", ("bulk", "me"))
 
     def _call(self, name: str, query: LiteralString, arguments: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -67,7 +67,7 @@ def with_snapshots(bench: Bench) -> list[Result]:
 
 def take_snapshots(connection: psycopg.Connection) -> None:
     """Write the rows that a drain would write now."""
-    while connection.execute("select event_store.sequence_events()").fetchone() != (0,):
+    while connection.execute("select event_store_platform.sequence_events()").fetchone() != (0,):
         pass
     connection.execute(
         """

@@ -49,7 +49,7 @@ def rate(bench: Bench) -> list[Result]:
 def handled_per_second(database: Database, label: str, streams: int) -> float:
     """Append to so many new streams, then consume until nothing is left; its beginning and dispatching count, too."""
     events = fill(database, label, streams)
-    database.run("select event_store.sequence_events()")
+    database.run("select event_store_platform.sequence_events()")
     stop = threading.Event()
     counters: dict[str, Counters] = {}
 
@@ -82,7 +82,7 @@ def pushes(bench: Bench) -> list[Result]:
 
         def pushed(concurrency: int, streams: int) -> float:
             events = fill(database, f"push-{next(numbers)}", streams)
-            database.run("select event_store.sequence_events()")
+            database.run("select event_store_platform.sequence_events()")
             report = push_events(
                 database.dsn, "hook", budget_s=PATIENCE_S, idle_s=0, allowed=["127.0.0.1"], concurrency=concurrency
             )

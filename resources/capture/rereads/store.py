@@ -52,7 +52,7 @@ class ReadingStore(SqlFunctions):
         """Begin to compare a table with its streams; return the reading's number."""
         return self._value(
             int,
-            "select event_store.begin_reading(%s, %s, %s, %s::xid8, %s, %s)",
+            "select event_store_platform.begin_reading(%s, %s, %s, %s::xid8, %s, %s)",
             (capture, schema, table, str(published_xid), repairs, reason),
         )
 
@@ -60,11 +60,13 @@ class ReadingStore(SqlFunctions):
         """Compare rows with their streams; a repair appends those that differ."""
         return self._one(
             ComparedRows,
-            "select * from event_store.compare_rows(%s, %s::pg_snapshot, %s::pg_lsn,"
+            "select * from event_store_platform.compare_rows(%s, %s::pg_snapshot, %s::pg_lsn,"
             " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[])",
             (reading, snapshot, str(high_lsn), *read_rows(rows)),
         )
 
     def end_reading(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedReading:
         """End a reading, `limit` streams a call; a repair ends the streams whose rows are gone."""
-        return self._one(EndedReading, "select * from event_store.end_reading(%s, %s, %s)", (reading, whole, limit))
+        return self._one(
+            EndedReading, "select * from event_store_platform.end_reading(%s, %s, %s)", (reading, whole, limit)
+        )

@@ -125,10 +125,12 @@ class Task:
         owner = _literal(self.owner)
         # first: it tells of leases in force, and one may end before the next statement
         locked = connection.rows(
-            f"select view, decider, decider_id from event_store.locked_streams({owner})"  # noqa: S608 - a literal
+            "select view, decider, decider_id"  # noqa: S608 - a literal
+            f" from event_store_platform.locked_streams({owner})"
         )
         leases = connection.rows(
-            f"select view, partition, from_position, to_position, lease_token from event_store.owned_leases({owner})"  # noqa: S608 - a literal
+            "select view, partition, from_position, to_position, lease_token"  # noqa: S608 - a literal
+            f" from event_store_platform.owned_leases({owner})"
         )
         views = {reader.view for reader in self.readers}
         ranges = [lease for lease in leases if lease[0] in views]

@@ -1,7 +1,7 @@
 -- Whether somebody looks for incidents, and whether their messages arrive: when somebody looked last (null: never), how
 -- many confirmed incidents are open, and since when the oldest message is tried in vain (null: none is).
 -- Example: select clock_timestamp() - observed_at from alert_state()
-create or replace function event_store.alert_state()
+create or replace function event_store_platform.alert_state()
 returns table (
   observed_at timestamptz,
   open_incidents bigint,
@@ -12,11 +12,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
   select
     (select max(s.asked_at) from event_store.alert_sources s), count(*) filter (where i.over_at is null and i.confirmed),
     min(i.failing_since)
@@ -24,8 +21,8 @@ as $$
   where i.told <> 'over'
 $$;
 
-comment on function event_store.alert_state() is
+comment on function event_store_platform.alert_state() is
 'Returns when somebody looked for incidents last, how many are open, and since when the oldest message to the receiver is '
 'tried in vain; nulls for never.';
-revoke all on function event_store.alert_state() from public;
-grant execute on function event_store.alert_state() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.alert_state() from public;
+grant execute on function event_store_platform.alert_state() to event_store_consumer, event_store_reader, event_store_owner;

@@ -3,18 +3,15 @@
 -- who is killed before that leaves it to the next one, and the receiver may get it twice.
 -- Races: of two callers at once each gets another message.
 -- Example: select incident_id, told, what from claim_alert()
-create or replace function event_store.claim_alert()
+create or replace function event_store_platform.claim_alert()
 returns setof event_store.incidents
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 declare
   _now constant timestamptz := event_store_private.clock();
 begin
@@ -37,8 +34,8 @@ begin
 end
 $$;
 
-comment on function event_store.claim_alert() is
+comment on function event_store_platform.claim_alert() is
 'Returns the incident whose message is due next, if one is: its beginning where told is nothing, else its end. Unless '
 'settle_alert says that it arrived, it is due again half a minute later.';
-revoke all on function event_store.claim_alert() from public;
-grant execute on function event_store.claim_alert() to event_store_owner;
+revoke all on function event_store_platform.claim_alert() from public;
+grant execute on function event_store_platform.claim_alert() to event_store_owner;

@@ -10,7 +10,7 @@
 -- Races: looks at one source take turns. Who looks between two calls in one transaction, the first of them with nothing and
 -- not complete, stores nothing that is older than what is stored.
 -- Example: select observe_incidents('event_store', '[]')
-create or replace function event_store.observe_incidents(
+create or replace function event_store_platform.observe_incidents(
   v_source text,
   v_found jsonb,
   v_complete boolean default true,
@@ -22,11 +22,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 declare
   _now timestamptz;
   _asked_before timestamptz;
@@ -90,8 +87,8 @@ begin
 end
 $$;
 
-comment on function event_store.observe_incidents(text, jsonb, boolean, bigint) is
+comment on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) is
 'Stores which incidents a look at v_source found; returns how many are open. What a complete look does not see for v_hold_s is '
 'over. MR005 an argument is null, malformed or out of range.';
-revoke all on function event_store.observe_incidents(text, jsonb, boolean, bigint) from public;
-grant execute on function event_store.observe_incidents(text, jsonb, boolean, bigint) to event_store_owner;
+revoke all on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) from public;
+grant execute on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) to event_store_owner;

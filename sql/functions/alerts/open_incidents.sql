@@ -1,21 +1,18 @@
 -- What was seen to be wrong and is not over, and what is over and was not told yet; the oldest first.
 -- Example: select kind, subject, began_at, cause from open_incidents()
-create or replace function event_store.open_incidents()
+create or replace function event_store_platform.open_incidents()
 returns setof event_store.incidents
 language sql
 stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics: what is over is kept for a month
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
   select i.* from event_store.incidents i where i.told <> 'over' order by i.began_at, i.kind, i.subject
 $$;
 
-comment on function event_store.open_incidents() is
+comment on function event_store_platform.open_incidents() is
 'Returns the incidents that are not over, and those whose end was not told yet, the oldest first.';
-revoke all on function event_store.open_incidents() from public;
-grant execute on function event_store.open_incidents() to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.open_incidents() from public;
+grant execute on function event_store_platform.open_incidents() to event_store_reader, event_store_owner;

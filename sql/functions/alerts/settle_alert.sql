@@ -1,7 +1,7 @@
 -- Says what became of the message of an incident, as claim_alert returned it: v_told was told by then, v_error is null where
 -- the receiver took the message, else why not. Returns whether that was news.
 -- Example: select settle_alert('0b5c1d9e-0000-4000-8000-000000000001', 'nothing')
-create or replace function event_store.settle_alert(
+create or replace function event_store_platform.settle_alert(
   v_incident_id uuid,
   v_told text,
   v_error text default null
@@ -30,8 +30,8 @@ begin
 end
 $$;
 
-comment on function event_store.settle_alert(uuid, text, text) is
+comment on function event_store_platform.settle_alert(uuid, text, text) is
 'Says that the receiver took the message of an incident, or why not (v_error): then it comes again. Returns whether that was news. '
 'MR005 an argument is null.';
-revoke all on function event_store.settle_alert(uuid, text, text) from public;
-grant execute on function event_store.settle_alert(uuid, text, text) to event_store_owner;
+revoke all on function event_store_platform.settle_alert(uuid, text, text) from public;
+grant execute on function event_store_platform.settle_alert(uuid, text, text) to event_store_owner;

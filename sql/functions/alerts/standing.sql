@@ -12,7 +12,7 @@
 -- Lags are counted from v_most events at most (view_info).
 -- Races: none; it takes no lock.
 -- Example: select kind, subject, since, cause from standing()
-create or replace function event_store.standing(
+create or replace function event_store_platform.standing(
   v_most bigint default 100000
 )
 returns table (
@@ -29,11 +29,8 @@ language plpgsql
 volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
@@ -71,9 +68,9 @@ begin
   ), views as materialized (
     select i.*, v.max_lag_s from event_store.view_info(null, v_most) i join event_store.views v on v.view = i.view
   ), captures as materialized (
-    select * from event_store.capture_info()
+    select * from event_store_platform.capture_info()
   ), holder as materialized (
-    select * from event_store.sequencer_holder() h where h.open_since < _now - interval '30 seconds'
+    select * from event_store_platform.sequencer_holder() h where h.open_since < _now - interval '30 seconds'
   ), found(kind, about, subject, since, cause) as (
     select
       'late', case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
@@ -110,13 +107,13 @@ begin
         format('It stands at position %s of log partition %s, which ends at %s.', b.position, b.partition, b.high_water_mark),
         ' ' order by b.partition
       )
-    from event_store.views_beyond_log() b
+    from event_store_platform.views_beyond_log() b
     group by b.view
     union all
     select
       'expired_lease', 'view', e.view, null,
       string_agg(format('%s holds %s log partitions.', e.lease_owner, e.partitions), ' ' order by e.lease_owner)
-    from event_store.expired_leases() e
+    from event_store_platform.expired_leases() e
     group by e.view
     union all
     select
@@ -161,7 +158,7 @@ begin
         format('Partition %s: message %s, begun %s ago.', o.partition, o.sequence, event_store_private.age_text(o.begun_at)),
         ' ' order by o.partition
       )
-    from event_store.overdue_transactions() o
+    from event_store_platform.overdue_transactions() o
     group by o.producer_id
     union all
     select
@@ -191,7 +188,7 @@ begin
       )
     from (
       select o.*, case when o.pid is null then format('the prepared transaction %s', o.prepared) else format('process %s', o.pid) end as name
-      from event_store.oldest_writer() o
+      from event_store_platform.oldest_writer() o
     ) w
     where w.open_since < _now - interval '15 minutes'
   )
@@ -204,9 +201,9 @@ begin
 end
 $$;
 
-comment on function event_store.standing(bigint) is
+comment on function event_store_platform.standing(bigint) is
 'Returns what is wrong in the store now, a row each: what it is and of what (kind, about, subject), since when, how bad it is '
 '(page, ticket, note), what was seen first (cause), what helps (remedy). v_most bounds how many events are read to count '
 'lags. MR005 v_most is not positive.';
-revoke all on function event_store.standing(bigint) from public;
-grant execute on function event_store.standing(bigint) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.standing(bigint) from public;
+grant execute on function event_store_platform.standing(bigint) to event_store_consumer, event_store_reader, event_store_owner;

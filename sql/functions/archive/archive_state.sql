@@ -2,7 +2,7 @@
 -- for a log partition without files. Files in order, with the marks below which the log ends and begins. So whoever
 -- reads the files, and the log from the end of the last one on, reads each event once.
 -- Example: select partition, from_position, to_position, path, high_water_mark from archive_state(3)
-create or replace function event_store.archive_state(
+create or replace function event_store_platform.archive_state(
   v_partition int default null
 )
 returns table (
@@ -21,8 +21,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 begin
   if v_partition is not null then
     perform event_store_private.require_partition(v_partition);
@@ -39,9 +39,9 @@ begin
 end
 $$;
 
-comment on function event_store.archive_state(int) is
+comment on function event_store_platform.archive_state(int) is
 'Returns the listed files of the archive beside the marks of the log, in one snapshot and in order, for all log '
 'partitions (null) or v_partition. A log partition without files has one row without a range. MR013 unknown log '
 'partition.';
-revoke all on function event_store.archive_state(int) from public;
-grant execute on function event_store.archive_state(int) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.archive_state(int) from public;
+grant execute on function event_store_platform.archive_state(int) to event_store_consumer, event_store_reader, event_store_owner;

@@ -2,7 +2,7 @@
 -- together. Files that lie within its range are replaced: they are no longer listed. It leaves no gap to the file
 -- before it, unless the log has none of what lies between.
 -- Example: select list_archive_file(3, 0, 1000, 'p0003/p0003-000000000000000-000000000001000.parquet', 34567, '9f86…')
-create or replace function event_store.list_archive_file(
+create or replace function event_store_platform.list_archive_file(
   v_partition int,
   v_from_position bigint,
   v_to_position bigint,
@@ -59,14 +59,14 @@ begin
       'partition', v_partition, 'from_position', v_from_position, 'to_position', v_to_position, 'path', v_path, 'checksum', v_checksum
     )
   );
-  return event_store.mark_archived(v_partition, v_to_position);
+  return event_store_platform.mark_archived(v_partition, v_to_position);
 end
 $$;
 
-comment on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) is
+comment on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) is
 'Lists a file of the archive that is written, read back and checked: v_path below the archive''s root, v_bytes long, '
 'with the SHA-256 v_checksum, holding v_from_position up to before v_to_position of log partition v_partition. Files '
 'within its range are listed no more. Returns up to where the log partition is archived. MR005 path, size or checksum'
 ' is malformed; MR013 unknown log partition; MR015 the log does not hold the range, or a gap would be left.';
-revoke all on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) from public;
-grant execute on function event_store.list_archive_file(int, bigint, bigint, text, bigint, text) to event_store_owner;
+revoke all on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) from public;
+grant execute on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) to event_store_owner;

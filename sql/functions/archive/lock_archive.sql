@@ -1,7 +1,7 @@
 -- Makes a writer the only one of the archive of a log partition until its session ends, or for 15 minutes since it last
 -- called this. False, at once, where another one is at it.
 -- Example: select lock_archive(3, 'run 17')
-create or replace function event_store.lock_archive(
+create or replace function event_store_platform.lock_archive(
   v_partition int,
   v_owner text
 )
@@ -29,9 +29,9 @@ begin
 end
 $$;
 
-comment on function event_store.lock_archive(int, text) is
+comment on function event_store_platform.lock_archive(int, text) is
 'Makes v_owner the only writer of the archive of log partition v_partition until its session ends, or for 15 minutes '
 'since it last called this; false, at once, where another one is. MR005 v_owner is empty or too long; MR013 unknown log '
 'partition.';
-revoke all on function event_store.lock_archive(int, text) from public;
-grant execute on function event_store.lock_archive(int, text) to event_store_owner;
+revoke all on function event_store_platform.lock_archive(int, text) from public;
+grant execute on function event_store_platform.lock_archive(int, text) to event_store_owner;

@@ -1,7 +1,7 @@
 -- Says that every event of a log partition below a position is kept outside of this database, too, and checked: only
 -- these may be deleted. Never moves back.
 -- Example: select mark_archived(3, 100000)
-create or replace function event_store.mark_archived(
+create or replace function event_store_platform.mark_archived(
   v_partition int,
   v_to_position bigint
 )
@@ -34,9 +34,9 @@ begin
 end
 $$;
 
-comment on function event_store.mark_archived(int, bigint) is
+comment on function event_store_platform.mark_archived(int, bigint) is
 'Says that every event of log partition v_partition below v_to_position is kept outside of the database, too, and '
 'returns that mark, which never moves back. Only such events can be purged. MR005 v_to_position is null; MR013 '
 'unknown log partition; MR015 v_to_position lies beyond the log.';
-revoke all on function event_store.mark_archived(int, bigint) from public;
-grant execute on function event_store.mark_archived(int, bigint) to event_store_owner;
+revoke all on function event_store_platform.mark_archived(int, bigint) from public;
+grant execute on function event_store_platform.mark_archived(int, bigint) to event_store_owner;

@@ -5,7 +5,7 @@
 -- Call it in a short transaction: until that ends, who registers a view, archives the log partition, or appends to it
 -- with one snapshot or without a function waits.
 -- Example: select purge_events(3)
-create or replace function event_store.purge_events(
+create or replace function event_store_platform.purge_events(
   v_partition int,
   v_limit bigint default 100000
 )
@@ -14,10 +14,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
 declare
   _offsets bigint[];
   _to_position bigint;
@@ -73,9 +71,9 @@ begin
 end
 $$;
 
-comment on function event_store.purge_events(int, bigint) is
+comment on function event_store_platform.purge_events(int, bigint) is
 'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
 ' how many; call it again until it returns 0. 0 at once, with events left, where another purge or a change of the marks is at '
 'work, or an open transaction above READ COMMITTED, a bare INSERT or a COPY appended to the log partition. MR005 v_limit is not positive; MR013 unknown log partition.';
-revoke all on function event_store.purge_events(int, bigint) from public;
-grant execute on function event_store.purge_events(int, bigint) to event_store_owner;
+revoke all on function event_store_platform.purge_events(int, bigint) from public;
+grant execute on function event_store_platform.purge_events(int, bigint) to event_store_owner;

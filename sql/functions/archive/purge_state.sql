@@ -4,7 +4,7 @@
 -- Races: none; it takes no lock, and what it returns may be over by then. Postgres does not say which session locks
 -- which row, so holders are of the whole table: some may have appended to other log partitions only.
 -- Example: select partition, holders from purge_state() where purged_position < earliest_position
-create or replace function event_store.purge_state(
+create or replace function event_store_platform.purge_state(
   v_partition int default null
 )
 returns table (
@@ -17,8 +17,8 @@ language plpgsql
 volatile -- locks are no part of a snapshot
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 begin
   if v_partition is not null then
     perform event_store_private.require_partition(v_partition);
@@ -40,9 +40,9 @@ begin
 end
 $$;
 
-comment on function event_store.purge_state(int) is
+comment on function event_store_platform.purge_state(int) is
 'Returns how far each log partition (null), or v_partition, is purged: what lies between purged_position and '
 'earliest_position is given up and still there. holders are the sessions that may hold a purge off, 0 for a prepared '
 'transaction. MR013 unknown log partition.';
-revoke all on function event_store.purge_state(int) from public;
-grant execute on function event_store.purge_state(int) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.purge_state(int) from public;
+grant execute on function event_store_platform.purge_state(int) to event_store_reader, event_store_owner;

@@ -4,7 +4,7 @@
 -- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event
 -- of a stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
-create or replace function event_store.raise_low_water_mark(
+create or replace function event_store_platform.raise_low_water_mark(
   v_partition int,
   v_position bigint,
   v_reason text default null
@@ -41,7 +41,7 @@ begin
 
   if _needed is null then
     -- events that a view does not want are not what it needs
-    perform event_store.pass_over_unwanted(x.view)
+    perform event_store_platform.pass_over_unwanted(x.view)
     from (
       select distinct c.view
       from event_store.checkpoints c
@@ -95,9 +95,9 @@ begin
 end
 $$;
 
-comment on function event_store.raise_low_water_mark(int, bigint, text) is
+comment on function event_store_platform.raise_low_water_mark(int, bigint, text) is
 'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete what lies '
 'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null, '
 'or the transaction is not READ COMMITTED; MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
-revoke all on function event_store.raise_low_water_mark(int, bigint, text) from public;
-grant execute on function event_store.raise_low_water_mark(int, bigint, text) to event_store_owner;
+revoke all on function event_store_platform.raise_low_water_mark(int, bigint, text) from public;
+grant execute on function event_store_platform.raise_low_water_mark(int, bigint, text) to event_store_owner;

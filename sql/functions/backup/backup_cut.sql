@@ -1,5 +1,5 @@
 -- What a backup must know beside the tables: whose it is, and above which numbers a restored store goes on.
-create or replace function event_store.backup_cut()
+create or replace function event_store_platform.backup_cut()
 returns table (
   archive_id uuid,
   last_offset bigint,
@@ -16,8 +16,8 @@ as $$
   cross join event_store.lease_token_seq t
 $$;
 
-comment on function event_store.backup_cut() is
+comment on function event_store_platform.backup_cut() is
 'Returns whose backup it is (archive_id), and the last offset and lease token that were given out: a restored store '
 'goes on above these.';
-revoke all on function event_store.backup_cut() from public;
-grant execute on function event_store.backup_cut() to event_store_owner;
+revoke all on function event_store_platform.backup_cut() from public;
+grant execute on function event_store_platform.backup_cut() to event_store_owner;

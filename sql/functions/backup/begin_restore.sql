@@ -3,7 +3,7 @@
 -- checks of an append. Nobody else appends or consumes meanwhile. The transaction cannot be committed without
 -- finish_restore (require_finished_restore): where it ends otherwise, nothing has happened.
 -- Example: begin; select begin_restore(); copy event_store.deciders from stdin; …; select finish_restore(…); commit;
-create or replace function event_store.begin_restore()
+create or replace function event_store_platform.begin_restore()
 returns void
 language plpgsql
 volatile
@@ -49,9 +49,9 @@ begin
 end
 $$;
 
-comment on function event_store.begin_restore() is
+comment on function event_store_platform.begin_restore() is
 'Lets this transaction load a backup into an empty store: the caller may insert into its tables, and events are not '
 'checked. Nobody else appends or consumes meanwhile, and without finish_restore the transaction cannot be committed. '
 'MR021 the store is not empty.';
-revoke all on function event_store.begin_restore() from public;
-grant execute on function event_store.begin_restore() to event_store_owner;
+revoke all on function event_store_platform.begin_restore() from public;
+grant execute on function event_store_platform.begin_restore() to event_store_owner;

@@ -1,6 +1,6 @@
 -- Which cluster and which database this is: a copy of the store has another one. A file that belongs to one database,
 -- and a slot in a source, bear it.
-create or replace function event_store.database_identity()
+create or replace function event_store_platform.database_identity()
 returns table (
   system_identifier text,
   database text,
@@ -17,9 +17,9 @@ as $$
   where d.datname = current_database()
 $$;
 
-comment on function event_store.database_identity() is
+comment on function event_store_platform.database_identity() is
 'Returns which database this is and no copy of it: the cluster''s system identifier, the database''s name and its '
 'oid.';
-revoke all on function event_store.database_identity() from public;
-grant execute on function event_store.database_identity()
+revoke all on function event_store_platform.database_identity() from public;
+grant execute on function event_store_platform.database_identity()
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -2,7 +2,7 @@
 -- stream belongs and no stream lacks a version; sets the marks and all sequences beyond what was loaded, and
 -- bases the sequencer on this cluster. v_detail goes to the audit log.
 -- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
-create or replace function event_store.finish_restore(
+create or replace function event_store_platform.finish_restore(
   v_partition int[],
   v_earliest_position bigint[],
   v_high_water_mark bigint[],
@@ -185,11 +185,11 @@ begin
 end
 $$;
 
-comment on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) is
+comment on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) is
 'Checks what was loaded since begin_restore, opens the store and returns how many events it has. v_partition, '
 'v_earliest_position and v_high_water_mark are the log partitions and their marks, v_last_offset and v_lease_token '
 'what backup_cut said; v_detail goes to the audit log. MR005 no restore has begun; MR022 what was loaded is not '
 'whole.';
-revoke all on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) from public;
-grant execute on function event_store.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb)
+revoke all on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) from public;
+grant execute on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb)
 to event_store_owner;

@@ -21,14 +21,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
@@ -45,7 +39,7 @@ begin
   if not _view.enabled then
     return;
   end if;
-  perform event_store.sequence_events();
+  perform event_store_platform.sequence_events();
   _now := event_store_private.clock();
   -- Mostly nothing is ahead, and no stream waits to be tried again: then nothing is locked and nothing written.
   if not exists (
@@ -63,7 +57,7 @@ begin
   end if;
 
   -- locks them; the ranges are read in the statements after that
-  _claimed := event_store.pass_over_unwanted(v_view);
+  _claimed := event_store_platform.pass_over_unwanted(v_view);
   perform event_store_private.sweep_locks(_view, _claimed, true);
 
   _now := event_store_private.clock();

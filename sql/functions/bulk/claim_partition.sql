@@ -1,7 +1,7 @@
 -- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every
 -- stream, locked or not, and its commit_batch frees all that fail_streams does not name again.
 -- The range is everything that is kept: [earliest_position, high_water_mark). Sequences new events first.
-create or replace function event_store.claim_partition(
+create or replace function event_store_platform.claim_partition(
   v_view text,
   v_partition int,
   v_owner text,
@@ -18,10 +18,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see checkpoint_of
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
@@ -62,7 +60,7 @@ begin
         hint = 'Try again when the lease is given back or has expired.';
   end if;
   -- only now: who waits with the sequencer's row in hand keeps new events from everybody
-  perform event_store.sequence_events();
+  perform event_store_platform.sequence_events();
   return query
   update event_store.checkpoints c
   set
@@ -79,11 +77,11 @@ begin
 end
 $$;
 
-comment on function event_store.claim_partition(text, int, text, bigint) is
+comment on function event_store_platform.claim_partition(text, int, text, bigint) is
 'Leases log partition v_partition of a bulk view to v_owner for a rebuild and returns all that it holds as a range, '
 'pending or not. A rebuild reads every stream, and its commit frees those that are locked. v_lease_s as for '
 'claim_batch. MR005 v_owner is empty, or v_lease_s is out of range; MR010 unknown view; MR012 a rows view; MR013 '
 'unknown log partition; MR014 somebody holds its lease; MR017 somebody changes the view.';
-revoke all on function event_store.claim_partition(text, int, text, bigint) from public;
-grant execute on function event_store.claim_partition(text, int, text, bigint)
+revoke all on function event_store_platform.claim_partition(text, int, text, bigint) from public;
+grant execute on function event_store_platform.claim_partition(text, int, text, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,7 +1,7 @@
 -- The leases of log partitions whose time has passed and that nobody took over or gave back: their owners ended without
 -- a word. The next claim takes them over.
 -- Example: select view, lease_owner from expired_leases()
-create or replace function event_store.expired_leases()
+create or replace function event_store_platform.expired_leases()
 returns table (
   view text,
   lease_owner text,
@@ -11,11 +11,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select v.view, c.lease_owner, count(*)
   from event_store.views v
   cross join event_store.log_partitions p
@@ -25,8 +22,8 @@ as $$
   order by v.view, c.lease_owner
 $$;
 
-comment on function event_store.expired_leases() is
+comment on function event_store_platform.expired_leases() is
 'Returns who holds leases of log partitions past their time, in which view and how many: their owners ended without a'
 ' word. The next claim takes them over.';
-revoke all on function event_store.expired_leases() from public;
-grant execute on function event_store.expired_leases() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.expired_leases() from public;
+grant execute on function event_store_platform.expired_leases() to event_store_consumer, event_store_reader, event_store_owner;

@@ -18,13 +18,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _now timestamptz;

@@ -1,5 +1,5 @@
 -- Who holds leases of a view's log partitions now.
-create or replace function event_store.lease_owners(
+create or replace function event_store_platform.lease_owners(
   v_view text
 )
 returns setof text
@@ -7,11 +7,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select distinct c.lease_owner
   from event_store.log_partitions p
   cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
@@ -19,6 +16,6 @@ as $$
   order by 1
 $$;
 
-comment on function event_store.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
-revoke all on function event_store.lease_owners(text) from public;
-grant execute on function event_store.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;
+comment on function event_store_platform.lease_owners(text) is 'Returns the owners of the leases of a view that are in force.';
+revoke all on function event_store_platform.lease_owners(text) from public;
+grant execute on function event_store_platform.lease_owners(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,7 +1,7 @@
 -- Of leased log partitions those where some stream has a lock, and how many streams their lease tries again. In all
 -- others a range of the log is just what read_batch would return, and nobody needs to look at locks for each event.
 -- Example: select * from locked_partitions('invoices', '{3,4}', '{17,18}')
-create or replace function event_store.locked_partitions(
+create or replace function event_store_platform.locked_partitions(
   v_view text,
   v_partition int[],
   v_lease_token bigint[]
@@ -28,10 +28,10 @@ begin
 end
 $$;
 
-comment on function event_store.locked_partitions(text, int[], bigint[]) is
+comment on function event_store_platform.locked_partitions(text, int[], bigint[]) is
 'Returns which of the leased log partitions v_partition have streams with a lock, and how many streams their lease '
 '(v_lease_token) tries again. In all others the plain range of the log is what read_batch would return. MR010 unknown'
 ' view; MR012 a rows view.';
-revoke all on function event_store.locked_partitions(text, int[], bigint[]) from public;
-grant execute on function event_store.locked_partitions(text, int[], bigint[])
+revoke all on function event_store_platform.locked_partitions(text, int[], bigint[]) from public;
+grant execute on function event_store_platform.locked_partitions(text, int[], bigint[])
 to event_store_consumer, event_store_owner;

@@ -2,7 +2,7 @@
 -- and no live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and
 -- returns the log partitions that it locked. Never waits: what others hold is left out. Each event is looked at once
 -- per view, here, and never reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
-create or replace function event_store.pass_over_unwanted(
+create or replace function event_store_platform.pass_over_unwanted(
   v_view text
 )
 returns int[]
@@ -10,14 +10,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _locked int[];
@@ -82,9 +76,9 @@ begin
 end
 $$;
 
-comment on function event_store.pass_over_unwanted(text) is
+comment on function event_store_platform.pass_over_unwanted(text) is
 'Moves the checkpoints of a bulk view past events that it does not want, up to the first wanted one, and returns the '
 'log partitions that it locked until the transaction ends. It never waits; claim_batch calls it. MR010 unknown view; '
 'MR012 a rows view.';
-revoke all on function event_store.pass_over_unwanted(text) from public;
-grant execute on function event_store.pass_over_unwanted(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.pass_over_unwanted(text) from public;
+grant execute on function event_store_platform.pass_over_unwanted(text) to event_store_consumer, event_store_owner;

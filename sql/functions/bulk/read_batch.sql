@@ -27,13 +27,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested
 #variable_conflict use_column
 declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
@@ -47,7 +42,7 @@ begin
   if not _lease.rebuilds then
     return query
     select r.*
-    from event_store.retried_events(v_view, v_partition, v_lease_token, _lease.leased_to) r
+    from event_store_platform.retried_events(v_view, v_partition, v_lease_token, _lease.leased_to) r
     where event_store_private.wants(_view.deciders, _view.events, r.decider, r.event)
     order by r."offset";
   end if;

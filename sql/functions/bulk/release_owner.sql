@@ -1,6 +1,6 @@
 -- Gives back every lease of one owner, in all views that the caller may use, and returns how many: for a run that is
 -- known to be dead. Written down in audit_log for each view.
-create or replace function event_store.release_owner(
+create or replace function event_store_platform.release_owner(
   v_owner text
 )
 returns bigint
@@ -32,8 +32,8 @@ begin
 end
 $$;
 
-comment on function event_store.release_owner(text) is
+comment on function event_store_platform.release_owner(text) is
 'Gives back every lease of v_owner, in all views that the caller may use, and returns how many: for a run that is known '
 'to be dead. Audited.';
-revoke all on function event_store.release_owner(text) from public;
-grant execute on function event_store.release_owner(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.release_owner(text) from public;
+grant execute on function event_store_platform.release_owner(text) to event_store_consumer, event_store_owner;

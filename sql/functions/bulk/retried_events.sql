@@ -3,7 +3,7 @@
 -- and for Spark's source event_log. Postgres inlines it, so it has no search_path and no rights of its own: who calls
 -- it may read the tables. The view's filter is the caller's matter.
 -- Example: select position, event, decider_id from retried_events('invoices', 3, 17, 1000) order by "offset"
-create or replace function event_store.retried_events(
+create or replace function event_store_platform.retried_events(
   v_view text,
   v_partition int,
   v_lease_token bigint,
@@ -42,10 +42,10 @@ as $$
     and l.position < v_to_position
 $$;
 
-comment on function event_store.retried_events(text, int, bigint, bigint) is
+comment on function event_store_platform.retried_events(text, int, bigint, bigint) is
 'Returns the events that the lease v_lease_token of log partition v_partition tries again, in no order, below '
 'v_to_position, the end of the leased range: the pending ones of streams with a lock whose retry is due. It looks at '
 'no filter of view v_view and does not say that the lease is lost; read_batch does both.';
-revoke all on function event_store.retried_events(text, int, bigint, bigint) from public;
-grant execute on function event_store.retried_events(text, int, bigint, bigint)
+revoke all on function event_store_platform.retried_events(text, int, bigint, bigint) from public;
+grant execute on function event_store_platform.retried_events(text, int, bigint, bigint)
 to event_store_reader, event_store_owner;

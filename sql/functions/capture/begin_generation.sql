@@ -4,7 +4,7 @@
 -- Returns the new generation's number. Refused while changes of the old slot are stored that are no events yet (MR036).
 -- v_timelines is the history of the source's log, as follow_timelines takes it.
 -- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742', '1')
-create or replace function event_store.begin_generation(
+create or replace function event_store_platform.begin_generation(
   v_capture text,
   v_lease_token bigint,
   v_system_identifier text,
@@ -81,11 +81,11 @@ begin
 end
 $$;
 
-comment on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) is
+comment on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) is
 'Begins to read a fresh slot, which gives every change from v_start_lsn on, and returns the generation''s number: '
 'every table is backfilled anew, in snapshots that see all older transactions than v_published_xid, and an open gap '
 'ends. v_system_identifier and v_database say which source it is, v_timelines which way its log came. MR005 an argument'
 ' is null, empty or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture; MR036 stored changes are'
 ' not emitted.';
-revoke all on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) from public;
-grant execute on function event_store.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) to event_store_owner;
+revoke all on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) from public;
+grant execute on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) to event_store_owner;

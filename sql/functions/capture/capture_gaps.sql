@@ -1,6 +1,6 @@
 -- The gaps of a capture, the newest first.
 -- Example: select gap_id, reason, resolved_by_generation from capture_gaps('crm')
-create or replace function event_store.capture_gaps(
+create or replace function event_store_platform.capture_gaps(
   v_capture text
 )
 returns setof event_store.capture_gaps
@@ -15,8 +15,8 @@ as $$
   order by g.gap_id desc
 $$;
 
-comment on function event_store.capture_gaps(text) is
+comment on function event_store_platform.capture_gaps(text) is
 'Returns where changes of capture v_capture were lost, the newest gap first. resolved_by_generation is null while a '
 'gap is open.';
-revoke all on function event_store.capture_gaps(text) from public;
-grant execute on function event_store.capture_gaps(text) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.capture_gaps(text) from public;
+grant execute on function event_store_platform.capture_gaps(text) to event_store_reader, event_store_owner;

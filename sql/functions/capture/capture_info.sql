@@ -1,7 +1,7 @@
 -- One row per capture with what operators ask: how far it is, what waits and why, who works on it; leased while that
 -- lease is in force. Changes that are not emitted are counted to ten thousand.
 -- Example: select capture, stored_at, unemitted, quarantined from capture_info()
-create or replace function event_store.capture_info(
+create or replace function event_store_platform.capture_info(
   v_capture text default null
 )
 returns table (
@@ -77,9 +77,9 @@ begin
 end
 $$;
 
-comment on function event_store.capture_info(text) is
+comment on function event_store_platform.capture_info(text) is
 'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps, its tables that are stopped or to be backfilled, who works'
 ' on it, whether that lease is in force (leased), and through which timelines its source''s log came. unemitted is counted'
 ' to ten thousand. MR030 unknown capture.';
-revoke all on function event_store.capture_info(text) from public;
-grant execute on function event_store.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.capture_info(text) from public;
+grant execute on function event_store_platform.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
 -- The tables of a capture as they are registered, and how far their backfills are.
 -- Example: select schema_name, table_name, backfilled_rows from captured_tables('crm')
-create or replace function event_store.captured_tables(
+create or replace function event_store_platform.captured_tables(
   v_capture text
 )
 returns setof event_store.captured_tables
@@ -15,8 +15,8 @@ as $$
   order by t.schema_name, t.table_name
 $$;
 
-comment on function event_store.captured_tables(text) is
+comment on function event_store_platform.captured_tables(text) is
 'Returns the tables of capture v_capture as they are registered, and how far the backfill of each is; none for an '
 'unknown capture.';
-revoke all on function event_store.captured_tables(text) from public;
-grant execute on function event_store.captured_tables(text) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.captured_tables(text) from public;
+grant execute on function event_store_platform.captured_tables(text) to event_store_reader, event_store_owner;

@@ -3,7 +3,7 @@
 -- timelines is the history of the source's log as it was last (follow_timelines).
 -- gap: something of the source is lost, or somebody asked for a new start: a new slot and begin_generation are due.
 -- Example: select lease_token, slot, stored_lsn from claim_capture('crm', 'run-1')
-create or replace function event_store.claim_capture(
+create or replace function event_store_platform.claim_capture(
   v_capture text,
   v_owner text,
   v_lease_s bigint default 30
@@ -75,9 +75,9 @@ begin
 end
 $$;
 
-comment on function event_store.claim_capture(text, text, bigint) is
+comment on function event_store_platform.claim_capture(text, text, bigint) is
 'Leases a capture to v_owner for v_lease_s and returns all that it needs to go on. The same owner may claim again and'
 ' gets a new token. gap says that a new slot and begin_generation are due. MR005 v_owner is empty, or v_lease_s is '
 'out of range; MR030 unknown capture; MR031 somebody else holds its lease.';
-revoke all on function event_store.claim_capture(text, text, bigint) from public;
-grant execute on function event_store.claim_capture(text, text, bigint) to event_store_owner;
+revoke all on function event_store_platform.claim_capture(text, text, bigint) from public;
+grant execute on function event_store_platform.claim_capture(text, text, bigint) to event_store_owner;

@@ -2,7 +2,7 @@
 -- Only sessions that said so themselves (join_capture) and still bear that name: what another login calls itself is of
 -- no matter, and a session that the store's role may not end is left. Returns how many were ended.
 -- Example: select end_capture_sessions('crm', 8)
-create or replace function event_store.end_capture_sessions(
+create or replace function event_store_platform.end_capture_sessions(
   v_capture text,
   v_lease_token bigint
 )
@@ -34,8 +34,8 @@ begin
 end
 $$;
 
-comment on function event_store.end_capture_sessions(text, bigint) is
+comment on function event_store_platform.end_capture_sessions(text, bigint) is
 'Ends the sessions that former owners of a capture joined it with (join_capture), and returns how many. MR011 the lease '
 'v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.end_capture_sessions(text, bigint) from public;
-grant execute on function event_store.end_capture_sessions(text, bigint) to event_store_owner;
+revoke all on function event_store_platform.end_capture_sessions(text, bigint) from public;
+grant execute on function event_store_platform.end_capture_sessions(text, bigint) to event_store_owner;

@@ -4,7 +4,7 @@
 -- here. Returns null, and changes nothing, where something is stored that the source does not have: record_gap is due.
 -- Call it before anything of the source is stored: the next comparison is with the history that is kept here.
 -- Example: select follow_timelines('crm', 7, '1 0/3000000, 2', '0/3000000')
-create or replace function event_store.follow_timelines(
+create or replace function event_store_platform.follow_timelines(
   v_capture text,
   v_lease_token bigint,
   v_timelines text,
@@ -15,10 +15,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
   _capture event_store.captures;
   _last pg_lsn;
@@ -60,11 +58,11 @@ begin
 end
 $$;
 
-comment on function event_store.follow_timelines(text, bigint, text, pg_lsn) is
+comment on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) is
 'Says through which timelines the log of a source came (v_timelines, such as 1 0/3000000, 2) and up to where that is '
 'the log which was captured before (v_common_lsn; null where it is not known which that was). Returns up to where the '
 'source is stored; null, with nothing changed, where changes are stored that it does not have. MR005 an argument is '
 'malformed, or v_common_lsn is null though the timelines are known; MR011 the lease v_lease_token is lost; MR030 '
 'unknown capture.';
-revoke all on function event_store.follow_timelines(text, bigint, text, pg_lsn) from public;
-grant execute on function event_store.follow_timelines(text, bigint, text, pg_lsn) to event_store_owner;
+revoke all on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) from public;
+grant execute on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) to event_store_owner;

@@ -1,6 +1,6 @@
 -- Says that the calling session works for a capture's owner: whoever takes the capture over ends it.
 -- Example: select join_capture('crm', 7)
-create or replace function event_store.join_capture(
+create or replace function event_store_platform.join_capture(
   v_capture text,
   v_lease_token bigint
 )
@@ -18,8 +18,8 @@ begin
 end
 $$;
 
-comment on function event_store.join_capture(text, bigint) is
+comment on function event_store_platform.join_capture(text, bigint) is
 'Says that the calling session works for the owner of a capture''s lease: whoever takes it over ends it '
 '(end_capture_sessions). MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.join_capture(text, bigint) from public;
-grant execute on function event_store.join_capture(text, bigint) to event_store_owner;
+revoke all on function event_store_platform.join_capture(text, bigint) from public;
+grant execute on function event_store_platform.join_capture(text, bigint) to event_store_owner;

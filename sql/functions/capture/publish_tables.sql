@@ -1,7 +1,7 @@
 -- Says that the publication has the capture's tables as they are registered: those that are to be backfilled and were
 -- not published yet may be read, in snapshots that see all older transactions of the source than v_published_xid. Of a
 -- table whose rows have no names nothing is read. Returns how many were not published yet.
-create or replace function event_store.publish_tables(
+create or replace function event_store_platform.publish_tables(
   v_capture text,
   v_lease_token bigint,
   v_published_xid xid8
@@ -33,10 +33,10 @@ begin
 end
 $$;
 
-comment on function event_store.publish_tables(text, bigint, xid8) is
+comment on function event_store_platform.publish_tables(text, bigint, xid8) is
 'Says that the publication has the tables as they are registered, and returns how many were not yet: these may now be '
 'backfilled, in snapshots that see all older transactions of the source than v_published_xid, but for those whose rows '
 'have no names. MR005 v_published_xid is null; MR011 '
 'the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.publish_tables(text, bigint, xid8) from public;
-grant execute on function event_store.publish_tables(text, bigint, xid8) to event_store_owner;
+revoke all on function event_store_platform.publish_tables(text, bigint, xid8) from public;
+grant execute on function event_store_platform.publish_tables(text, bigint, xid8) to event_store_owner;

@@ -1,7 +1,7 @@
 -- Records that changes of a source are lost: its slot is gone, or stands beyond what is stored. Where a gap of the
 -- capture is open already, that one stays. Returns its number. begin_generation ends it.
 -- Example: select record_gap('crm', '0/16B3748', null, 'The slot was invalidated: wal_removed.')
-create or replace function event_store.record_gap(
+create or replace function event_store_platform.record_gap(
   v_capture text,
   v_from_lsn pg_lsn,
   v_to_lsn pg_lsn,
@@ -36,8 +36,8 @@ begin
 end
 $$;
 
-comment on function event_store.record_gap(text, pg_lsn, pg_lsn, text) is
+comment on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) is
 'Records that changes of a source between v_from_lsn and v_to_lsn (null: unknown) are lost, for v_reason, and returns'
 ' the gap''s number. While a gap is open, that one stays. MR005 v_reason is empty; MR030 unknown capture.';
-revoke all on function event_store.record_gap(text, pg_lsn, pg_lsn, text) from public;
-grant execute on function event_store.record_gap(text, pg_lsn, pg_lsn, text) to event_store_owner;
+revoke all on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) from public;
+grant execute on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) to event_store_owner;

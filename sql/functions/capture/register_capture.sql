@@ -7,7 +7,7 @@
 -- that a key names takes no table whose rows nothing names, and the other way round (MR034).
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
-create or replace function event_store.register_capture(
+create or replace function event_store_platform.register_capture(
   v_capture text,
   v_slot text,
   v_publication text,
@@ -174,12 +174,12 @@ begin
 end
 $$;
 
-comment on function event_store.register_capture(text, text, text, jsonb) is
+comment on function event_store_platform.register_capture(text, text, text, jsonb) is
 'Registers a capture of v_slot and v_publication with its tables, or changes it to what is stated, and returns '
 'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. A table '
 'that is new or has another fingerprint is backfilled; one that is stopped, for the reason that is stated, is not captured '
 'until it is stated without one, and then read anew; one that is stated no more is captured no more. MR005 a name '
 'or v_tables is malformed; MR034 a decider belongs to another capture, '
 'is registered for writers, or has live streams of rows that a key names where nothing does now, or the other way round.';
-revoke all on function event_store.register_capture(text, text, text, jsonb) from public;
-grant execute on function event_store.register_capture(text, text, text, jsonb) to event_store_owner;
+revoke all on function event_store_platform.register_capture(text, text, text, jsonb) from public;
+grant execute on function event_store_platform.register_capture(text, text, text, jsonb) to event_store_owner;

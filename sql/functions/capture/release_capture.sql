@@ -1,5 +1,5 @@
 -- Gives the lease of a capture back; returns whether it was still held: a lost lease is no error here.
-create or replace function event_store.release_capture(
+create or replace function event_store_platform.release_capture(
   v_capture text,
   v_lease_token bigint
 )
@@ -21,7 +21,7 @@ begin
 end
 $$;
 
-comment on function event_store.release_capture(text, bigint) is
+comment on function event_store_platform.release_capture(text, bigint) is
 'Gives the lease v_lease_token of a capture back and returns whether it was still held. MR030 unknown capture.';
-revoke all on function event_store.release_capture(text, bigint) from public;
-grant execute on function event_store.release_capture(text, bigint) to event_store_owner;
+revoke all on function event_store_platform.release_capture(text, bigint) from public;
+grant execute on function event_store_platform.release_capture(text, bigint) to event_store_owner;

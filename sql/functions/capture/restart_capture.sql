@@ -2,7 +2,7 @@
 -- tables anew. What happened in between is unknown, as the gap says. Who did it and why is written down in audit_log.
 -- Returns the gap.
 -- Example: select restart_capture('crm', 'the source was set back to yesterday')
-create or replace function event_store.restart_capture(
+create or replace function event_store_platform.restart_capture(
   v_capture text,
   v_reason text
 )
@@ -20,7 +20,7 @@ begin
     perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason why the tables are to be read anew.');
   end if;
   _capture := event_store_private.lock_capture(v_capture);
-  _gap := event_store.record_gap(v_capture, _capture.stored_lsn, null, format('An operator asked for a new start: %s', v_reason));
+  _gap := event_store_platform.record_gap(v_capture, _capture.stored_lsn, null, format('An operator asked for a new start: %s', v_reason));
   perform event_store_private.audit(
     'restart_capture', null, v_reason,
     jsonb_build_object(
@@ -31,8 +31,8 @@ begin
 end
 $$;
 
-comment on function event_store.restart_capture(text, text) is
+comment on function event_store_platform.restart_capture(text, text) is
 'Asks for a new slot and a backfill of all tables: opens a gap from what is stored on, and returns its number. '
 'Audited with v_reason. MR005 v_reason is empty; MR030 unknown capture.';
-revoke all on function event_store.restart_capture(text, text) from public;
-grant execute on function event_store.restart_capture(text, text) to event_store_owner;
+revoke all on function event_store_platform.restart_capture(text, text) from public;
+grant execute on function event_store_platform.restart_capture(text, text) to event_store_owner;

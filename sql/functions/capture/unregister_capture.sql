@@ -2,7 +2,7 @@
 -- Events, the numbers of its slots and its gaps stay. The slot and the publication in the source are not touched.
 -- Refused while it is leased (MR031). Who did it and why is written down in audit_log.
 -- Example: select unregister_capture('crm', 'the source is switched off')
-create or replace function event_store.unregister_capture(
+create or replace function event_store_platform.unregister_capture(
   v_capture text,
   v_reason text default null
 )
@@ -40,8 +40,8 @@ begin
 end
 $$;
 
-comment on function event_store.unregister_capture(text, text) is
+comment on function event_store_platform.unregister_capture(text, text) is
 'Removes a capture with its tables, stored and quarantined changes; its events, generations and gaps stay, and the '
 'source is not touched. Audited with v_reason. MR030 unknown capture; MR031 it is leased.';
-revoke all on function event_store.unregister_capture(text, text) from public;
-grant execute on function event_store.unregister_capture(text, text) to event_store_owner;
+revoke all on function event_store_platform.unregister_capture(text, text) from public;
+grant execute on function event_store_platform.unregister_capture(text, text) to event_store_owner;

@@ -24,10 +24,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- planned once a session: to plan it for each event would take longer than to append it
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _head record;
@@ -106,34 +104,4 @@ comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid
 'argument is null, empty or too large; MR034 the decider belongs to a capture; MR046 it belongs to another role.';
 revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
 grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
-to event_store_writer, event_store_owner;
-
--- fstore-sql's signature for UUID identifiers
-create or replace function event_store.append_event(
-  v_event text,
-  v_event_id uuid,
-  v_decider text,
-  v_decider_id uuid,
-  v_data jsonb,
-  v_command_id uuid,
-  v_previous_id uuid,
-  v_event_version bigint default 1,
-  v_final boolean default false,
-  v_expected_version bigint default null,
-  v_metadata jsonb default null
-)
-returns setof event_store.recorded_events
-language sql
-volatile
-as $$
-  select * from event_store.append_event(
-    v_event, v_event_id, v_decider, v_decider_id::text, v_data, v_command_id, v_previous_id, v_event_version, v_final,
-    v_expected_version, v_metadata
-  )
-$$;
-
-comment on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) is
-'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
-grant execute on function event_store.append_event(text, uuid, text, uuid, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
 to event_store_writer, event_store_owner;

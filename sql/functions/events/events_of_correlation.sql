@@ -12,13 +12,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, whatever statistics say
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set jit = off
 as $$
+-- planner: indexed ordered unsorted once
 begin
   if coalesce(v_limit, 0) <= 0 or v_correlation_id is null or v_after_offset is null then
     perform event_store_private.refuse_request(

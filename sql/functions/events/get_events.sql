@@ -21,19 +21,3 @@ comment on function event_store.get_events(text, text) is
 revoke all on function event_store.get_events(text, text) from public;
 grant execute on function event_store.get_events(text, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
-
-create or replace function event_store.get_events(
-  v_decider_id uuid,
-  v_decider text
-)
-returns setof event_store.recorded_events
-language sql
-stable
-as $$
-  select * from event_store.get_events(v_decider_id::text, v_decider)
-$$;
-
-comment on function event_store.get_events(uuid, text) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.get_events(uuid, text) from public;
-grant execute on function event_store.get_events(uuid, text)
-to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

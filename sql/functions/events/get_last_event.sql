@@ -24,19 +24,3 @@ comment on function event_store.get_last_event(text, text) is
 revoke all on function event_store.get_last_event(text, text) from public;
 grant execute on function event_store.get_last_event(text, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
-
-create or replace function event_store.get_last_event(
-  v_decider_id uuid,
-  v_decider text
-)
-returns setof event_store.recorded_events
-language sql
-stable
-as $$
-  select * from event_store.get_last_event(v_decider_id::text, v_decider)
-$$;
-
-comment on function event_store.get_last_event(uuid, text) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.get_last_event(uuid, text) from public;
-grant execute on function event_store.get_last_event(uuid, text)
-to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -14,13 +14,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, whatever statistics say
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set jit = off
 as $$
+-- planner: indexed ordered unsorted once
 begin
   if coalesce(v_limit, 0) <= 0 or v_from_version <= 0 or v_backwards is null then
     perform event_store_private.refuse_request(
@@ -55,23 +50,4 @@ comment on function event_store.read_stream(text, text, bigint, bigint, boolean)
 'unknown stream. MR005 v_limit or v_from_version is not positive, or v_backwards is null.';
 revoke all on function event_store.read_stream(text, text, bigint, bigint, boolean) from public;
 grant execute on function event_store.read_stream(text, text, bigint, bigint, boolean)
-to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
-
-create or replace function event_store.read_stream(
-  v_decider text,
-  v_decider_id uuid,
-  v_from_version bigint default null,
-  v_limit bigint default 1000,
-  v_backwards boolean default false
-)
-returns setof event_store.versioned_events
-language sql
-stable
-as $$
-  select * from event_store.read_stream(v_decider, v_decider_id::text, v_from_version, v_limit, v_backwards)
-$$;
-
-comment on function event_store.read_stream(text, uuid, bigint, bigint, boolean) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.read_stream(text, uuid, bigint, bigint, boolean) from public;
-grant execute on function event_store.read_stream(text, uuid, bigint, bigint, boolean)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -26,24 +26,3 @@ comment on function event_store.stream_head(text, text) is
 revoke all on function event_store.stream_head(text, text) from public;
 grant execute on function event_store.stream_head(text, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;
-
-create or replace function event_store.stream_head(
-  v_decider_id uuid,
-  v_decider text
-)
-returns table (
-  last_event_id uuid,
-  last_offset bigint,
-  version bigint,
-  final boolean
-)
-language sql
-stable
-as $$
-  select * from event_store.stream_head(v_decider_id::text, v_decider)
-$$;
-
-comment on function event_store.stream_head(uuid, text) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.stream_head(uuid, text) from public;
-grant execute on function event_store.stream_head(uuid, text)
-to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
 -- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another
 -- session was at it.
-create or replace function event_store.is_sequenced(
+create or replace function event_store_platform.is_sequenced(
   v_committed pg_snapshot
 )
 returns boolean
@@ -8,17 +8,14 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
   select not event_store_private.has_fresh_events(s.snapshot, v_committed)
   from (select q.snapshot from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
 $$;
 
-comment on function event_store.is_sequenced(pg_snapshot) is
+comment on function event_store_platform.is_sequenced(pg_snapshot) is
 'Says whether every event that the snapshot v_committed sees has its position. sequence_events may have returned 0 '
 'because another session was at it.';
-revoke all on function event_store.is_sequenced(pg_snapshot) from public;
-grant execute on function event_store.is_sequenced(pg_snapshot) to event_store_owner;
+revoke all on function event_store_platform.is_sequenced(pg_snapshot) from public;
+grant execute on function event_store_platform.is_sequenced(pg_snapshot) to event_store_owner;

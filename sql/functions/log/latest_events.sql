@@ -5,7 +5,7 @@
 -- The next page begins before the last offset of this one. Races: an open transaction may add events with lower offsets.
 -- Example: select partition, position, event, decider_id from latest_events(20, v_decider => 'order')
 -- Example: select version, event, data from latest_events(20, 'order', 'o-1')
-create or replace function event_store.latest_events(
+create or replace function event_store_platform.latest_events(
   v_limit bigint default 20,
   v_decider text default null,
   v_decider_id text default null,
@@ -36,13 +36,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 -- by index, whatever statistics say; the functions that find events have settings of their own
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _partitions constant bigint := (select count(*) from event_store.log_partitions);
@@ -60,10 +55,10 @@ begin
 end
 $$;
 
-comment on function event_store.latest_events(bigint, text, text, text, timestamptz, text, bigint) is
+comment on function event_store_platform.latest_events(bigint, text, text, text, timestamptz, text, bigint) is
 'Returns the newest v_limit kept events, the newest first: of v_decider, of the stream v_decider_id, named v_event, '
 'appended at v_since or later, with the correlation_id v_correlation_id, below v_before_offset; null does not filter. '
 'position is null while an event is not sequenced. MR004 v_decider or v_event is not registered; MR005 v_limit is not positive.';
-revoke all on function event_store.latest_events(bigint, text, text, text, timestamptz, text, bigint) from public;
-grant execute on function event_store.latest_events(bigint, text, text, text, timestamptz, text, bigint)
+revoke all on function event_store_platform.latest_events(bigint, text, text, text, timestamptz, text, bigint) from public;
+grant execute on function event_store_platform.latest_events(bigint, text, text, text, timestamptz, text, bigint)
 to event_store_consumer, event_store_reader, event_store_owner;

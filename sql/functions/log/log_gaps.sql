@@ -1,7 +1,7 @@
 -- The log partitions in which a position is missing among the newest v_recent ones. There is none: positions are dense.
 -- Who finds one has found a fault of the store or of its disk.
 -- Example: select log_gaps(10000)
-create or replace function event_store.log_gaps(
+create or replace function event_store_platform.log_gaps(
   v_recent bigint default 10000
 )
 returns setof int
@@ -9,10 +9,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
 begin
   if coalesce(v_recent, 0) <= 0 then
     perform event_store_private.refuse_request(
@@ -32,8 +30,8 @@ begin
 end
 $$;
 
-comment on function event_store.log_gaps(bigint) is
+comment on function event_store_platform.log_gaps(bigint) is
 'Returns the log partitions in which one of the newest v_recent positions is missing: none, unless something is '
 'broken. MR005 v_recent is not positive.';
-revoke all on function event_store.log_gaps(bigint) from public;
-grant execute on function event_store.log_gaps(bigint) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.log_gaps(bigint) from public;
+grant execute on function event_store_platform.log_gaps(bigint) to event_store_consumer, event_store_reader, event_store_owner;

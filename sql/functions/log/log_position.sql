@@ -13,12 +13,8 @@ language sql
 stable
 security definer
 set search_path = event_store, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested
   select coalesce(l.partition, event_store.stream_partition(e.decider_id, (select count(*) from event_store.partitions))), l.position
   from event_store.events e
   left join event_store.event_log l using ("offset")

@@ -14,8 +14,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 -- how many events come after the time decides whether the index on created_at helps
-set plan_cache_mode = force_custom_plan
 as $$
+-- planner: each
 #variable_conflict use_column
 begin
   if v_timestamp is null or cardinality(v_partitions) = 0 then

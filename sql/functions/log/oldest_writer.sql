@@ -4,7 +4,7 @@
 -- Races: none; it takes no lock, and what it returns may be over by then.
 -- Postgres hides other roles' sessions from a role that migrated without pg_read_all_stats: then it finds its own only.
 -- Example: select pid, prepared, open_since from oldest_writer()
-create or replace function event_store.oldest_writer()
+create or replace function event_store_platform.oldest_writer()
 returns table (
   pid integer,
   login text,
@@ -16,8 +16,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select w.pid, w.login, w.application_name, w.prepared, w.open_since
   from (
     select a.pid, a.usename::text as login, a.application_name, null as prepared, a.xact_start as open_since
@@ -32,8 +32,8 @@ as $$
   limit 1
 $$;
 
-comment on function event_store.oldest_writer() is
+comment on function event_store_platform.oldest_writer() is
 'Returns the transaction that has been open for longest of all that have written in this database, if there is one: '
 'the pid of its session, or its name where it is prepared, its login, and since when it is open.';
-revoke all on function event_store.oldest_writer() from public;
-grant execute on function event_store.oldest_writer() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.oldest_writer() from public;
+grant execute on function event_store_platform.oldest_writer() to event_store_consumer, event_store_reader, event_store_owner;

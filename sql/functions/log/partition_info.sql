@@ -18,8 +18,8 @@ volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
 -- without statistics it looks dear, and to compile it took a hundred times as long as to run it
-set jit = off
 as $$
+-- planner: uncompiled
   with store as (
     select
       pg_total_relation_size('event_store.events') + pg_total_relation_size('event_store.event_log') as bytes,

@@ -31,15 +31,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
-set plan_cache_mode = force_generic_plan
-set enable_bitmapscan = off
-set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested unsorted once
 #variable_conflict use_column
 declare
   _deciders constant text[] := nullif(v_deciders, '{}');

@@ -14,21 +14,18 @@
 --
 -- A call with nothing new takes no lock and writes nothing, and so has no transaction id and no commit that waits for
 -- the disk; except, twice a second at most, to note when it looked, and up to where.
-create or replace function event_store.sequence_events()
+create or replace function event_store_platform.sequence_events()
 returns bigint
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 -- A sequencer's session may be as old as the store: a plan that it made for empty tables would scan events ever after.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
--- nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that
-set plan_cache_mode = force_generic_plan
+-- Nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that.
 -- the few marks are joined to many events, also where a caller plans by index only
 set enable_hashjoin = on
 as $$
+-- planner: indexed ordered once
 declare
   _now constant timestamptz := event_store_private.clock();
   _last event_store.sequencer;
@@ -101,9 +98,9 @@ begin
 end
 $$;
 
-comment on function event_store.sequence_events() is
+comment on function event_store_platform.sequence_events() is
 'Gives every committed event its position, dense in its log partition and rising along each stream, and returns how '
 'many got one. The events of a transaction lie together in each log partition. One session at a time does it: where '
 'another one is at it, 0 at once. An open transaction delays its own events only.';
-revoke all on function event_store.sequence_events() from public;
-grant execute on function event_store.sequence_events() to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.sequence_events() from public;
+grant execute on function event_store_platform.sequence_events() to event_store_consumer, event_store_owner;

@@ -4,7 +4,7 @@
 -- Races: none; it takes no lock, and what it returns may be over by then.
 -- open_since is null where Postgres hides it from the role that migrated: it shows that of others to pg_read_all_stats.
 -- Example: select pid, login, open_since from sequencer_holder()
-create or replace function event_store.sequencer_holder()
+create or replace function event_store_platform.sequencer_holder()
 returns table (
   pid integer,
   login text,
@@ -16,8 +16,8 @@ language sql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select l.pid, a.usename::text, a.application_name, l.transactionid::text, a.xact_start
   from event_store.sequencer s
   -- the mark that locking a row leaves on it; that of a transaction that is over holds nothing
@@ -26,9 +26,9 @@ as $$
   where l.pid is distinct from pg_backend_pid()
 $$;
 
-comment on function event_store.sequencer_holder() is
+comment on function event_store_platform.sequencer_holder() is
 'Returns the session whose open transaction holds the sequencer''s row, if there is one: its pid, its login, its'
 ' transaction and since when that is open, if that may be seen. The same transaction at two calls a second apart holds'
 ' up the whole log.';
-revoke all on function event_store.sequencer_holder() from public;
-grant execute on function event_store.sequencer_holder() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.sequencer_holder() from public;
+grant execute on function event_store_platform.sequencer_holder() to event_store_consumer, event_store_reader, event_store_owner;

@@ -4,7 +4,7 @@
 -- It reads the stream once for all views: its newest v_most events. Where a stream has more, owed means "at least".
 -- Races: it takes no lock; a consumer may go on meanwhile.
 -- Example: select view, owed, parked_at, last_error from stream_views('order', 'o-1')
-create or replace function event_store.stream_views(
+create or replace function event_store_platform.stream_views(
   v_decider text,
   v_decider_id text,
   v_most bigint default 100000
@@ -28,14 +28,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, whatever statistics say
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _partition int;
@@ -82,10 +76,10 @@ begin
 end
 $$;
 
-comment on function event_store.stream_views(text, text, bigint) is
+comment on function event_store_platform.stream_views(text, text, bigint) is
 'Returns, for each view that wants v_decider, what it has of the stream (v_decider, v_decider_id): its checkpoint, how many '
 'events it owes and the first of them, and the stream''s lock with attempts, last_error and parked_at if it has one. '
 'The stream''s newest v_most events are counted. MR004 v_decider is not registered; MR005 an argument is null, or v_most '
 'is not positive.';
-revoke all on function event_store.stream_views(text, text, bigint) from public;
-grant execute on function event_store.stream_views(text, text, bigint) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.stream_views(text, text, bigint) from public;
+grant execute on function event_store_platform.stream_views(text, text, bigint) to event_store_consumer, event_store_reader, event_store_owner;

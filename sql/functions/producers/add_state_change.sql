@@ -11,12 +11,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 begin
   perform event_store_private.require_state_key(v_key);
   perform event_store_private.require_kept('v_value', v_value);

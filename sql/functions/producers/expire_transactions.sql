@@ -2,7 +2,7 @@
 -- ago: until then a late caller is told how they ended. Up to v_limit of each. Waits for nobody: what somebody is at is
 -- left to the next call. millrace run sequencer calls it every minute. A transaction that idles after it is ended after
 -- ten seconds: it holds others' producers.
-create or replace function event_store.expire_transactions(
+create or replace function event_store_platform.expire_transactions(
   v_keep_s bigint default 86400,
   v_limit int default 1000
 )
@@ -14,12 +14,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
@@ -73,8 +69,8 @@ begin
 end
 $$;
 
-comment on function event_store.expire_transactions(bigint, int) is
+comment on function event_store_platform.expire_transactions(bigint, int) is
 'Ends transactions whose deadline has passed, forgets those that ended without an effect v_keep_s ago, up to v_limit '
 'of each, and returns how many. It waits for nobody. MR005 an argument is out of range.';
-revoke all on function event_store.expire_transactions(bigint, int) from public;
-grant execute on function event_store.expire_transactions(bigint, int) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.expire_transactions(bigint, int) from public;
+grant execute on function event_store_platform.expire_transactions(bigint, int) to event_store_consumer, event_store_owner;

@@ -1,7 +1,7 @@
 -- Lets no producer's message be judged or committed until this transaction ends, waits for those that are at it, and
 -- returns what is committed then. A backup holds them for the moment in which it looks: what a producer was answered
 -- must be in the log that it has.
-create or replace function event_store.hold_producers()
+create or replace function event_store_platform.hold_producers()
 returns pg_snapshot
 language plpgsql
 volatile
@@ -14,8 +14,8 @@ begin
 end
 $$;
 
-comment on function event_store.hold_producers() is
+comment on function event_store_platform.hold_producers() is
 'Waits for those who judge or commit a producer''s message, lets nobody do so until this transaction ends, and '
 'returns what is committed then. For a backup.';
-revoke all on function event_store.hold_producers() from public;
-grant execute on function event_store.hold_producers() to event_store_owner;
+revoke all on function event_store_platform.hold_producers() from public;
+grant execute on function event_store_platform.hold_producers() to event_store_owner;

@@ -2,7 +2,7 @@
 -- are none where expire_transactions is called every minute, as millrace run sequencer does, unless somebody holds the
 -- row of their producer: then its messages wait, too.
 -- Example: select * from overdue_transactions()
-create or replace function event_store.overdue_transactions(
+create or replace function event_store_platform.overdue_transactions(
   v_late_s bigint default 120,
   v_limit int default 100
 )
@@ -36,9 +36,9 @@ begin
 end
 $$;
 
-comment on function event_store.overdue_transactions(bigint, int) is
+comment on function event_store_platform.overdue_transactions(bigint, int) is
 'Returns the open transactions of producers whose deadline passed v_late_s ago or before: nobody ends them, because no '
 'sequencer runs or because a session holds the row of their producer. MR005 an argument is out of range.';
-revoke all on function event_store.overdue_transactions(bigint, int) from public;
-grant execute on function event_store.overdue_transactions(bigint, int)
+revoke all on function event_store_platform.overdue_transactions(bigint, int) from public;
+grant execute on function event_store_platform.overdue_transactions(bigint, int)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,7 +1,7 @@
 -- One row per partition of each producer, or of one: where it stands and what its messages became. received is
 -- duplicates, refused and opened; opened is how its transactions ended, and those that are open (a crash of the server
 -- loses these).
-create or replace function event_store.producer_statistics(
+create or replace function event_store_platform.producer_statistics(
   v_producer_id text default null
 )
 returns table (
@@ -46,9 +46,9 @@ as $$
   order by p.producer_id, p.partition
 $$;
 
-comment on function event_store.producer_statistics(text) is
+comment on function event_store_platform.producer_statistics(text) is
 'Returns one row per partition of each producer, or of v_producer_id: where it stands and what its messages became. '
 'received is duplicates, refused and opened together.';
-revoke all on function event_store.producer_statistics(text) from public;
-grant execute on function event_store.producer_statistics(text)
+revoke all on function event_store_platform.producer_statistics(text) from public;
+grant execute on function event_store_platform.producer_statistics(text)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -22,12 +22,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();

@@ -1,6 +1,6 @@
 -- Writes down a version of a read model whose tables were made. Called in the transaction that makes them, after
 -- lock_model.
-create or replace function event_store.declare_version(
+create or replace function event_store_platform.declare_version(
   v_model text,
   v_version int,
   v_view text,
@@ -23,9 +23,9 @@ begin
 end
 $$;
 
-comment on function event_store.declare_version(text, int, text, text, boolean, int[]) is
+comment on function event_store_platform.declare_version(text, int, text, text, boolean, int[]) is
 'Writes down version v_version of read model v_model, in the transaction that makes its tables: it is consumed as '
 'v_view, v_fingerprint is the hash of its declaration, v_serves says whether people read it, v_unbuilt are the log '
 'partitions whose first events only the archive has. MR005 an argument is null.';
-revoke all on function event_store.declare_version(text, int, text, text, boolean, int[]) from public;
-grant execute on function event_store.declare_version(text, int, text, text, boolean, int[]) to event_store_owner;
+revoke all on function event_store_platform.declare_version(text, int, text, text, boolean, int[]) from public;
+grant execute on function event_store_platform.declare_version(text, int, text, text, boolean, int[]) to event_store_owner;

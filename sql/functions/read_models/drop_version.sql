@@ -1,5 +1,5 @@
 -- Forgets a version of a read model. Called in the transaction that drops its tables, after lock_model.
-create or replace function event_store.drop_version(
+create or replace function event_store_platform.drop_version(
   v_model text,
   v_version int
 )
@@ -20,7 +20,7 @@ begin
 end
 $$;
 
-comment on function event_store.drop_version(text, int) is
+comment on function event_store_platform.drop_version(text, int) is
 'Forgets version v_version of read model v_model, in the transaction that drops its tables. MR005 an argument is null.';
-revoke all on function event_store.drop_version(text, int) from public;
-grant execute on function event_store.drop_version(text, int) to event_store_owner;
+revoke all on function event_store_platform.drop_version(text, int) from public;
+grant execute on function event_store_platform.drop_version(text, int) to event_store_owner;

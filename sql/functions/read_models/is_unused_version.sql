@@ -1,6 +1,6 @@
 -- Whether a version of a read model can go: another one serves, and it is older than the one that the caller builds. A
 -- newer one may be the work of newer code, and is unused only v_abandoned_s seconds after its declaration.
-create or replace function event_store.is_unused_version(
+create or replace function event_store_platform.is_unused_version(
   v_model text,
   v_version int,
   v_built int,
@@ -19,8 +19,8 @@ as $$
   )
 $$;
 
-comment on function event_store.is_unused_version(text, int, int, bigint) is
+comment on function event_store_platform.is_unused_version(text, int, int, bigint) is
 'Says whether version v_version of read model v_model is unused: it does not serve, and is older than version v_built'
 ' or was declared v_abandoned_s ago.';
-revoke all on function event_store.is_unused_version(text, int, int, bigint) from public;
-grant execute on function event_store.is_unused_version(text, int, int, bigint) to event_store_owner;
+revoke all on function event_store_platform.is_unused_version(text, int, int, bigint) from public;
+grant execute on function event_store_platform.is_unused_version(text, int, int, bigint) to event_store_owner;

@@ -1,7 +1,7 @@
 -- Keeps everybody else from the versions of a read model until the transaction ends: who makes, serves or drops one
 -- calls this first. The lock is that of a row which only this function reaches: an advisory key could be held by any
 -- login.
-create or replace function event_store.lock_model(
+create or replace function event_store_platform.lock_model(
   v_model text
 )
 returns void
@@ -19,8 +19,8 @@ begin
 end
 $$;
 
-comment on function event_store.lock_model(text) is
+comment on function event_store_platform.lock_model(text) is
 'Makes this transaction the only one that changes which versions read model v_model has, until it ends. Waits for '
 'another one. MR005 an argument is null.';
-revoke all on function event_store.lock_model(text) from public;
-grant execute on function event_store.lock_model(text) to event_store_owner;
+revoke all on function event_store_platform.lock_model(text) from public;
+grant execute on function event_store_platform.lock_model(text) to event_store_owner;

@@ -1,6 +1,6 @@
 -- Takes note that log partitions of a version are built from their first events on, which only the archive had. Called
 -- in the transaction of their rebuild.
-create or replace function event_store.mark_built(
+create or replace function event_store_platform.mark_built(
   v_model text,
   v_version int,
   v_partitions int[]
@@ -21,8 +21,8 @@ begin
 end
 $$;
 
-comment on function event_store.mark_built(text, int, int[]) is
+comment on function event_store_platform.mark_built(text, int, int[]) is
 'Says in the transaction of a rebuild that the log partitions v_partitions of version v_version of read model v_model'
 ' are built from their first events on: they are unbuilt no more. MR005 an argument is null.';
-revoke all on function event_store.mark_built(text, int, int[]) from public;
-grant execute on function event_store.mark_built(text, int, int[]) to event_store_owner;
+revoke all on function event_store_platform.mark_built(text, int, int[]) from public;
+grant execute on function event_store_platform.mark_built(text, int, int[]) to event_store_owner;

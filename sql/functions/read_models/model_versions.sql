@@ -1,7 +1,7 @@
 -- The versions of a read model that there are, the oldest first: the one that people read, and one that is built beside
 -- it.
 -- Example: select version, view, serves from model_versions('orders')
-create or replace function event_store.model_versions(
+create or replace function event_store_platform.model_versions(
   v_model text
 )
 returns table (
@@ -22,9 +22,9 @@ as $$
   order by d.version
 $$;
 
-comment on function event_store.model_versions(text) is
+comment on function event_store_platform.model_versions(text) is
 'Returns the versions of read model v_model, the oldest first: the view that each is consumed as, the hash of its '
 'declaration, whether people read it (serves), and the log partitions that are to be rebuilt from the archive '
 '(unbuilt).';
-revoke all on function event_store.model_versions(text) from public;
-grant execute on function event_store.model_versions(text) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.model_versions(text) from public;
+grant execute on function event_store_platform.model_versions(text) to event_store_reader, event_store_owner;

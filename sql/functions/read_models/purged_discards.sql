@@ -1,7 +1,7 @@
 -- The offsets of the events that an operator discarded for any version of a read model, and that only the archive has:
 -- where such an event fails again, nobody could try it later, so it stays given up. A version after the first is
 -- consumed as the view with _v and its number behind.
-create or replace function event_store.purged_discards(
+create or replace function event_store_platform.purged_discards(
   v_view text
 )
 returns setof bigint
@@ -18,8 +18,8 @@ as $$
     and not exists (select from event_store.event_log l where l."offset" = (a.detail ->> 'offset')::bigint)
 $$;
 
-comment on function event_store.purged_discards(text) is
+comment on function event_store_platform.purged_discards(text) is
 'Returns the offsets of events that were discarded (discard_dead_letter) for any version of the read model that '
 'declares view v_view, and that were purged since.';
-revoke all on function event_store.purged_discards(text) from public;
-grant execute on function event_store.purged_discards(text) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.purged_discards(text) from public;
+grant execute on function event_store_platform.purged_discards(text) to event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
 -- Makes a version of a read model the one that people read. Called in the transaction that replaces the model's SQL
 -- view, after lock_model, where has_caught_up says that this version stands nowhere behind.
-create or replace function event_store.serve_version(
+create or replace function event_store_platform.serve_version(
   v_model text,
   v_version int
 )
@@ -20,8 +20,8 @@ begin
 end
 $$;
 
-comment on function event_store.serve_version(text, int) is
+comment on function event_store_platform.serve_version(text, int) is
 'Makes version v_version of read model v_model the one that people read, in the transaction that replaces the '
 'model''s SQL view. MR005 an argument is null.';
-revoke all on function event_store.serve_version(text, int) from public;
-grant execute on function event_store.serve_version(text, int) to event_store_owner;
+revoke all on function event_store_platform.serve_version(text, int) from public;
+grant execute on function event_store_platform.serve_version(text, int) to event_store_owner;

@@ -21,14 +21,8 @@ language plpgsql
 stable
 rows 1
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
--- by index, whatever statistics say
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _partition int;

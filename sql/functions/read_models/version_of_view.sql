@@ -1,6 +1,6 @@
 -- Which read model is consumed as a view, and which version of it.
 -- Example: select model, version from version_of_view('orders')
-create or replace function event_store.version_of_view(
+create or replace function event_store_platform.version_of_view(
   v_view text
 )
 returns table (
@@ -15,7 +15,7 @@ as $$
   select d.model, d.version from read_models.declarations d where d.view = v_view
 $$;
 
-comment on function event_store.version_of_view(text) is
+comment on function event_store_platform.version_of_view(text) is
 'Returns the read model, and its version, that is consumed as view v_view; none where no read model is.';
-revoke all on function event_store.version_of_view(text) from public;
-grant execute on function event_store.version_of_view(text) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.version_of_view(text) from public;
+grant execute on function event_store_platform.version_of_view(text) to event_store_reader, event_store_owner;

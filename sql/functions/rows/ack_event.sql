@@ -50,20 +50,3 @@ comment on function event_store.ack_event(text, text, bigint, bigint) is
 'MR041 another role''s view.';
 revoke all on function event_store.ack_event(text, text, bigint, bigint) from public;
 grant execute on function event_store.ack_event(text, text, bigint, bigint) to event_store_consumer, event_store_owner;
-
-create or replace function event_store.ack_event(
-  v_view text,
-  v_decider_id uuid,
-  v_offset bigint,
-  v_lease_token bigint default null
-)
-returns setof event_store.locks
-language sql
-volatile
-as $$
-  select * from event_store.ack_event(v_view, v_decider_id::text, v_offset, v_lease_token)
-$$;
-
-comment on function event_store.ack_event(text, uuid, bigint, bigint) is 'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.ack_event(text, uuid, bigint, bigint) from public;
-grant execute on function event_store.ack_event(text, uuid, bigint, bigint) to event_store_consumer, event_store_owner;

@@ -5,7 +5,7 @@
 -- keeps its lag in its checkpoints, and not a lock for every stream of the store.
 -- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never
 -- waits for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
-create or replace function event_store.dispatch_events(
+create or replace function event_store_platform.dispatch_events(
   v_view text,
   v_window int default 5000,
   v_max_waiting int default 2000
@@ -15,13 +15,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_bitmapscan = off
 as $$
+-- planner: indexed ordered nested
 declare
   _now constant timestamptz := event_store_private.clock();
   _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
@@ -159,10 +154,10 @@ begin
 end
 $$;
 
-comment on function event_store.dispatch_events(text, int, int) is
+comment on function event_store_platform.dispatch_events(text, int, int) is
 'Locks each stream with new events for a rows view, looking at v_window positions of each log partition, moves its '
 'checkpoints past them, and returns how many positions were passed. None while v_max_waiting streams wait for a '
 'consumer. It never waits; stream_events calls it where nobody does. MR005 an argument is not positive; MR010 unknown'
 ' view; MR012 a bulk view.';
-revoke all on function event_store.dispatch_events(text, int, int) from public;
-grant execute on function event_store.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.dispatch_events(text, int, int) from public;
+grant execute on function event_store_platform.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;

@@ -3,7 +3,7 @@
 -- operators whose consumer hangs. Late answers for what was in flight are refused (MR016). Locks in an open transaction's
 -- hands are left out. Written down in audit_log, with v_reason.
 -- Example: select end_locks('invoices', 'order', 'o-1', 'its consumer hangs')
-create or replace function event_store.end_locks(
+create or replace function event_store_platform.end_locks(
   v_view text,
   v_decider text default null,
   v_decider_id text default null,
@@ -46,9 +46,9 @@ begin
 end
 $$;
 
-comment on function event_store.end_locks(text, text, text, text) is
+comment on function event_store_platform.end_locks(text, text, text, text) is
 'Ends the locks of a rows view that are in force, of v_decider and v_decider_id or of all (null), and returns how many: '
 'what is in flight is delivered again at once, what waits for a retry waits no more. No failed attempt; late answers are '
 'refused. Audited with v_reason. MR005 v_decider_id without v_decider; MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.end_locks(text, text, text, text) from public;
-grant execute on function event_store.end_locks(text, text, text, text) to event_store_owner;
+revoke all on function event_store_platform.end_locks(text, text, text, text) from public;
+grant execute on function event_store_platform.end_locks(text, text, text, text) to event_store_owner;

@@ -45,23 +45,3 @@ comment on function event_store.extend_lock(text, text, bigint, bigint, bigint) 
 revoke all on function event_store.extend_lock(text, text, bigint, bigint, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, bigint, bigint)
 to event_store_consumer, event_store_owner;
-
-create or replace function event_store.extend_lock(
-  v_view text,
-  v_decider_id uuid,
-  v_offset bigint,
-  v_seconds bigint default null,
-  v_lease_token bigint default null
-)
-returns setof event_store.locks
-language sql
-volatile
-as $$
-  select * from event_store.extend_lock(v_view, v_decider_id::text, v_offset, v_seconds, v_lease_token)
-$$;
-
-comment on function event_store.extend_lock(text, uuid, bigint, bigint, bigint) is
-'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.extend_lock(text, uuid, bigint, bigint, bigint) from public;
-grant execute on function event_store.extend_lock(text, uuid, bigint, bigint, bigint)
-to event_store_consumer, event_store_owner;

@@ -47,23 +47,3 @@ comment on function event_store.fail_event(text, text, bigint, text, bigint) is
 revoke all on function event_store.fail_event(text, text, bigint, text, bigint) from public;
 grant execute on function event_store.fail_event(text, text, bigint, text, bigint)
 to event_store_consumer, event_store_owner;
-
-create or replace function event_store.fail_event(
-  v_view text,
-  v_decider_id uuid,
-  v_offset bigint,
-  v_error text,
-  v_lease_token bigint default null
-)
-returns setof event_store.locks
-language sql
-volatile
-as $$
-  select * from event_store.fail_event(v_view, v_decider_id::text, v_offset, v_error, v_lease_token)
-$$;
-
-comment on function event_store.fail_event(text, uuid, bigint, text, bigint) is
-'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.fail_event(text, uuid, bigint, text, bigint) from public;
-grant execute on function event_store.fail_event(text, uuid, bigint, text, bigint)
-to event_store_consumer, event_store_owner;

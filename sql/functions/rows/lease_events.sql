@@ -34,11 +34,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- planned once: for each array anew would cost as much as the rest
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 #variable_conflict use_column
 declare
   _delivered constant bigint[] := event_store_private.lease_streams(v_view, v_limit, v_seconds, v_ahead);

@@ -25,23 +25,3 @@ comment on function event_store.nack_event(text, text, bigint, bigint, text) is
 revoke all on function event_store.nack_event(text, text, bigint, bigint, text) from public;
 grant execute on function event_store.nack_event(text, text, bigint, bigint, text)
 to event_store_consumer, event_store_owner;
-
-create or replace function event_store.nack_event(
-  v_view text,
-  v_decider_id uuid,
-  v_offset bigint default null,
-  v_lease_token bigint default null,
-  v_error text default null
-)
-returns setof event_store.locks
-language sql
-volatile
-as $$
-  select * from event_store.nack_event(v_view, v_decider_id::text, v_offset, v_lease_token, v_error)
-$$;
-
-comment on function event_store.nack_event(text, uuid, bigint, bigint, text) is
-'Does the same for a UUID as v_decider_id.';
-revoke all on function event_store.nack_event(text, uuid, bigint, bigint, text) from public;
-grant execute on function event_store.nack_event(text, uuid, bigint, bigint, text)
-to event_store_consumer, event_store_owner;

@@ -13,8 +13,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- planned once: for each array anew would cost as much as the rest
-set plan_cache_mode = force_generic_plan
 as $$
+-- planner: once
 declare
   _delivered constant bigint[] := event_store_private.lease_streams(v_view_name, v_limit, v_seconds, false);
 begin

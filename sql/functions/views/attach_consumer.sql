@@ -2,7 +2,7 @@
 -- counts them, so a poller knows a consumer that waits for events from one that died. A consumer that goes on says it
 -- again in time; v_consumer names it, so that it counts once however many sessions a connection pool gives it.
 -- No lock: a login without grants cannot count as a consumer, and nothing stays on a pooled session.
-create or replace function event_store.attach_consumer(
+create or replace function event_store_platform.attach_consumer(
   v_view text,
   v_consumer text default null,
   v_attached_s bigint default 900
@@ -30,9 +30,9 @@ begin
 end
 $$;
 
-comment on function event_store.attach_consumer(text, text, bigint) is
+comment on function event_store_platform.attach_consumer(text, text, bigint) is
 'Marks the caller as a live consumer of a view, named v_consumer (null: by its session), for v_attached_s or until its '
 'session ends; poll_views and view_info count it. Say it again in time. MR005 an argument is out of range; MR010 unknown '
 'view; MR041 another role''s view.';
-revoke all on function event_store.attach_consumer(text, text, bigint) from public;
-grant execute on function event_store.attach_consumer(text, text, bigint) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.attach_consumer(text, text, bigint) from public;
+grant execute on function event_store_platform.attach_consumer(text, text, bigint) to event_store_consumer, event_store_owner;

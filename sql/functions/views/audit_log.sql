@@ -1,6 +1,6 @@
 -- The last entries of the table audit_log, the newest first: of one view, or of all views and of what was done to none.
 -- Example: select done_at, done_by, operation, reason from audit_log('invoices')
-create or replace function event_store.audit_log(
+create or replace function event_store_platform.audit_log(
   v_view text default null,
   v_limit bigint default 100
 )
@@ -17,8 +17,8 @@ as $$
   limit v_limit
 $$;
 
-comment on function event_store.audit_log(text, bigint) is
+comment on function event_store_platform.audit_log(text, bigint) is
 'Returns the last v_limit entries of the audit log, the newest first: what operators did to v_view, or to any view '
 'and to the log (null); when, who and why.';
-revoke all on function event_store.audit_log(text, bigint) from public;
-grant execute on function event_store.audit_log(text, bigint) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.audit_log(text, bigint) from public;
+grant execute on function event_store_platform.audit_log(text, bigint) to event_store_reader, event_store_owner;

@@ -1,7 +1,7 @@
 -- Ends what attach_consumer said: the caller's consumer of a view counts no more, though its session lives on. v_consumer
 -- is the name it was attached under; null for the one that this session attached without a name. It says nothing where
 -- none is attached, as when its time is over or the view was removed.
-create or replace function event_store.detach_consumer(
+create or replace function event_store_platform.detach_consumer(
   v_view text,
   v_consumer text default null
 )
@@ -26,8 +26,8 @@ begin
 end
 $$;
 
-comment on function event_store.detach_consumer(text, text) is
+comment on function event_store_platform.detach_consumer(text, text) is
 'Ends what attach_consumer said of v_consumer (null: this session): it counts no more as a consumer of the view. Nothing '
 'happens where it is not attached. MR005 v_view is null; MR041 another role''s view.';
-revoke all on function event_store.detach_consumer(text, text) from public;
-grant execute on function event_store.detach_consumer(text, text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.detach_consumer(text, text) from public;
+grant execute on function event_store_platform.detach_consumer(text, text) to event_store_consumer, event_store_owner;

@@ -3,7 +3,7 @@
 -- it; where the stream stands at another one by now, nothing is given up. Who did it and why is written down in
 -- audit_log.
 -- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order')
-create or replace function event_store.discard_dead_letter(
+create or replace function event_store_platform.discard_dead_letter(
   v_view text,
   v_decider text,
   v_decider_id text,
@@ -70,9 +70,9 @@ begin
 end
 $$;
 
-comment on function event_store.discard_dead_letter(text, text, text, text, bigint) is
+comment on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) is
 'Gives up the event that the parked stream (v_decider, v_decider_id) failed at and returns it: the view counts it as '
 'acknowledged, the stream goes on, the event stays in the log. With v_offset only if that is the event. Audited with '
 'v_reason. MR005 v_reason is empty; MR010 unknown view; MR018 the stream is not parked, or at another event.';
-revoke all on function event_store.discard_dead_letter(text, text, text, text, bigint) from public;
-grant execute on function event_store.discard_dead_letter(text, text, text, text, bigint) to event_store_owner;
+revoke all on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) from public;
+grant execute on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) to event_store_owner;

@@ -1,7 +1,7 @@
 -- Lets a view be given events, or no more; what is in flight may still be acknowledged or committed. A change
 -- is written down in audit_log, with v_reason.
 -- Example: select view, enabled from enable_view('invoices', false, 'its receiver moves')
-create or replace function event_store.enable_view(
+create or replace function event_store_platform.enable_view(
   v_view text,
   v_enabled boolean default true,
   v_reason text default null
@@ -25,8 +25,8 @@ begin
 end
 $$;
 
-comment on function event_store.enable_view(text, boolean, text) is
+comment on function event_store_platform.enable_view(text, boolean, text) is
 'Lets a view be given events, or with v_enabled false no more, and returns it. What is in flight may still be '
 'answered. A change is audited with v_reason. MR005 v_enabled is null; MR010 unknown view.';
-revoke all on function event_store.enable_view(text, boolean, text) from public;
-grant execute on function event_store.enable_view(text, boolean, text) to event_store_owner;
+revoke all on function event_store_platform.enable_view(text, boolean, text) from public;
+grant execute on function event_store_platform.enable_view(text, boolean, text) to event_store_owner;

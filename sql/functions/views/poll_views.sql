@@ -10,7 +10,7 @@
 -- so (attach_consumer) and live. A URL, which may hold a secret, is shown to those who may use the view.
 -- Where nothing is ahead, no event is read. The newest thousand positions of a log partition are read once for all views.
 -- Example: select view, due, retries from poll_views('{invoices}')
-create or replace function event_store.poll_views(
+create or replace function event_store_platform.poll_views(
   v_views text[] default null
 )
 returns table (
@@ -31,13 +31,8 @@ security definer
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once: a function in
 -- SQL would be planned at each call, which took three quarters of its time.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
@@ -248,10 +243,10 @@ begin
 end
 $$;
 
-comment on function event_store.poll_views(text[]) is
+comment on function event_store_platform.poll_views(text[]) is
 'Returns one row per view, or of v_views, with what a poller needs to decide whether to start a consumer, in one cheap '
 'call: due is what it would be given now, events that it wants and retries, streams with a lock whose time has come; '
 'locked counts streams of a bulk view with a lock, each to a thousand; ahead counts positions, wanted or not; consumers those that '
 'called attach_consumer and live. edge_function_url is null for those who may not use the view.';
-revoke all on function event_store.poll_views(text[]) from public;
-grant execute on function event_store.poll_views(text[]) to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.poll_views(text[]) from public;
+grant execute on function event_store_platform.poll_views(text[]) to event_store_consumer, event_store_reader, event_store_owner;

@@ -99,7 +99,7 @@ begin
     insert into event_store.checkpoints (view, partition, position)
     select v_view, found.partition, found.position
     from event_store.offsets_for_timestamp(_view.start_at) found;
-    perform event_store.sequence_events();
+    perform event_store_platform.sequence_events();
     update event_store.checkpoints c
     set position = coalesce(
       (

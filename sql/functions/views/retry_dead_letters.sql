@@ -1,7 +1,7 @@
 -- Lets parked streams be tried again, from the event that failed, in order, with all attempts before them: all of a
 -- view, of one decider, or one stream. Returns how many. Written down in audit_log, with v_reason.
 -- Example: select retry_dead_letters('invoices', 'order', 'o-1')
-create or replace function event_store.retry_dead_letters(
+create or replace function event_store_platform.retry_dead_letters(
   v_view text,
   v_decider text default null,
   v_decider_id text default null,
@@ -38,9 +38,9 @@ begin
 end
 $$;
 
-comment on function event_store.retry_dead_letters(text, text, text, text) is
+comment on function event_store_platform.retry_dead_letters(text, text, text, text) is
 'Lets parked streams be tried again, from the event that failed, with all attempts before them: all of a view, of '
 'v_decider, or the stream (v_decider, v_decider_id). Returns how many; audited with v_reason. MR005 v_decider_id '
 'without v_decider; MR010 unknown view.';
-revoke all on function event_store.retry_dead_letters(text, text, text, text) from public;
-grant execute on function event_store.retry_dead_letters(text, text, text, text) to event_store_owner;
+revoke all on function event_store_platform.retry_dead_letters(text, text, text, text) from public;
+grant execute on function event_store_platform.retry_dead_letters(text, text, text, text) to event_store_owner;

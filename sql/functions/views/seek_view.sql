@@ -19,7 +19,7 @@
 -- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same
 -- event again, only tokens tell the old delivery from the new one (lease_events); stream_events has none.
 -- Example: select partition, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
-create or replace function event_store.seek_view(
+create or replace function event_store_platform.seek_view(
   v_view text,
   v_kind text,
   v_position bigint default null,
@@ -75,7 +75,7 @@ begin
   perform event_store_private.refuse_if_read_model(v_view);
   -- the log keeps what we are placed before
   perform event_store_private.share_history();
-  perform event_store.sequence_events();
+  perform event_store_platform.sequence_events();
 
   for _row in
     select c.partition, c.position, p as marks, at_time.position as at_time
@@ -132,13 +132,13 @@ begin
 end
 $$;
 
-comment on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) is
+comment on function event_store_platform.seek_view(text, text, bigint, timestamptz, int, boolean, text) is
 'Moves a view in log partition v_partition, or in all (null), and returns for each where it stood and where it '
 'stands. v_kind is EXACT_OFFSET (v_position, which the log holds), RESET_TO_OFFSET (v_position, also beyond the '
 'mark), EXACT_TIMESTAMP (v_timestamp), RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST or RESUME_OR_LATEST. '
 'Unless it stays, streams that wait or are parked are locked no more. v_dry_run changes nothing; otherwise it is '
 'audited with v_reason. MR005 the arguments do not fit v_kind; MR010 unknown view; MR013 unknown log partition; MR015'
 ' the log does not hold the position; MR017 something is leased or in flight; MR019 it is the view of a read model.';
-revoke all on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text) from public;
-grant execute on function event_store.seek_view(text, text, bigint, timestamptz, int, boolean, text)
+revoke all on function event_store_platform.seek_view(text, text, bigint, timestamptz, int, boolean, text) from public;
+grant execute on function event_store_platform.seek_view(text, text, bigint, timestamptz, int, boolean, text)
 to event_store_owner;

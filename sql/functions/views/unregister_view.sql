@@ -2,7 +2,7 @@
 -- flight. A view that is registered by this name again gives other tokens; it cannot tell a late answer without a token
 -- from its own.
 -- Example: select unregister_view('invoices', 'replaced by billing')
-create or replace function event_store.unregister_view(
+create or replace function event_store_platform.unregister_view(
   v_view text,
   v_reason text default null
 )
@@ -35,8 +35,8 @@ begin
 end
 $$;
 
-comment on function event_store.unregister_view(text, text) is
+comment on function event_store_platform.unregister_view(text, text) is
 'Removes a view with its progress, its locks and its dead letters; audited with v_reason. MR010 unknown view; MR017 '
 'something is leased or in flight; MR019 it is the view of a read model.';
-revoke all on function event_store.unregister_view(text, text) from public;
-grant execute on function event_store.unregister_view(text, text) to event_store_owner;
+revoke all on function event_store_platform.unregister_view(text, text) from public;
+grant execute on function event_store_platform.unregister_view(text, text) to event_store_owner;

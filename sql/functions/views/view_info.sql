@@ -27,11 +27,8 @@ language plpgsql
 volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();

@@ -3,7 +3,7 @@
 -- more than a thousand new events, of which none is read then. For the sequencer, which dispatches to these views at once:
 -- new events are read once, as kinds, whatever the number of views.
 -- Example: select view from wanting_views('{}')
-create or replace function event_store.wanting_views(
+create or replace function event_store_platform.wanting_views(
   v_known bigint[]
 )
 returns table (
@@ -14,14 +14,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _all boolean;
@@ -61,9 +55,9 @@ begin
 end
 $$;
 
-comment on function event_store.wanting_views(bigint[]) is
+comment on function event_store_platform.wanting_views(bigint[]) is
 'Returns the enabled rows views that want an event behind v_known, the high-water marks that announce_positions returned, '
 'and their owners; all of them for an empty array, or where a log partition has more than a thousand new events. MR005 '
 'v_known is null.';
-revoke all on function event_store.wanting_views(bigint[]) from public;
-grant execute on function event_store.wanting_views(bigint[]) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.wanting_views(bigint[]) from public;
+grant execute on function event_store_platform.wanting_views(bigint[]) to event_store_consumer, event_store_owner;

@@ -216,7 +216,7 @@ def test_a_source_that_nobody_configured_or_that_does_not_answer_is_named(
 def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, captured: Captured) -> None:
     captured.drain()
     captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
-    captured.store.execute("drop function event_store.discard_change")
+    captured.store.execute("drop function event_store_platform.discard_change")
     small = dsn.replace("postgres@", "somebody_reading@")
     captured.store.execute("create role somebody_reading login in role event_store_reader")
     try:

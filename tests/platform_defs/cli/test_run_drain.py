@@ -43,7 +43,7 @@ def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_a
     ending = start(end)
     assert "1 rows changed" in millrace(dsn, "run", "drain", "orders")
     ending.result(patience())
-    assert value(store.connection, "select count(*) from event_store.lease_owners('orders')") == 0
+    assert value(store.connection, "select count(*) from event_store_platform.lease_owners('orders')") == 0
     assert "is removed" in millrace(dsn, "view", "reset", "orders")
     assert "2 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
 

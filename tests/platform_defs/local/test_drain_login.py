@@ -135,7 +135,7 @@ def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: E
         assert migrate(endpoints.dsn).applied == ()
         columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
         assert replace_day(drain, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}]) == 1
-        drain.execute("select from event_store.sequence_events()")
+        drain.execute("select from event_store_platform.sequence_events()")
         drain.execute("drop table reports.daily")
 
 

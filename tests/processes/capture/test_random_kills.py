@@ -172,6 +172,6 @@ def test_killed_at_random_the_history_is_whole_and_leads_to_the_source_s_rows(
         assert journal == {key for (key,) in kept}
         assert len({UUID(change["event_id"]) for change in changes}) == len(changes)
         assert min(transactions) > 0
-        while store.execute("select event_store.sequence_events()").fetchone() != (0,):
+        while store.execute("select event_store_platform.sequence_events()").fetchone() != (0,):
             pass
         assert_log_holds_every_event_once(store)

@@ -28,8 +28,8 @@ KEYS: tuple[LiteralString, ...] = (
             "reports.daily", "event_store.archive.0", "event_store.archive.1",
         )
     ),
-    "select pg_advisory_lock(hashtext('event_store.attach_consumer'), hashtext('v'))",
-    "select pg_advisory_lock_shared(hashtext('event_store.attach_consumer'), hashtext('b'))",
+    "select pg_advisory_lock(hashtext('event_store_platform.attach_consumer'), hashtext('v'))",
+    "select pg_advisory_lock_shared(hashtext('event_store_platform.attach_consumer'), hashtext('b'))",
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def test_words_of_others_that_fill_the_servers_queue_fail_no_append(
 def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
     taking: LiteralString = """
         select oid::regprocedure::text from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace) and prosrc ~ 'pg_\\w*advisory'
+        where pronamespace::regnamespace::text ~ '^event_store' and prosrc ~ 'pg_\\w*advisory'
     """
     assert rows(orders.connection, taking) == []
 

@@ -264,10 +264,10 @@ def test_what_is_over_costs_who_looks_nothing(watched: Watched) -> None:
         """
     )
     for call in (
-        "select * from event_store.claim_alert()",
-        "select * from event_store.open_incidents()",
-        "select * from event_store.alert_state()",
-        "select event_store.observe_incidents('a', '[]')",
+        "select * from event_store_platform.claim_alert()",
+        "select * from event_store_platform.open_incidents()",
+        "select * from event_store_platform.alert_state()",
+        "select event_store_platform.observe_incidents('a', '[]')",
     ):
         for _ in range(2):
             read = buffers(connection, call)

@@ -176,7 +176,7 @@ def test_a_log_that_nobody_sequences_is_found_and_not_while_a_transaction_holds_
     set_clock(orders.connection, "")
     append_to(orders, "o-3")
     assert "nobody has looked for them for 60 minutes" in seen(3601)["not_sequenced", "the log"].cause
-    holder.execute("select event_store.sequence_events()")
+    holder.execute("select event_store_platform.sequence_events()")
     pids = {name: f"process {each.info.backend_pid}" for name, each in (("holder", holder), ("writer", writer))}
     assert "holds the sequencer" in seen(60)["log_held", pids["holder"]].cause
     assert set(seen(60)) == {("log_held", pids["holder"])}
@@ -199,7 +199,9 @@ def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: EventStor
     assert [problems[0].severity, problems[-1].severity] == ["page", "ticket"]
     assert len(problems) == 21
     of_views = "select * from event_store.view_info()"
-    for call in (of_views, "select * from event_store.standing()"):
+    for call in (of_views, "select * from event_store_platform.standing()"):
         rows(orders.connection, call)
     # a look at the locks, leases and ends of each view beside what view_info reads
-    assert buffers(orders.connection, "select * from event_store.standing()") < 3 * buffers(orders.connection, of_views)
+    assert buffers(orders.connection, "select * from event_store_platform.standing()") < 3 * buffers(
+        orders.connection, of_views
+    )

@@ -265,7 +265,7 @@ def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source
 
     def truncate(name: str) -> int:
         source.commit(truncated(name))
-        return buffers(connection, "select * from event_store.emit_changes('c', %s)", source.token)
+        return buffers(connection, "select * from event_store_platform.emit_changes('c', %s)", source.token)
 
     source.commit(*[inserted(n, table="t") for n in range(5)])
     source.emit_all()

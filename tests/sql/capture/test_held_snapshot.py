@@ -16,8 +16,8 @@ def test_a_capture_reads_no_more_pages_the_more_it_stored(source: Source, connec
 
     def read() -> dict[str, int]:
         calls = {
-            "extend": "select event_store.extend_capture('c', %s)",
-            "emit": "select * from event_store.emit_changes('c', %s)",
+            "extend": "select event_store_platform.extend_capture('c', %s)",
+            "emit": "select * from event_store_platform.emit_changes('c', %s)",
         }
         for call in calls.values():
             connection.execute(call, (source.token,))  # what a session looks up once is looked up
@@ -47,8 +47,8 @@ def test_rows_without_names_become_events_at_the_same_cost(connect: Connect) -> 
 
     def read() -> int:
         unnamed.commit(placed(0), placed(1))
-        pages = buffers(connection, "select * from event_store.emit_changes('c', %s)", unnamed.token)
-        assert value(connection, "select unemitted from event_store.capture_info()") == 0
+        pages = buffers(connection, "select * from event_store_platform.emit_changes('c', %s)", unnamed.token)
+        assert value(connection, "select unemitted from event_store_platform.capture_info()") == 0
         return pages
 
     with held_snapshot(connect(autocommit=False)):

@@ -145,7 +145,7 @@ def test_schemas_that_no_replay_reaches_are_left_out(read: Source) -> None:
 def test_what_cannot_be_kept_is_refused(read: Source) -> None:
     refusal(Malformed, lambda: keep(read, said(ID, lsn=1) | {"commit_lsn": "x"}))
     refusal(Malformed, lambda: keep(read, said(ID, table="other")))
-    statement = "select event_store.keep_schemas('c', %s, %s::pg_lsn, %s::jsonb)"
+    statement = "select event_store_platform.keep_schemas('c', %s, %s::pg_lsn, %s::jsonb)"
     refusal(Malformed, lambda: read.store._value(int, statement, (read.token, "0/1", "{}")))
     store = SchemaStore(read.store.connection)
     refusal(LeaseLost, lambda: store.keep_schemas("c", read.token + 1, START, []))

@@ -157,7 +157,7 @@ def test_unknown_captures_and_bad_arguments_are_refused(source: Source) -> None:
         refusal(Malformed, partial(store.extend_capture, "c", source.token, seconds))
     refusal(UnknownCapture, lambda: store.release_capture("none", 1))
     for stated in (("", "d", "1", "1"), ("1", "", "1", "1"), ("1", "d", "1", "1 0/10")):
-        statement = "select event_store.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)"
+        statement = "select event_store_platform.begin_generation('c', %s, %s, %s, '0/1', %s::xid8, %s)"
         refusal(Malformed, partial(store._value, int, statement, (source.token, *stated)))
     refusal(LeaseLost, lambda: followed(source, "2", START, token=source.token + 1))
     refusal(Malformed, lambda: followed(source, "2", None))

@@ -125,7 +125,9 @@ def test_a_malformed_capture_is_refused_and_nothing_is_registered(captures: Capt
         '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}, {"schema": "s", "table": "u", "decider": "d", "fingerprint": ""}]',
     ):  # fmt: skip
         with pytest.raises(Malformed), refusals():
-            captures.connection.execute("select event_store.register_capture('c', 's', 'p', %s::jsonb)", (tables,))
+            captures.connection.execute(
+                "select event_store_platform.register_capture('c', 's', 'p', %s::jsonb)", (tables,)
+            )
     assert captures.capture_info() == []
 
 

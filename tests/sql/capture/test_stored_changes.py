@@ -166,7 +166,7 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
 
 def test_what_is_no_array_of_changes_is_refused(source: Source) -> None:
     source.commit(inserted(1))
-    statement = "select event_store.verify_changes('c', %s::jsonb)"
+    statement = "select event_store_platform.verify_changes('c', %s::jsonb)"
     for changes in (
         "{}", '[{"commit_lsn": "x", "commit_idx": 1}]', '[{"commit_lsn": "0/1", "commit_idx": "x"}]',
     ):  # fmt: skip

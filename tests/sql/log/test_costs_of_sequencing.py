@@ -17,7 +17,7 @@ from tests.support.factories import (
     value,
 )
 
-CALL = "select event_store.sequence_events()"
+CALL = "select event_store_platform.sequence_events()"
 
 
 def settled(connection: psycopg.Connection) -> int:

@@ -74,4 +74,4 @@ def test_what_is_not_committed_is_not_seen(orders: EventStore) -> None:
     with orders.connection.transaction(force_rollback=True):
         append_to(orders, "b")
     assert ids(orders.latest_events()) == ["a"]
-    assert rows(orders.connection, "select count(*) from event_store.latest_events()") == [(1,)]
+    assert rows(orders.connection, "select count(*) from event_store_platform.latest_events()") == [(1,)]

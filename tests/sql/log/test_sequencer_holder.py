@@ -12,7 +12,7 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Even
     assert held_up(orders) is None
     other = connect(autocommit=False)
     other.execute("set application_name = 'a consumer'")
-    other.execute("select event_store.sequence_events()")
+    other.execute("select event_store_platform.sequence_events()")
     append_to(orders, "o-2")
     # nobody gives the second one its position
     assert orders.sequence_events() == 0
@@ -30,10 +30,12 @@ def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Con
     holder, waiting = connect(autocommit=False), connect()
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
-    holder.execute("select event_store.sequence_events()")
+    holder.execute("select event_store_platform.sequence_events()")
     waits = start(lambda: waiting.execute("select from event_store.sequencer for update"))
     wait_blocked(orders.connection, waiting.info.backend_pid)
-    assert rows(orders.connection, "select pid from event_store.sequencer_holder()") == [(holder.info.backend_pid,)]
+    assert rows(orders.connection, "select pid from event_store_platform.sequencer_holder()") == [
+        (holder.info.backend_pid,)
+    ]
     holder.rollback()
     waits.result(patience())
 
@@ -56,6 +58,6 @@ def test_calls_that_follow_each_other_hold_nothing_up(orders: EventStore, connec
 
 def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(orders: EventStore, connect: Connect) -> None:
     with connect(autocommit=False) as other:
-        other.execute("select * from event_store.sequencer_holder()")
+        other.execute("select * from event_store_platform.sequencer_holder()")
         append_to(EventStore(other), "o-1")
         assert orders.sequencer_holder() is None

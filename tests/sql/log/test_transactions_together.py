@@ -59,7 +59,7 @@ class Sessions(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.operator = EventStore(self.connect())
-        self.operator.connection.execute("select event_store.sequence_events()")
+        self.operator.connection.execute("select event_store_platform.sequence_events()")
         self.connections = [self.connect(autocommit=False) for _ in range(WRITERS)]
         for connection in self.connections:
             connection.execute("set lock_timeout = '20ms'")  # who has to wait gives up: another one holds the stream

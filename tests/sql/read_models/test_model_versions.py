@@ -88,4 +88,4 @@ def test_events_that_were_discarded_and_purged_are_told_for_every_version(models
     models.connection.execute('insert into event_store.event_log (partition, position, "offset") values (0, 0, 5)')
     assert models.purged_discards("orders") == {1, 2}
     assert models.purged_discards("unknown") == frozenset()
-    assert rows(models.connection, "select event_store.purged_discards('others')") == [(3,)]
+    assert rows(models.connection, "select event_store_platform.purged_discards('others')") == [(3,)]

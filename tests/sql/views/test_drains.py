@@ -178,4 +178,4 @@ def test_what_is_known_of_a_views_drain_goes_with_the_view(drains: EventStore) -
     drains.begin_drain("v")
     drains.unregister_view("v")
     assert rows(drains.connection, "select * from event_store.drains") == []
-    assert value(drains.connection, "select count(*) from event_store.drain_states('{v}')") == 1
+    assert value(drains.connection, "select count(*) from event_store_platform.drain_states('{v}')") == 1

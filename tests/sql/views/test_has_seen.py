@@ -135,9 +135,9 @@ def test_what_was_purged_every_view_has_had(orders: EventStore) -> None:
     orders.sequence_events()
     consumed(orders)
     (at,) = [each for each in orders.partition_info() if each.high_water_mark]
-    orders.connection.execute("select event_store.mark_archived(%s, 1)", (at.partition,))
-    orders.connection.execute("select event_store.raise_low_water_mark(%s, 1)", (at.partition,))
-    orders.connection.execute("select event_store.purge_events(%s)", (at.partition,))
+    orders.connection.execute("select event_store_platform.mark_archived(%s, 1)", (at.partition,))
+    orders.connection.execute("select event_store_platform.raise_low_water_mark(%s, 1)", (at.partition,))
+    orders.connection.execute("select event_store_platform.purge_events(%s)", (at.partition,))
     assert rows(orders.connection, "select from event_store.events") == []
     assert asked(orders, event) == SEEN
     assert orders.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"

@@ -14,8 +14,8 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
     functions = rows(
         store.connection,
         """
-        select proname, prosrc, pronamespace = 'event_store'::regnamespace and prosecdef from pg_proc
-        where pronamespace in ('event_store'::regnamespace, 'event_store_private'::regnamespace)
+        select proname, prosrc, pronamespace <> 'event_store_private'::regnamespace and prosecdef from pg_proc
+        where pronamespace::regnamespace::text ~ '^event_store'
         """,
     )
     asking = re.compile(rf"\b(?:known_view|own_view)\(\w+, '{mode}'\)")
@@ -23,7 +23,8 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
     while more := {
         name
         for name, source, _ in functions
-        if name not in found and any(re.search(rf"\bevent_store(_private)?\.{known}\(", source) for known in found)
+        if name not in found
+        and any(re.search(rf"\bevent_store(_private|_platform)?\.{known}\(", source) for known in found)
     }:
         found |= more
     # it passes over unwanted events of bulk views, which it looks up itself
@@ -71,15 +72,16 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
     for_rows, for_bulk = calls_of(orders, "rows"), calls_of(orders, "bulk")
     accepted: set[tuple[str, str]] = set()
     wrong: list[tuple[str, str, MillraceError]] = []
-    for name, arguments, types in rows(
+    for function, name, arguments, types in rows(
         orders.connection,
         """
-        select p.proname, p.proargnames[2:p.pronargs - p.pronargdefaults], array(
+        select p.oid::regproc::text, p.proname, p.proargnames[2:p.pronargs - p.pronargdefaults], array(
           select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
           where t.number between 2 and p.pronargs - p.pronargdefaults order by t.number
         )
         from pg_proc p
-        where p.pronamespace = 'event_store'::regnamespace and p.proargnames[1] in ('v_view', 'v_view_name')
+        where p.pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
+          and p.proargnames[1] in ('v_view', 'v_view_name')
         """,
     ):
         stated = [VALUES.get(argument, "1") for argument in arguments]
@@ -90,7 +92,7 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
             expected = WrongMode if view in other else UnknownView
             try:
                 with refusals(), orders.connection.transaction(force_rollback=True):
-                    orders.connection.execute(f"select event_store.{name}({places})".encode(), [view, *stated])
+                    orders.connection.execute(f"select {function}({places})".encode(), [view, *stated])
             except expected as error:
                 if not error.detail or not error.hint:
                     wrong.append((name, view, error))

@@ -114,7 +114,7 @@ def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(orders: Even
     orders.ack_events("v", [event.offset for event in orders.stream_events("v", 1000)])
     assert value(orders.connection, "select count(*) from event_store.stream_locks where caught_up") == 1000
     assert orders.poll_views()[0].due == 0
-    assert buffers(orders.connection, "select event_store.poll_views()") < 6000
+    assert buffers(orders.connection, "select event_store_platform.poll_views()") < 6000
 
 
 def test_only_the_named_views_are_asked(orders: EventStore) -> None:
@@ -252,7 +252,7 @@ def test_a_poll_of_one_view_reads_as_few_pages_however_many_others_are_behind(or
 
     def read() -> int:
         orders.poll_views(["mine"])
-        return buffers(orders.connection, "select event_store.poll_views('{mine}')")
+        return buffers(orders.connection, "select event_store_platform.poll_views('{mine}')")
 
     counts = []
     for numbers in (range(30), range(30, 90)):  # with the first, indexes have their levels

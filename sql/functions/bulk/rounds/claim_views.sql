@@ -10,7 +10,7 @@
 -- A view that is not registered, or not enabled, is left out: the others go on. A rows view or another role's is
 -- refused, and then nothing is leased.
 -- Example: select view, partition, from_position, to_position from claim_views('{invoices,orders}', 'run-7')
-create or replace function event_store.claim_views(
+create or replace function event_store_platform.claim_views(
   v_views text[],
   v_owner text,
   v_limit bigint default 20000,
@@ -27,14 +27,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _views text[];
@@ -63,7 +57,7 @@ begin
   if _views is null then
     return;
   end if;
-  perform event_store.sequence_events();
+  perform event_store_platform.sequence_events();
 
   -- Look first, without a lock. The newest events of a log partition are read once for all views, as kinds: a view has
   -- something to get where the last event of a kind that it wants is not behind its checkpoint. A view that is further
@@ -190,10 +184,10 @@ begin
 end
 $$;
 
-comment on function event_store.claim_views(text[], text, bigint, bigint) is
+comment on function event_store_platform.claim_views(text[], text, bigint, bigint) is
 'Leases log partitions of the bulk views v_views that have new events which the view wants to v_owner, and returns the '
 'ranges to read, v_limit positions of each view, the oldest first. It never waits, and tries no stream with a lock '
 'again. Views that are not registered or not enabled are left out. v_lease_s as for claim_batch. MR005 v_views is null '
 'or has one, v_owner is empty, or a number is out of range; MR012 a rows view; MR041 another role''s view.';
-revoke all on function event_store.claim_views(text[], text, bigint, bigint) from public;
-grant execute on function event_store.claim_views(text[], text, bigint, bigint) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.claim_views(text[], text, bigint, bigint) from public;
+grant execute on function event_store_platform.claim_views(text[], text, bigint, bigint) to event_store_consumer, event_store_owner;

@@ -2,7 +2,7 @@
 -- bulk views that the caller may use, and returns how many. A lease that expired or was taken over is not extended. Never
 -- waits: a lease that somebody commits at this moment is left out, and ends with that commit.
 -- Example: select extend_owner('run-7', 60)
-create or replace function event_store.extend_owner(
+create or replace function event_store_platform.extend_owner(
   v_owner text,
   v_lease_s bigint
 )
@@ -11,14 +11,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _now timestamptz;
   _locked tid[];
@@ -56,9 +50,9 @@ begin
 end
 $$;
 
-comment on function event_store.extend_owner(text, bigint) is
+comment on function event_store_platform.extend_owner(text, bigint) is
 'Lets every lease in force of v_owner last v_lease_s from now (null: its view''s lock_timeout_s), in all bulk views that '
 'the caller may use, and returns how many. A lease that expired or was taken over is not extended. It never waits. '
 'MR005 v_owner is empty, or v_lease_s is out of range.';
-revoke all on function event_store.extend_owner(text, bigint) from public;
-grant execute on function event_store.extend_owner(text, bigint) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.extend_owner(text, bigint) from public;
+grant execute on function event_store_platform.extend_owner(text, bigint) to event_store_consumer, event_store_owner;

@@ -2,7 +2,7 @@
 -- itself leaves their events out, as read_batch does; the commit leaves these with the locks. Log partitions that are
 -- leased for a rebuild have none, for a rebuild reads every stream.
 -- Example: select view, decider, decider_id from locked_streams('run-7')
-create or replace function event_store.locked_streams(
+create or replace function event_store_platform.locked_streams(
   v_owner text
 )
 returns table (
@@ -15,14 +15,8 @@ language plpgsql
 volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 begin
   return query
@@ -39,8 +33,8 @@ begin
 end
 $$;
 
-comment on function event_store.locked_streams(text) is
+comment on function event_store_platform.locked_streams(text) is
 'Returns the streams with a lock in the log partitions that v_owner has leased, in all bulk views that the caller may '
 'use: who reads a leased range leaves them out. None of a rebuild.';
-revoke all on function event_store.locked_streams(text) from public;
-grant execute on function event_store.locked_streams(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.locked_streams(text) from public;
+grant execute on function event_store_platform.locked_streams(text) to event_store_consumer, event_store_owner;

@@ -2,7 +2,7 @@
 -- reads what its owner has claimed, many times a second. However many dead versions the checkpoints have, it looks at one
 -- of each. Expired leases are left out, also those that nobody took over yet.
 -- Example: select view, partition, from_position, to_position from owned_leases('run-7')
-create or replace function event_store.owned_leases(
+create or replace function event_store_platform.owned_leases(
   v_owner text
 )
 returns table (
@@ -16,14 +16,8 @@ language plpgsql
 volatile -- the clock is
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 begin
   return query
@@ -37,7 +31,7 @@ begin
 end
 $$;
 
-comment on function event_store.owned_leases(text) is
+comment on function event_store_platform.owned_leases(text) is
 'Returns the leases in force that v_owner has, with their ranges, in all bulk views that the caller may use.';
-revoke all on function event_store.owned_leases(text) from public;
-grant execute on function event_store.owned_leases(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.owned_leases(text) from public;
+grant execute on function event_store_platform.owned_leases(text) to event_store_consumer, event_store_owner;

@@ -1,7 +1,7 @@
 -- Gives a quarantined change up: it never becomes an event. What waits behind it in its stream becomes events with the
 -- next requeue_changes. Who did it and why is written down in audit_log, with the change.
 -- Example: select discard_change(12, 'a test row')
-create or replace function event_store.discard_change(
+create or replace function event_store_platform.discard_change(
   v_quarantine_id bigint,
   v_reason text
 )
@@ -30,8 +30,8 @@ begin
 end
 $$;
 
-comment on function event_store.discard_change(bigint, text) is
+comment on function event_store_platform.discard_change(bigint, text) is
 'Gives a quarantined change up: it never becomes an event, and requeue_changes lets what waits behind it go on. '
 'Audited with v_reason. MR005 v_reason is empty; MR035 it is not quarantined.';
-revoke all on function event_store.discard_change(bigint, text) from public;
-grant execute on function event_store.discard_change(bigint, text) to event_store_owner;
+revoke all on function event_store_platform.discard_change(bigint, text) from public;
+grant execute on function event_store_platform.discard_change(bigint, text) to event_store_owner;

@@ -11,7 +11,7 @@
 --   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
 -- After the last chunk finish_backfill is due. Of a table that no event told of before no stream can have lost its row: with
 -- its last chunk the backfill has ended.
-create or replace function event_store.emit_backfill(
+create or replace function event_store_platform.emit_backfill(
   v_capture text,
   v_lease_token bigint,
   v_schema text,
@@ -37,8 +37,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
@@ -102,13 +102,13 @@ begin
 end
 $$;
 
-comment on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) is
+comment on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) is
 'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
 ' where it stands (v_last_key, v_done). v_decider_ids, v_event_ids, v_data and v_faults have an entry for each row; data are'
 ' texts of JSON, faults may be empty. '
 'v_high_lsn is a position of the source''s log behind all that the snapshot sees. Rows that are as their streams say '
 '(unchanged) make no event. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the '
 'chunk again). MR005 an argument is malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) from public;
-grant execute on function event_store.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean)
+revoke all on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) from public;
+grant execute on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean)
 to event_store_owner;

@@ -6,7 +6,7 @@
 -- is no event yet, it writes nothing. Returns how many events were appended, how many changes failed, how many wait
 -- behind such, and whether more is stored.
 -- Example: select * from emit_changes('crm', 7)
-create or replace function event_store.emit_changes(
+create or replace function event_store_platform.emit_changes(
   v_capture text,
   v_lease_token bigint,
   v_limit bigint default 10000
@@ -81,10 +81,10 @@ begin
 end
 $$;
 
-comment on function event_store.emit_changes(text, bigint, bigint) is
+comment on function event_store_platform.emit_changes(text, bigint, bigint) is
 'Makes about v_limit stored changes events, in the order of the source''s commits. A change that cannot become an '
 'event is quarantined, with every later one of its stream; all others flow. Returns how many became events, failed, '
 'or wait behind such, and whether more is stored. MR005 v_limit is out of range; MR011 the lease v_lease_token is '
 'lost; MR030 unknown capture.';
-revoke all on function event_store.emit_changes(text, bigint, bigint) from public;
-grant execute on function event_store.emit_changes(text, bigint, bigint) to event_store_owner;
+revoke all on function event_store_platform.emit_changes(text, bigint, bigint) from public;
+grant execute on function event_store_platform.emit_changes(text, bigint, bigint) to event_store_owner;

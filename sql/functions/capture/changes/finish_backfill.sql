@@ -2,7 +2,7 @@
 -- since has touched, belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
 -- deleted, with "gap": true. Looks at no more than v_limit streams a call and returns whether it is done.
 -- Example: select finish_backfill('crm', 7, 'public', 'customers')
-create or replace function event_store.finish_backfill(
+create or replace function event_store_platform.finish_backfill(
   v_capture text,
   v_lease_token bigint,
   v_schema text,
@@ -14,10 +14,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
@@ -65,9 +63,9 @@ begin
 end
 $$;
 
-comment on function event_store.finish_backfill(text, bigint, text, text, bigint) is
+comment on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) is
 'Ends a backfill of v_schema.v_table that has read every row: streams whose rows are gone get the event deleted. '
 'Looks at v_limit streams a call and returns whether it is done. MR005 rows are still to be read, or an argument is '
 'out of range; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.finish_backfill(text, bigint, text, text, bigint) from public;
-grant execute on function event_store.finish_backfill(text, bigint, text, text, bigint) to event_store_owner;
+revoke all on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) from public;
+grant execute on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) to event_store_owner;

@@ -9,7 +9,7 @@
 -- catalog was looked at: whatever is read from now on has seen all that changed before.
 -- Example: select keep_schemas('crm', 7, '0/16B3748', '[{"schema": "public", "table": "customers", "identity": "d",
 --   "columns": [{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}]')
-create or replace function event_store.keep_schemas(
+create or replace function event_store_platform.keep_schemas(
   v_capture text,
   v_lease_token bigint,
   v_read_lsn pg_lsn,
@@ -103,11 +103,11 @@ exception when data_exception then
 end
 $$;
 
-comment on function event_store.keep_schemas(text, bigint, pg_lsn, jsonb) is
+comment on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) is
 'Keeps which columns captured tables have, as the log (commit_lsn, commit_idx) or the catalog of the source says it, and '
 'has each table read anew that has other columns than its rows were captured with, or other partitions with rows. '
 'v_schemas is a JSON array of {schema, table, identity, columns, commit_lsn, commit_idx, leaves, filled}; v_read_lsn is '
 'a position of the source''s log from before. Returns how many tables are to be read anew, after publish_tables. MR005 '
 'an argument is null or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.keep_schemas(text, bigint, pg_lsn, jsonb) from public;
-grant execute on function event_store.keep_schemas(text, bigint, pg_lsn, jsonb) to event_store_owner;
+revoke all on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) from public;
+grant execute on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) to event_store_owner;

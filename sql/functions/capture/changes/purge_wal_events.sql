@@ -2,7 +2,7 @@
 -- first, at most v_limit; returns how many. Where there are none, it writes nothing. The events stay. verify_changes
 -- passes over what was removed.
 -- Example: select purge_wal_events('crm', now() - interval '7 days')
-create or replace function event_store.purge_wal_events(
+create or replace function event_store_platform.purge_wal_events(
   v_capture text,
   v_before timestamptz,
   v_limit bigint default 10000
@@ -12,12 +12,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 declare
   _capture event_store.captures;
   _generation int;
@@ -87,8 +83,8 @@ begin
 end
 $$;
 
-comment on function event_store.purge_wal_events(text, timestamptz, bigint) is
+comment on function event_store_platform.purge_wal_events(text, timestamptz, bigint) is
 'Removes stored changes that are events or quarantined and were stored before v_before, the oldest first, at most '
 'v_limit, and returns how many. The events stay. MR005 an argument is null or out of range; MR030 unknown capture.';
-revoke all on function event_store.purge_wal_events(text, timestamptz, bigint) from public;
-grant execute on function event_store.purge_wal_events(text, timestamptz, bigint) to event_store_owner;
+revoke all on function event_store_platform.purge_wal_events(text, timestamptz, bigint) from public;
+grant execute on function event_store_platform.purge_wal_events(text, timestamptz, bigint) to event_store_owner;

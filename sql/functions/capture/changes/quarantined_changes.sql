@@ -1,6 +1,6 @@
 -- Changes of a capture that could not become events, and those that wait behind them, in order.
 -- Example: select quarantine_id, decider, decider_id, fault from quarantined_changes('crm')
-create or replace function event_store.quarantined_changes(
+create or replace function event_store_platform.quarantined_changes(
   v_capture text,
   v_after bigint default 0,
   v_limit bigint default 100
@@ -18,9 +18,9 @@ as $$
   limit v_limit
 $$;
 
-comment on function event_store.quarantined_changes(text, bigint, bigint) is
+comment on function event_store_platform.quarantined_changes(text, bigint, bigint) is
 'Returns up to v_limit quarantined changes of capture v_capture with a quarantine_id above v_after, in order. fault '
 'says why one cannot become an event; without it, one waits behind an earlier change of its stream.';
-revoke all on function event_store.quarantined_changes(text, bigint, bigint) from public;
-grant execute on function event_store.quarantined_changes(text, bigint, bigint)
+revoke all on function event_store_platform.quarantined_changes(text, bigint, bigint) from public;
+grant execute on function event_store_platform.quarantined_changes(text, bigint, bigint)
 to event_store_reader, event_store_owner;

@@ -2,7 +2,7 @@
 -- the next requeue_changes. Where the key was unknown, later changes of its stream were not held: once one of them is
 -- an event this one comes too late (MR033).
 -- Example: select repair_change(12, '[7]', '{"record": {"id": 7}}')
-create or replace function event_store.repair_change(
+create or replace function event_store_platform.repair_change(
   v_quarantine_id bigint,
   v_decider_id text,
   v_data jsonb
@@ -56,9 +56,9 @@ begin
 end
 $$;
 
-comment on function event_store.repair_change(bigint, text, jsonb) is
+comment on function event_store_platform.repair_change(bigint, text, jsonb) is
 'Gives a quarantined change the key v_decider_id and the data v_data that could not be read; requeue_changes makes it'
 ' an event. MR005 an argument is malformed, or the key is another one; MR033 later changes of its stream are events; '
 'MR035 it is not quarantined.';
-revoke all on function event_store.repair_change(bigint, text, jsonb) from public;
-grant execute on function event_store.repair_change(bigint, text, jsonb) to event_store_owner;
+revoke all on function event_store_platform.repair_change(bigint, text, jsonb) from public;
+grant execute on function event_store_platform.repair_change(bigint, text, jsonb) to event_store_owner;

@@ -3,7 +3,7 @@
 -- than the limits of append_event. Who did it and why is written down in audit_log. Returns how many
 -- became events, and how many still wait.
 -- Example: select * from requeue_changes('crm', v_reason => 'the decoder knows the type now')
-create or replace function event_store.requeue_changes(
+create or replace function event_store_platform.requeue_changes(
   v_capture text,
   v_decider text default null,
   v_decider_id text default null,
@@ -17,13 +17,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _seen bigint := 0; -- every change up to this one was looked at
   _last bigint;
@@ -105,9 +100,9 @@ begin
 end
 $$;
 
-comment on function event_store.requeue_changes(text, text, text, text) is
+comment on function event_store_platform.requeue_changes(text, text, text, text) is
 'Lets quarantined changes become events: of a capture, of v_decider, or of the stream (v_decider, v_decider_id). Each'
 ' stream goes on up to its first change that still has a fault. Returns how many became events and how many wait; '
 'audited with v_reason. MR005 v_decider_id without v_decider; MR030 unknown capture.';
-revoke all on function event_store.requeue_changes(text, text, text, text) from public;
-grant execute on function event_store.requeue_changes(text, text, text, text) to event_store_owner;
+revoke all on function event_store_platform.requeue_changes(text, text, text, text) from public;
+grant execute on function event_store_platform.requeue_changes(text, text, text, text) to event_store_owner;

@@ -4,7 +4,7 @@
 -- the session's synchronous_commit: the source gives up what is stored.
 -- Example: begin; copy event_store.wal_events (…) from stdin; select
 --   store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
-create or replace function event_store.store_changes(
+create or replace function event_store_platform.store_changes(
   v_capture text,
   v_lease_token bigint,
   v_to_lsn pg_lsn,
@@ -15,11 +15,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered once
 declare
   _capture event_store.captures;
   _last pg_lsn;
@@ -58,9 +55,9 @@ begin
 end
 $$;
 
-comment on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) is
+comment on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) is
 'Ends a transaction that copied changes into wal_events: all that the source committed below v_to_lsn, up to its time'
 ' v_stored_at, is stored. Returns how many are new. It never moves back. MR005 an argument is null, or does not cover'
 ' what was copied; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
-revoke all on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) from public;
-grant execute on function event_store.store_changes(text, bigint, pg_lsn, timestamptz) to event_store_owner;
+revoke all on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) from public;
+grant execute on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) to event_store_owner;

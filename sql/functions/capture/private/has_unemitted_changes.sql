@@ -6,11 +6,8 @@ returns boolean
 language plpgsql
 volatile -- sees what the caller stored
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
 as $$
+-- planner: indexed ordered once
 begin
   return exists (
     select from event_store.wal_events w

@@ -8,10 +8,8 @@ language plpgsql
 stable
 set search_path = event_store, pg_temp
 -- by index, also in a session that planned it for an empty table
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 begin
   return (select c.ctid from event_store.captures c where c.capture = v_capture order by c.revision desc limit 1);
 end

@@ -3,7 +3,7 @@
 -- events; otherwise it is only counted. Only snapshots of the source are compared that see all older transactions than
 -- v_published_xid. A repair is written down in audit_log, with v_reason.
 -- Example: select begin_reading('crm', 'public', 'customers', '742', false, null)
-create or replace function event_store.begin_reading(
+create or replace function event_store_platform.begin_reading(
   v_capture text,
   v_schema text,
   v_table text,
@@ -66,10 +66,10 @@ begin
 end
 $$;
 
-comment on function event_store.begin_reading(text, text, text, xid8, boolean, text) is
+comment on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) is
 'Begins to compare the table v_schema.v_table with its streams, in snapshots of the source that see all older transactions '
 'than v_published_xid, and returns the reading''s number. v_repairs: what differs becomes events, audited with v_reason. '
 'MR005 unknown table, nothing names its rows, or an argument is missing; MR030 unknown capture; MR036 the table''s '
 'backfill has not ended, or a gap is open.';
-revoke all on function event_store.begin_reading(text, text, text, xid8, boolean, text) from public;
-grant execute on function event_store.begin_reading(text, text, text, xid8, boolean, text) to event_store_owner;
+revoke all on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) from public;
+grant execute on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) to event_store_owner;

@@ -4,7 +4,7 @@
 -- appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can be, a repair gives up
 -- the quarantined changes of its stream, which are older. left_out have newer changes. examples are up to twenty keys of
 -- those that differ.
-create or replace function event_store.compare_rows(
+create or replace function event_store_platform.compare_rows(
   v_reading bigint,
   v_snapshot pg_snapshot,
   v_high_lsn pg_lsn,
@@ -27,8 +27,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 declare
   _reading event_store.readings;
   _capture event_store.captures;
@@ -61,9 +61,9 @@ begin
 end
 $$;
 
-comment on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
+comment on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
 'Compares rows of the table of v_reading with their streams, as emit_backfill takes them; a repair appends those that differ'
 '. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows again). MR005 an '
 'argument is malformed; MR049 the reading is over.';
-revoke all on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
-grant execute on function event_store.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;
+revoke all on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
+grant execute on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;

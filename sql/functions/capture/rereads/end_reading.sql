@@ -4,7 +4,7 @@
 -- call: call it until it is done. examples are up to twenty keys of gone rows, quarantined are the changes of the table that
 -- wait in the quarantine in the end.
 -- Example: select * from end_reading(4711, true)
-create or replace function event_store.end_reading(
+create or replace function event_store_platform.end_reading(
   v_reading bigint,
   v_whole boolean,
   v_limit bigint default 5000
@@ -19,10 +19,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _reading event_store.readings;
   _capture event_store.captures;
@@ -100,8 +98,8 @@ begin
 end
 $$;
 
-comment on function event_store.end_reading(bigint, boolean, bigint) is
+comment on function event_store_platform.end_reading(bigint, boolean, bigint) is
 'Ends a reading, v_limit streams a call, until it is done. v_whole: every row was read, so live streams that it did not find '
 'belong to rows that are gone; a repair ends these. MR005 an argument is out of range; MR049 the reading is over.';
-revoke all on function event_store.end_reading(bigint, boolean, bigint) from public;
-grant execute on function event_store.end_reading(bigint, boolean, bigint) to event_store_owner;
+revoke all on function event_store_platform.end_reading(bigint, boolean, bigint) from public;
+grant execute on function event_store_platform.end_reading(bigint, boolean, bigint) to event_store_owner;

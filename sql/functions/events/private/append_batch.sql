@@ -14,12 +14,8 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 -- One plan for a batch of any size, tables with or without statistics: the batch is read once, tables by index.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 #variable_conflict use_column
 declare
   _fresh event_store_private.batch_event[]; -- those that are not known to be stored

@@ -9,9 +9,8 @@ returns void
 language sql
 volatile
 set search_path = event_store, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
   select from event_store.append_turns t
   where t.turn in (select (hashtextextended(d.decider_id, 0) & 1023)::int from unnest(v_decider_ids) d(decider_id))
   order by t.turn

@@ -8,10 +8,8 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 -- by index, tables with or without statistics; planned once a session, not for each snapshot
-set enable_seqscan = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
+-- planner: indexed once
 begin
   return exists (
     select from event_store_private.fresh_transactions(v_earlier, v_later) f

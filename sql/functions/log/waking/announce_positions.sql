@@ -5,7 +5,7 @@
 -- NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word
 -- comes, nor while the server's queue of words is half full (see wake_sequencer).
 -- Example: select announce_positions('{}')
-create or replace function event_store.announce_positions(
+create or replace function event_store_platform.announce_positions(
   v_known bigint[]
 )
 returns bigint[]
@@ -14,10 +14,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see checkpoint_of
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
   _marks bigint[];
   _grown text;
@@ -37,8 +35,8 @@ begin
 end
 $$;
 
-comment on function event_store.announce_positions(bigint[]) is
+comment on function event_store_platform.announce_positions(bigint[]) is
 'Wakes those who listen on the channel event_store_positions if log partitions grew beyond v_known, the high-water marks '
 'that the last call returned; the payload names them. Returns the marks of now. MR005 v_known is null.';
-revoke all on function event_store.announce_positions(bigint[]) from public;
-grant execute on function event_store.announce_positions(bigint[]) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.announce_positions(bigint[]) from public;
+grant execute on function event_store_platform.announce_positions(bigint[]) to event_store_consumer, event_store_owner;

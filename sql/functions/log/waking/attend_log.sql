@@ -5,7 +5,7 @@
 -- appended before it could see that the caller sleeps, or the server allows prepared transactions, which notify nobody.
 -- What was committed before this call notifies nobody either: so look once more after it, then sleep.
 -- Example: select attend_log(2, true)
-create or replace function event_store.attend_log(
+create or replace function event_store_platform.attend_log(
   v_attended_s bigint,
   v_sleeps boolean default false
 )
@@ -40,9 +40,9 @@ begin
 end
 $$;
 
-comment on function event_store.attend_log(bigint, boolean) is
+comment on function event_store_platform.attend_log(bigint, boolean) is
 'Says that the caller gives events their positions for the next v_attended_s seconds (0: no more), and with v_sleeps that '
 'an append wakes it by the channel event_store_appended. Returns whether it must look again soon all the same, for somebody '
 'may have appended before. Look once more before you sleep. MR005 v_attended_s is null or not from 0 to 10.';
-revoke all on function event_store.attend_log(bigint, boolean) from public;
-grant execute on function event_store.attend_log(bigint, boolean) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.attend_log(bigint, boolean) from public;
+grant execute on function event_store_platform.attend_log(bigint, boolean) to event_store_consumer, event_store_owner;

@@ -1,17 +1,15 @@
 -- Whether a sequencer is at work: it says so (attend_log), and somebody looked for new events within two seconds, as it
 -- does. Who only says so keeps nobody from sequencing. Who polls may do so less often then: a word comes (announce_positions).
 -- Example: select is_attended()
-create or replace function event_store.is_attended()
+create or replace function event_store_platform.is_attended()
 returns boolean
 language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 -- by index: see has_fresh_events
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 begin
   -- for ten seconds at most (attend_log): what lies further ahead was said before the clock was set back
   return coalesce(pg_sequence_last_value('event_store.attended_seq') / 2 - extract(epoch from clock_timestamp()) * 1000 between 0 and 10000, false)
@@ -22,7 +20,7 @@ begin
 end
 $$;
 
-comment on function event_store.is_attended() is
+comment on function event_store_platform.is_attended() is
 'Whether a sequencer is at work, so that nobody else needs to give events their positions.';
-revoke all on function event_store.is_attended() from public;
-grant execute on function event_store.is_attended() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.is_attended() from public;
+grant execute on function event_store_platform.is_attended() to event_store_consumer, event_store_reader, event_store_owner;

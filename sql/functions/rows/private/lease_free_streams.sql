@@ -13,14 +13,8 @@ volatile
 set search_path = event_store, pg_temp
 -- By index, whatever statistics say: they are as old as the last ANALYZE, and locks come and go by the thousand in
 -- between.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set enable_sort = off
 as $$
+-- planner: indexed ordered nested unsorted once
 declare
   _now timestamptz;
   -- what is older is only dead entries of the index (see dispatch_events)

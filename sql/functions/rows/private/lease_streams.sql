@@ -14,13 +14,10 @@ returns bigint[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
+-- planner: indexed ordered
 declare
-  _attended constant boolean := event_store.is_attended();
+  _attended constant boolean := event_store_platform.is_attended();
   -- a sequencer that sleeps looks once a second, and dispatches where nothing is new each ten seconds
   _recently constant interval := make_interval(secs => 1 + _attended::int);
   _dispatched_recently constant interval := make_interval(secs => case when _attended then 15 else 1 end);
@@ -51,16 +48,16 @@ begin
   select d.dispatched_at not between event_store_private.clock() - _dispatched_recently and event_store_private.clock() + _dispatched_recently into _dispatcher_away
   from event_store.dispatches d where d.view = v_view order by d.revision desc limit 1;
   if _sequencer_away then
-    perform event_store.sequence_events();
+    perform event_store_platform.sequence_events();
   end if;
   if _dispatcher_away then
-    perform event_store.dispatch_events(v_view);
+    perform event_store_platform.dispatch_events(v_view);
   end if;
   _delivered := event_store_private.lease_free_streams(_view, v_limit, v_seconds, v_ahead);
   if _sequences and coalesce(cardinality(_delivered), 0) < v_limit then
     perform event_store_private.bound_idle_transaction();
-    perform event_store.sequence_events();
-    if event_store.dispatch_events(v_view) > 0 then
+    perform event_store_platform.sequence_events();
+    if event_store_platform.dispatch_events(v_view) > 0 then
       _delivered := _delivered
         || event_store_private.lease_free_streams(_view, v_limit - coalesce(cardinality(_delivered), 0), v_seconds, v_ahead);
     end if;

@@ -8,12 +8,8 @@ returns setof event_store.stream_locks
 language sql
 stable
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty.
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set jit = off
 as $$
+-- planner: indexed ordered unsorted
   with recursive streams(decider) as (
     (select e.decider from event_store.events e where e.decider_id = v_decider_id order by e.decider limit 1)
     union all

@@ -3,7 +3,7 @@
 -- failures is over. A run begins, with v_owner, unless another one is at work. A drain that died is counted here.
 -- Races: who calls for one drain at once waits for the other by its row.
 -- Example: select begin_drain('invoices')
-create or replace function event_store.begin_drain(
+create or replace function event_store_platform.begin_drain(
   v_drain text,
   v_owner text default null
 )
@@ -26,7 +26,7 @@ begin
   end if;
   insert into event_store.drains (drain) values (v_drain) on conflict do nothing;
   select * into _began from event_store.drains d where d.drain = v_drain for update;
-  select * into _state from event_store.drain_states(array[v_drain]);
+  select * into _state from event_store_platform.drain_states(array[v_drain]);
   if v_owner is null then
     if _state.since_s is not null or _state.wait_s > 0 then
       return false;
@@ -43,9 +43,9 @@ begin
 end
 $$;
 
-comment on function event_store.begin_drain(text, text) is
+comment on function event_store_platform.begin_drain(text, text) is
 'Asks for a drain of v_drain, a view, a capture, or the empty name for all views together; or begins it, with v_owner. '
 'Returns whether the caller has it: of those who ask one, while none is under way and the wait after failures is over; an '
 'owner, unless another one is at work. MR005 an argument is out of range.';
-revoke all on function event_store.begin_drain(text, text) from public;
-grant execute on function event_store.begin_drain(text, text) to event_store_owner;
+revoke all on function event_store_platform.begin_drain(text, text) from public;
+grant execute on function event_store_platform.begin_drain(text, text) to event_store_owner;

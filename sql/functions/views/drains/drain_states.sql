@@ -5,7 +5,7 @@
 -- and counts as a failed try. The next may start in `wait_s`: 5 s after a failure, twice as long after each further one,
 -- a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine that takes longer.
 -- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
-create or replace function event_store.drain_states(
+create or replace function event_store_platform.drain_states(
   v_drains text[]
 )
 returns table (
@@ -57,9 +57,9 @@ as $$
   ) tries
 $$;
 
-comment on function event_store.drain_states(text[]) is
+comment on function event_store_platform.drain_states(text[]) is
 'Returns how each drain of v_drains stands, a view, a capture, or the empty name for all views together: its owner, for how '
 'many seconds it is under way (null: it is not), whether it lives, how many tries failed in a row and why the last did, in '
 'how many seconds the next may start, and how many ago the last one ended. One that died counts as a failed try.';
-revoke all on function event_store.drain_states(text[]) from public;
-grant execute on function event_store.drain_states(text[]) to event_store_reader, event_store_owner;
+revoke all on function event_store_platform.drain_states(text[]) from public;
+grant execute on function event_store_platform.drain_states(text[]) to event_store_reader, event_store_owner;

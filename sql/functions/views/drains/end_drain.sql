@@ -1,7 +1,7 @@
 -- Says how a try at a drain ended: well, which forgets failures, or with v_error. What is under way ends only where it is
 -- v_owner's: the drain of all views says so, too, of a view that it leaves, for which a run of its own may have begun.
 -- Example: select end_drain('invoices', 'run 7', 'a value is out of range')
-create or replace function event_store.end_drain(
+create or replace function event_store_platform.end_drain(
   v_drain text,
   v_owner text,
   v_error text default null
@@ -29,8 +29,8 @@ begin
 end
 $$;
 
-comment on function event_store.end_drain(text, text, text) is
+comment on function event_store_platform.end_drain(text, text, text) is
 'Says how v_owner''s try at a drain ended: well, which forgets failures, or with v_error, which counts one more. MR005 '
 'v_drain or v_owner is null.';
-revoke all on function event_store.end_drain(text, text, text) from public;
-grant execute on function event_store.end_drain(text, text, text) to event_store_owner;
+revoke all on function event_store_platform.end_drain(text, text, text) from public;
+grant execute on function event_store_platform.end_drain(text, text, text) to event_store_owner;

@@ -30,14 +30,8 @@ returns table (
 language plpgsql
 stable
 set search_path = event_store, pg_temp
--- by index, whatever statistics say: they may be from when the tables were empty
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();

@@ -3,7 +3,7 @@
 -- partition at most: a view that is further behind has not caught up. It locks the checkpoints of the other view: that stays where it
 -- is until the transaction ends.
 -- Example: select has_caught_up('orders_v2', 'orders')
-create or replace function event_store.has_caught_up(
+create or replace function event_store_platform.has_caught_up(
   v_view text,
   v_other text
 )
@@ -13,9 +13,8 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 -- without statistics it may look dear, and to compile it takes longer than to run it
-set jit = off
-set enable_bitmapscan = off
 as $$
+-- planner: ordered uncompiled
 declare
   _view constant event_store.views := event_store_private.known_view(v_view);
 begin
@@ -73,8 +72,8 @@ begin
 end
 $$;
 
-comment on function event_store.has_caught_up(text, text) is
+comment on function event_store_platform.has_caught_up(text, text) is
 'Says whether v_view has acknowledged every event that it wants and v_other has acknowledged. Nothing of v_other moves '
 'until the transaction ends. MR010 unknown view.';
-revoke all on function event_store.has_caught_up(text, text) from public;
-grant execute on function event_store.has_caught_up(text, text) to event_store_owner;
+revoke all on function event_store_platform.has_caught_up(text, text) from public;
+grant execute on function event_store_platform.has_caught_up(text, text) to event_store_owner;

@@ -20,14 +20,8 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
--- by index, whatever statistics say
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _partition int;
   _position bigint;

@@ -2,7 +2,7 @@
 -- position: where tables were restored one by one, or somebody wrote into them, a view passes over the next events.
 -- Races: none; it takes no lock, and sees one moment.
 -- Example: select view, partition, position, high_water_mark from views_beyond_log()
-create or replace function event_store.views_beyond_log()
+create or replace function event_store_platform.views_beyond_log()
 returns table (
   view text,
   partition int,
@@ -13,8 +13,8 @@ language sql
 stable
 security definer
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
   select v.view, p.partition, c.position, p.high_water_mark
   from event_store.views v
   cross join event_store.partitions p
@@ -23,8 +23,8 @@ as $$
   order by v.view, p.partition
 $$;
 
-comment on function event_store.views_beyond_log() is
+comment on function event_store_platform.views_beyond_log() is
 'Returns the checkpoints that stand beyond the end of their log partition: such a view passes over the events that get '
 'these positions, unless seek_view let it wait there.';
-revoke all on function event_store.views_beyond_log() from public;
-grant execute on function event_store.views_beyond_log() to event_store_consumer, event_store_reader, event_store_owner;
+revoke all on function event_store_platform.views_beyond_log() from public;
+grant execute on function event_store_platform.views_beyond_log() to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
 -- Lets a view's pushes be unsigned from now on. Written down in audit_log.
 -- Example: select drop_push_secret('hook', 'the receiver knows it by its address')
-create or replace function event_store.drop_push_secret(
+create or replace function event_store_platform.drop_push_secret(
   v_view text,
   v_reason text default null
 )
@@ -19,7 +19,7 @@ begin
 end
 $$;
 
-comment on function event_store.drop_push_secret(text, text) is
+comment on function event_store_platform.drop_push_secret(text, text) is
 'Lets the pushes of view v_view be unsigned; audited with v_reason. MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.drop_push_secret(text, text) from public;
-grant execute on function event_store.drop_push_secret(text, text) to event_store_owner;
+revoke all on function event_store_platform.drop_push_secret(text, text) from public;
+grant execute on function event_store_platform.drop_push_secret(text, text) to event_store_owner;

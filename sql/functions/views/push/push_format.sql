@@ -1,6 +1,6 @@
 -- In which form events of a view are pushed: json or cloudevents. Only for those who may use the view.
 -- Example: select push_format('hook')
-create or replace function event_store.push_format(
+create or replace function event_store_platform.push_format(
   v_view text
 )
 returns text
@@ -15,8 +15,8 @@ begin
 end
 $$;
 
-comment on function event_store.push_format(text) is
+comment on function event_store_platform.push_format(text) is
 'Returns in which form events of view v_view are pushed: json or cloudevents. MR010 unknown view; MR012 a bulk view; '
 'MR041 it is another role''s.';
-revoke all on function event_store.push_format(text) from public;
-grant execute on function event_store.push_format(text) to event_store_consumer, event_store_owner;
+revoke all on function event_store_platform.push_format(text) from public;
+grant execute on function event_store_platform.push_format(text) to event_store_consumer, event_store_owner;

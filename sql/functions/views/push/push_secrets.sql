@@ -1,7 +1,7 @@
 -- What pushes of a view are signed with: the current secret first, then the one before while it signs, too. Nothing where
 -- they are not signed. For operators and drains alone: who reads them could sign as we do.
 -- Example: select count(*) from push_secrets('hook')
-create or replace function event_store.push_secrets(
+create or replace function event_store_platform.push_secrets(
   v_view text
 )
 returns setof text
@@ -20,8 +20,8 @@ begin
 end
 $$;
 
-comment on function event_store.push_secrets(text) is
+comment on function event_store_platform.push_secrets(text) is
 'Returns the secrets that pushes of view v_view are signed with, the current one first; none where they are not signed. '
 'MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.push_secrets(text) from public;
-grant execute on function event_store.push_secrets(text) to event_store_owner;
+revoke all on function event_store_platform.push_secrets(text) from public;
+grant execute on function event_store_platform.push_secrets(text) to event_store_owner;

@@ -3,7 +3,7 @@
 -- audit_log, without the secret.
 -- Races: two callers take turns at the view's row.
 -- Example: select set_push_secret('hook', 'whsec_…', 86400, 'the yearly rotation')
-create or replace function event_store.set_push_secret(
+create or replace function event_store_platform.set_push_secret(
   v_view text,
   v_secret text,
   v_keep_s bigint default 86400,
@@ -42,8 +42,8 @@ begin
 end
 $$;
 
-comment on function event_store.set_push_secret(text, text, bigint, text) is
+comment on function event_store_platform.set_push_secret(text, text, bigint, text) is
 'Gives view v_view the secret with which its pushes are signed; the one before signs, too, for v_keep_s. Audited with '
 'v_reason, without the secret. MR005 v_secret is none, or v_keep_s is out of range; MR010 unknown view; MR012 a bulk view.';
-revoke all on function event_store.set_push_secret(text, text, bigint, text) from public;
-grant execute on function event_store.set_push_secret(text, text, bigint, text) to event_store_owner;
+revoke all on function event_store_platform.set_push_secret(text, text, bigint, text) from public;
+grant execute on function event_store_platform.set_push_secret(text, text, bigint, text) to event_store_owner;

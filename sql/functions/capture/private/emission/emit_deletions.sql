@@ -22,12 +22,8 @@ returns table (
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 declare
   _after bigint;
   _batch event_store_private.batch_event[];

@@ -17,13 +17,8 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 -- One plan, tables with or without statistics: the changes in the order of their key.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _now constant timestamptz := event_store_private.clock();

@@ -17,11 +17,8 @@ returns table (
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
 as $$
+-- planner: indexed ordered once
 declare
   _change event_store.wal_events;
   _deletions record;

@@ -16,13 +16,8 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 -- One plan, tables with or without statistics: a look-up for each row.
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed ordered nested once
 declare
   _some_wait constant boolean := exists (select from event_store.quarantined_changes q where q.capture = v_table.capture);
   _some_purged constant boolean := exists (select from event_store.purged_streams);

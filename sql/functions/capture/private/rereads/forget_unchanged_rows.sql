@@ -5,9 +5,8 @@ returns trigger
 language plpgsql
 security definer
 set search_path = event_store, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed
 begin
   delete from event_store.unchanged_rows where backfill_offset = old.backfill_offset;
   return null;

@@ -9,11 +9,8 @@ returns jsonb
 language plpgsql
 stable
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_bitmapscan = off
 as $$
+-- planner: indexed ordered once
 declare
   _event record;
   _record jsonb;

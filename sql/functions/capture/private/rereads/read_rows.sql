@@ -12,8 +12,8 @@ returns event_store_private.read_row[]
 language plpgsql
 stable
 set search_path = event_store, pg_temp
-set jit = off
 as $$
+-- planner: uncompiled
 begin
   return array(
     select row(r.number, r.decider_id, r.event_id, v_command_id, nullif(r.data::jsonb, 'null'), r.fault)::event_store_private.read_row

@@ -17,12 +17,8 @@ returns table (
 language plpgsql
 volatile -- sees what the caller stored
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
+-- planner: indexed nested once
 #variable_conflict use_column
 begin
   return query

@@ -8,10 +8,8 @@ returns bigint
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
+-- planner: indexed once
 declare
   _number bigint;
   _changes jsonb;

@@ -12,13 +12,8 @@ returns setof event_store.versioned_events
 language sql
 stable
 set search_path = event_store, pg_temp
--- by index, whatever statistics say
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set jit = off
 as $$
+-- planner: indexed ordered unsorted once
   select e.*
   from event_store.versioned_events e
   where e.metadata ->> 'correlation_id' = v_correlation_id and e."offset" < coalesce(v_before_offset, 9223372036854775807)

@@ -12,11 +12,9 @@ language plpgsql
 stable
 set search_path = event_store, pg_temp
 -- how many events come after the time, and how many fit, decides which index helps
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 set enable_bitmapscan = on
-set jit = off
 as $$
+-- planner: indexed each
 begin
   return query
   select e.*
