@@ -35,6 +35,7 @@ def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebod
     fresh = snapshot(dsn)
     for statement in (
         "create function event_store.gone() returns int language sql as 'select 1'",
+        "create function event_store.gone(text) returns int language sql as '\n-- planner: once\nselect 1'",
         "create procedure event_store.gone(int) language sql as 'select 1'",
         "create function event_store_platform.sequence_events(boolean default true) returns int"
         " language sql as 'select 1'",
@@ -183,20 +184,24 @@ def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refuse
 ) -> None:
     connection, functions = connect(), known_replaceable().functions
     settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
-    assert "-- planner: indexed ordered\n" in functions["expired_leases"]
-    for kinds, expected in {
-        "unsorted each": ["enable_sort=off", "plan_cache_mode=force_custom_plan"],
-        "fast": None,
-    }.items():
-        changed = functions["expired_leases"].replace("planner: indexed ordered", f"planner: {kinds}")
+
+    def migrate_with(kinds: str) -> set[str]:
+        changed = functions["expired_leases"].replace("-- planner: indexed ordered\n", f"-- planner: {kinds}\n")
+        assert changed != functions["expired_leases"]
         with monkeypatch.context() as patch:
             let_code_have(patch, functions=functions | {"expired_leases": changed})
-            if expected is None:
-                with pytest.raises(psycopg.errors.SyntaxError):
-                    migrate(dsn)
-            else:
-                migrate(dsn)
-                assert value(connection, settings)[1:] == expected
+            migrate(dsn)
+        return {each for each in value(connection, settings) if not each.startswith("search_path")}
+
+    off = {f"enable_{each}=off" for each in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort")}
+    assert migrate_with("indexed ordered nested unsorted once") == {
+        *off,
+        "jit=off",
+        "plan_cache_mode=force_generic_plan",
+    }
+    assert migrate_with("each uncompiled") == {"jit=off", "plan_cache_mode=force_custom_plan"}
+    with pytest.raises(psycopg.errors.SyntaxError):
+        migrate_with("indexed fast")
 
 
 def test_a_role_without_the_rights_is_told_what_it_needs(

@@ -156,6 +156,11 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, str
         """,
     )
     assert {name for (name,) in with_a_uuid} == set(OF_A_STREAM)
+    other_callers = """
+        select proname from pg_proc where pronamespace = 'event_store'::regnamespace and proname = any(%s)
+        group by proname having count(*) <> 2 or count(distinct proacl::text) <> 1
+    """
+    assert rows(orders.connection, other_callers, [*OF_A_STREAM]) == []
     wrong = []
     for name, arguments in OF_A_STREAM.items():
         by_uuid, by_text = (
