@@ -6,8 +6,9 @@ views take part (`drain`).
 A view's commit is one transaction of its checkpoints and its rows, as in every drain. So a round that dies at any
 moment has committed some views and not others, and each is whole.
 
-A view that cannot be built or committed leaves the round and its leases. A run of its own looks for the streams that
-fail, or waits, as long as it takes; the other views do not notice.
+A stream with a value that its column does not hold fails alone: the round names it and commits the rest of its
+view. A view that cannot be built or committed for another reason leaves the round and its leases. A run of its own
+looks for the streams that fail, or waits, as long as it takes; the other views do not notice.
 """
 
 import time
