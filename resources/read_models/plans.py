@@ -82,7 +82,7 @@ def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFram
     def value(column: Column | KeyColumn) -> "SparkColumn":
         source = f.lit(1) if column.source is None else source_column(column.source)
         # the cast comes after this: what a column does not look at it does not misread
-        return source if looks_at_all(column) else f.when(looked_at(column), source)
+        return f.when(looked_at(column), source)
 
     read = columns_read(model)
     return read_exactly(
@@ -135,11 +135,6 @@ def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
     for key in model.keys.values():
         events = events.where(source_column(key.source).isNotNull())
     return events
-
-
-def looks_at_all(column: Column | KeyColumn) -> bool:
-    """Say whether a column looks at every event that has all keys."""
-    return not isinstance(column, Column) or column.events is None
 
 
 def looked_at(column: Column | KeyColumn) -> "SparkColumn":
