@@ -11,7 +11,7 @@ import pytest
 from millrace import all_, avg, count, field, first, fold, last, max_, min_, read_model, set_union, stream_id, sum_
 from millrace.resources.consumption import batch, staging
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.failing_streams import PartFails
+from millrace.resources.consumption.failing_streams import Failure, Part, PartFails
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
@@ -207,9 +207,14 @@ def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_sa
     monkeypatch.setattr(one_round, "name_streams", nobody)
     assert found() == told  # of a batch
     monkeypatch.setattr(staging, "MOST_MISREAD", 1)
-    looks: list[object] = []
+    looks: list[Part] = []
     tell = batch.LeasedParts.tell
-    monkeypatch.setattr(batch.LeasedParts, "tell", lambda *given: looks.append(given) or tell(*given))
+
+    def look(parts: batch.LeasedParts, part: Part) -> list[Failure]:
+        looks.append(part)
+        return tell(parts, part)
+
+    monkeypatch.setattr(batch.LeasedParts, "tell", look)
     assert found() == told
     assert looks
     monkeypatch.setattr(batch.LeasedParts, "tell", lambda *_: [])
