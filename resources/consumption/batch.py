@@ -18,6 +18,7 @@ from millrace.resources.consumption.build_errors import Fault, build_errors, cau
 from millrace.resources.consumption.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.staging import (
+    Staged,
     count_streams,
     events_of,
     list_offsets,
@@ -81,15 +82,23 @@ class LeasedBatch:
         self.history = history
         self.limits = limits
 
-    def stage(self, batch: int) -> list[StagedRows]:
-        """Build all events and stage their rows under the number of a batch; return the staged rows of each task.
+    def stage(self, batch: int, without: tuple[Failure, ...] = ()) -> Staged:
+        """Build all events, but of failing streams from their event on, and stage their rows under a batch's number.
 
         Raises:
+            PartFails: More events are misread than one list has.
             TookTooLong: It took longer than it may.
         """
         spark, limits = self.spark(), self.limits
         with at_most(spark, self.seconds):
-            return stage_batch(spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits)
+            return stage_batch(
+                spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits, without
+            )
+
+    @property
+    def retries(self) -> bool:
+        """Whether streams that failed before are tried again."""
+        return any(locked.retries for locked in self.locked)
 
     @property
     def seconds(self) -> float:
@@ -182,7 +191,10 @@ class LeasedParts:
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         leased = self._leased
         with self._in_time():
-            return stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
+            staged = stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
+        if staged.misread:
+            raise PartFails(in_one_line(min(staged.misread, key=lambda event: event.offset).error))
+        return staged.rows
 
     def is_empty(self, part: Part) -> bool:
         """Return whether a part has no events."""

@@ -16,10 +16,11 @@ from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.batch import LeasedBatch, Merges
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
-from millrace.resources.consumption.failing_streams import End, Failure, Findings, find_failing_streams
+from millrace.resources.consumption.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
 from millrace.resources.consumption.filling import filled_children
 from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.misread import name_streams
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.sums import full_keys
@@ -91,15 +92,34 @@ class Builder:
         try:
             with staging(store.connection, self.model) as number:
                 with self.keeper(work.leases):
-                    staged = batch.stage(number)
-                return self._commit(store, work, number, staged)
-        except build_errors() as error:
+                    staged, failures = self._staged(store, work, batch, number)
+                return self._commit(store, work, number, staged, failures)
+        except _errors_of_builds() as error:
             # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
                 raise
             return self._build_without_failing_streams(
                 store, work, batch, error, time.monotonic() + batch.search_seconds
             )
+
+    def _staged(
+        self, store: EventStore, work: Work, batch: LeasedBatch, number: int
+    ) -> tuple[Sequence[StagedRows], Sequence[Failure]]:
+        """Stage a batch without the streams that fail at an event by itself; return these, too.
+
+        Raises:
+            PartFails: A search has to tell who fails.
+        """
+        staged = batch.stage(number)
+        if not staged.misread:
+            return staged.rows, ()
+        named = name_streams(store.connection, self.model, work.leases, staged.misread, retries=batch.retries)
+        if named.are_followed:
+            staged = batch.stage(number, named.failures)
+            if staged.misread:
+                raise PartFails(named.failures[0].error)
+        named.require_others(built=bool(staged.rows))
+        return staged.rows, named.failures
 
     def _build_without_failing_streams(
         self, store: EventStore, work: Work, batch: LeasedBatch, error: Exception, until: float
@@ -114,9 +134,10 @@ class Builder:
                     # Streams that Spark refuses are found without merges, which would cost as much again.
                     merges = self._merges(store, work, number) if isinstance(error, psycopg.Error) else None
                     ranges = any(lease.from_position < lease.to_position for lease in work.leases)
-                    retries = any(locked.retries for locked in batch.locked)
                     with batch.parts(number, merges, until) as parts:
-                        found = find_failing_streams(parts, ranges=ranges, retries=retries, to_the_end=work.rebuild)
+                        found = find_failing_streams(
+                            parts, ranges=ranges, retries=batch.retries, to_the_end=work.rebuild
+                        )
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error
                 if found.end is End.FOUND and found.failures:
@@ -156,6 +177,8 @@ class Builder:
         if not found.failures:
             if found.end is End.LATE:
                 raise TookTooLong(f"{late}, and named none: {cause(error)}") from error
+            if isinstance(error, PartFails):
+                raise NothingBuilds(cause(error)) from error
             raise error
         if work.rebuild:
             raise NothingBuilds(
@@ -187,5 +210,11 @@ class Builder:
             return commit(store, self.model, work, number, staged, failures, filled)
 
 
+def _errors_of_builds() -> tuple[type[Exception], ...]:
+    return (PartFails, *build_errors())
+
+
 def _may_be_of_events(store: EventStore, error: Exception) -> bool:
+    if isinstance(error, PartFails):
+        return True
     return not store.connection.closed and fault_of(error) is not Fault.SERVER

@@ -97,7 +97,7 @@ def commit(
     """
     for attempt in _attempts(work):
         with attempt, store.connection.transaction():
-            _hand_over(store, model, work, failures)
+            hand_over(store, model, work.leases, failures)
             store.commit_batch(model.view, work.leases)
             if filled is None:
                 rows = merge_batch(store.connection, model, batch, staged)
@@ -123,7 +123,7 @@ def commit_failures(
     with store.connection.transaction():
         # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
         # merge, too: all of its rows are of log partitions with a failure.
-        _hand_over(store, model, work, failures)
+        hand_over(store, model, work.leases, failures)
         rows = merge_batch(store.connection, model, batch, before)
         forget_batch(store.connection, model, batch)
         store.release_batch(model.view, work.leases)
@@ -175,9 +175,10 @@ def _attempts(work: Work) -> Retrying:
     )
 
 
-def _hand_over(store: EventStore, model: ReadModel, work: Work, failures: Sequence[Failure]) -> None:
+def hand_over(store: EventStore, model: ReadModel, leases: Sequence[Lease], failures: Sequence[Failure]) -> None:
+    """Hand streams that fail over to their locks, before `commit_batch` in its transaction."""
     # in the order of log partitions, in which others lock them, too
-    for lease in sorted(work.leases, key=lambda lease: lease.partition):
+    for lease in sorted(leases, key=lambda lease: lease.partition):
         streams = [
             StreamFailure(f.stream.decider, f.stream.decider_id, f.error, f.offset)
             for f in failures

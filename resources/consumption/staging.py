@@ -9,6 +9,7 @@ speculative or late attempt leaves rows that no commit reads.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import or_
@@ -18,20 +19,26 @@ import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory, history_frame
 from millrace.resources.connecting import lasting
-from millrace.resources.consumption.failing_streams import Part, Source, Stream
+from millrace.resources.consumption.build_errors import in_one_line
+from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import in_utf8, most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.failing.events import without_failing
+from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
 from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.read_models.plans import state_rows
+from millrace.resources.read_models.plans import MISREAD, columns_read, state_rows
 from millrace.resources.read_models.tables import SCHEMA
 from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# a task tells of so many events that it misread; where there are more, a search tells of streams
+MOST_MISREAD = 10_000
+# what a task says of its work
+REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
 
 
 def read_events(
@@ -150,6 +157,19 @@ def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
     return range(offsets[0], row[0] + 1)
 
 
+@dataclass(frozen=True)
+class Staged:
+    """What was staged of some events.
+
+    Attributes:
+        rows: The rows of each winning task attempt that staged some.
+        misread: The events with values that the types of the model's columns do not hold: no row has anything of them.
+    """
+
+    rows: list[StagedRows]
+    misread: list[MisreadEvent]
+
+
 def stage_batch(
     spark: "SparkSession",
     dsn: str,
@@ -159,25 +179,42 @@ def stage_batch(
     locked: Sequence[LockedPartition] = (),
     history: LogHistory | None = None,
     limits: Limits = DEFAULTS,
-) -> list[StagedRows]:
-    """Build and stage the rows of the events that some leases deliver; return the rows of each winning task attempt."""
-    events = read_events(spark, dsn, model, ranges, locked, history=history, limits=limits)
-    return stage_events(events, dsn, model, ranges, batch, limits)
+    without: tuple[Failure, ...] = (),
+) -> Staged:
+    """Build and stage the rows of the events that some leases deliver, but of failing streams from their event on."""
+    streams = bool(without)
+    events = read_events(spark, dsn, model, ranges, locked, streams=streams, history=history, limits=limits)
+    return stage_events(events_of(Part("all", without=without), events), dsn, model, ranges, batch, limits)
 
 
 def stage_events(
     events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int, limits: Limits = DEFAULTS
-) -> list[StagedRows]:
-    """Build and stage the rows of some events of leased ranges; return the rows of each winning task attempt."""
+) -> Staged:
+    """Build and stage the rows of some events of leased ranges.
+
+    Raises:
+        PartFails: More events are misread than one list has.
+    """
     rows = state_rows(events, model, dsn, ranges, limits.live_readers, limits.plan_s)
     # a task has one connection at a time, and of few tasks this changes nothing
     rows = rows.coalesce(limits.staging_connections)
-    reports = rows.mapInArrow(stager(dsn, model.staging_table, batch), "attempt bigint, rows bigint").collect()
-    return [StagedRows(report["attempt"], report["rows"]) for report in reports]
+    reports = rows.mapInArrow(
+        stager(dsn, model.staging_table, batch, MOST_MISREAD), "attempt bigint, rows bigint, misread array<string>"
+    ).collect()
+    read = columns_read(model)
+    misread = [misread_event(told, read) for report in reports for told in report["misread"]]
+    if any(len(report["misread"]) == MOST_MISREAD for report in reports):
+        raise PartFails(in_one_line(misread[0].error))
+    return Staged([StagedRows(one["attempt"], one["rows"]) for one in reports if one["rows"]], misread)
 
 
-def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` that copies rows into a staging table and yields (attempt, rows) once."""
+def stager(
+    dsn: str, table: str, batch: int, most_misread: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow` that copies rows into a staging table and yields a report once.
+
+    The report is of the attempt: its number, its rows, and MISREAD of so many, at most, of those that it left out.
+    """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from adbc_driver_postgresql import dbapi
@@ -186,26 +223,38 @@ def stager(dsn: str, table: str, batch: int) -> Callable[[Iterator[pa.RecordBatc
         context = TaskContext.get()
         assert context is not None
         attempt = context.taskAttemptId()
-        filled = (one for one in batches if one.num_rows)
+        misread: list[str] = []
+        filled = (one for given in batches if (one := well_read(given, misread, most_misread)).num_rows)
         first = next(filled, None)
-        if first is None:
-            return
         rows = 0
 
-        def stamped() -> Iterator[pa.RecordBatch]:
+        def stamped(first: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             nonlocal rows
             for one in chain([first], filled):
                 rows += one.num_rows
                 yield _stamp(one, batch, attempt)
 
-        schema = _stamp(first.slice(0, 0), batch, attempt).schema
-        with dbapi.connect(in_utf8(lasting(dsn))) as connection, connection.cursor() as cursor:
-            reader = pa.RecordBatchReader.from_batches(schema, stamped())
-            cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
-            connection.commit()
-        yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows]})
+        if first is not None:
+            schema = _stamp(first.slice(0, 0), batch, attempt).schema
+            with dbapi.connect(in_utf8(lasting(dsn))) as connection, connection.cursor() as cursor:
+                reader = pa.RecordBatchReader.from_batches(schema, stamped(first))
+                cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
+                connection.commit()
+        if rows or misread:
+            yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows], "misread": [misread]}, REPORT)
 
     return stage
+
+
+def well_read(rows: pa.RecordBatch, misread: list[str], most: int) -> pa.RecordBatch:
+    """Return the rows whose values were all read; list what MISREAD says of the others, of so many in all."""
+    if MISREAD not in rows.schema.names:
+        return rows
+    told = rows.column(MISREAD)
+    if told.null_count < len(told):
+        misread += told.drop_null().slice(0, most - len(misread)).to_pylist()
+        rows = rows.filter(told.is_null())
+    return rows.drop_columns([MISREAD])
 
 
 def _stamp(rows: pa.RecordBatch, batch: int, attempt: int) -> pa.RecordBatch:

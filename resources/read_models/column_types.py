@@ -43,7 +43,7 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
 # what an error quotes of a text that its type does not hold
-_QUOTED = 100
+QUOTED = 100
 
 # what texts of a type look like: Spark's cast takes others, too, and changes them
 _NUMBER = r"^ *[+-]?(?=[.]?[0-9])([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?" + times.END
@@ -114,56 +114,41 @@ def postgres_type(spark_type: str) -> str:
     return _POSTGRES_TYPES[spark_type]
 
 
-def typed(text: "SparkColumn", source: str, type_: str) -> "SparkColumn":
-    """Read a field of data, a text, as a type; when it runs, a value that the type does not hold exactly raises."""
+def typed(text: "SparkColumn", type_: str) -> "SparkColumn":
+    """Read a field of data, a text, as a type, without raising; only where `misread` is not true it is the value."""
     from pyspark.sql import functions as f
 
     if type_ == "string":
         return text
-    value = _cast(text, type_)
-    before, after = _said(source, type_)
-    refused = f.raise_error(f.concat(f.lit(before), f.substring(text, 1, _QUOTED), f.lit(after)))
-    # in this form, and not as one condition, the text is cast once
-    read = f.coalesce(value, f.when(text.isNotNull(), refused))
-    inexact = _inexact(text, value, type_)
-    return read if inexact is None else f.when(inexact, refused).otherwise(read)
-
-
-def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
-    """Say, without raising, where `typed` raises: there is the beginning of the text, null where the text is read.
-
-    None for a type that takes every text.
-    """
-    from pyspark.sql import functions as f
-
-    if type_ == "string":
-        return None
-    value = _cast(text, type_)
-    inexact = _inexact(text, value, type_)
-    inexact = f.lit(False) if inexact is None else f.coalesce(inexact, f.lit(False))
-    return f.when(inexact | (text.isNotNull() & value.isNull()), f.substring(text, 1, _QUOTED))
-
-
-def refusal(text: str, source: str, type_: str) -> str:
-    """Return the error that `typed` raises for a text, or its beginning, that it does not read, word for word."""
-    before, after = _said(source, type_)
-    return raised(f"{before}{text}{after}")
-
-
-def raised(said: str) -> str:
-    """Return a sentence as Spark tells it of an expression that raises it."""
-    return f"[USER_RAISED_EXCEPTION] {said} SQLSTATE: P0001"
-
-
-def _cast(text: "SparkColumn", type_: str) -> "SparkColumn":
-    from pyspark.sql import functions as f
-
     value = text.try_cast(type_)
     if type_ != "timestamp":
         return value
     # Spark's cast wants seconds before a zone
     with_seconds = f.regexp_replace(text, "^( *[^ T]+[ T][0-9]{1,2}:[0-9]{2})(?= ?[A-Z+-])", "$1:00")
     return f.coalesce(value, with_seconds.try_cast(type_))
+
+
+def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
+    """Say whether a type does not hold a text exactly: true, or else false or null. None if the type holds every text.
+
+    The value that `typed` reads stands in it as it is, so that Spark reads the text once for both.
+    """
+    if type_ == "string":
+        return None
+    value = typed(text, type_)
+    unread = text.isNotNull() & value.isNull()
+    inexact = _inexact(text, value, type_)
+    return unread if inexact is None else inexact | unread
+
+
+def refusal(text: str, source: str, type_: str) -> str:
+    """Return what is said of a text, or its beginning, that a type does not hold exactly."""
+    return raised(f"{source} is '{text}', which is not exactly a {type_}")
+
+
+def raised(said: str) -> str:
+    """Return a sentence as Spark tells it of an expression that raises it."""
+    return f"[USER_RAISED_EXCEPTION] {said} SQLSTATE: P0001"
 
 
 def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":
@@ -192,11 +177,6 @@ def _decimals(text: "SparkColumn") -> "SparkColumn":
     digits = f.regexp_replace(f.concat(before, after), "0+$", "")
     needed = f.length(digits) - f.length(before) - exponent.try_cast("int")
     return f.when(digits == "", 0).otherwise(needed)
-
-
-def _said(source: str, type_: str) -> tuple[str, str]:
-    """Return what is said before and after a text that a type does not hold exactly."""
-    return f"{source} is '", f"', which is not exactly a {type_}"
 
 
 def arrow_type(spark_type: str) -> pa.DataType:

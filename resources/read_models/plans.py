@@ -13,7 +13,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models import fold_task as tasks
-from millrace.resources.read_models.column_types import arrow_type, typed
+from millrace.resources.read_models.column_types import QUOTED, arrow_type, misread, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
@@ -28,6 +28,10 @@ from millrace.resources.spark.bounded import NotReturned, ended_after
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
+
+
+# of the rows of columns, the one that says which values of one event their types do not hold; null in the other rows
+MISREAD = "misread values"
 
 
 class FunctionFailed(MillraceError):
@@ -48,34 +52,18 @@ def state_rows(
 
 
 def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """Return one row per log partition and key: the columns of the model's state.
+    """Return one row per log partition and key: the columns of the model's state, and null as MISREAD.
 
-    Raises, when it runs, Spark's error for a value that its column's type does not hold exactly.
+    An event with a value that its column's type does not hold exactly is in no such row. It has a row of its own, in
+    which MISREAD is not null; what else stands there means nothing.
     """
     from pyspark.sql import functions as f
 
-    def value(column: Column | KeyColumn) -> "SparkColumn":
-        if column.source is None:
-            return f.lit(1)
-        source = source_column(column.source)
-        return typed(source, column.source, column.type) if column.source in model.extracted else source
-
-    def wanted(column: Column) -> "SparkColumn":
-        # the cast comes after this: an event that the column does not look at must not fail the cast
-        return value(column) if column.events is None else f.when(looked_at(column), value(column))
-
-    # each value once, although a column may have several states
-    valued = with_keys(events, model).select(
-        "partition",
-        ORDER,
-        *(value(key).alias(f"key {name}") for name, key in model.keys.items()),
-        *(wanted(column).alias(f"value {name}") for name, column in model.stored.items()),
-        *(wanted(one).alias(f"by {name}") for name, column in model.stored.items() for one in column.reads[1:]),
-    )
     # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
     # most comparisons end there
-    grouped = valued.groupBy(*(f.col(f"`key {name}`").alias(name) for name in model.keys), "partition")
-    rows = grouped.agg(
+    valued = event_values(with_keys(events, model), model)
+    keys = [f.col(f"`key {name}`").alias(name) for name in model.keys]
+    rows = valued.groupBy(*keys, "partition", f"`{MISREAD}`").agg(
         *(
             state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(ORDER))).alias(
                 state.name
@@ -84,7 +72,62 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
             for state in column.state(name)
         )
     )
-    return rows.select("partition", *(source_column(name) for name in rows.columns if name != "partition"))
+    return rows.select(*(source_column(name) for name in (*state_schema(model), MISREAD)))
+
+
+def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFrame":
+    """Return each value that a model reads of each event, by the names of `columns_read`, beside kept columns."""
+    from pyspark.sql import functions as f
+
+    def value(column: Column | KeyColumn) -> "SparkColumn":
+        source = f.lit(1) if column.source is None else source_column(column.source)
+        # the cast comes after this: what a column does not look at it does not misread
+        return f.when(looked_at(column), source)
+
+    read = columns_read(model)
+    return read_exactly(
+        events,
+        {name: value(column) for name, column in read.items()},
+        {name: column.type for name, column in read.items() if column.source in model.extracted},
+        kept,
+    )
+
+
+def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
+    """Return what a model reads of an event, in order; each value once, although a column may have several states."""
+    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.keys.items()}
+    for name, column in model.stored.items():
+        read |= dict(zip((f"value {name}", f"by {name}"), column.reads, strict=False))
+    return read
+
+
+def read_exactly(
+    events: "DataFrame", values: Mapping[str, "SparkColumn"], texts: Mapping[str, str], kept: Sequence[str] = ()
+) -> "DataFrame":
+    """Return values of events, those that are texts read as a type; MISREAD says which texts a type does not hold.
+
+    Args:
+        events: The events.
+        values: The values, by name.
+        texts: The types of those that are texts.
+        kept: Columns to return besides; log partition and offset are returned in any case.
+    """
+    from pyspark.sql import functions as f
+
+    faults = {name: fault for name, type_ in texts.items() if (fault := misread(values[name], type_)) is not None}
+    told = f.to_json(
+        f.struct(
+            "partition",
+            ORDER,
+            *(f.when(fault, f.substring(values[name], 1, QUOTED)).alias(name) for name, fault in faults.items()),
+        )
+    )
+    return events.select(
+        *dict.fromkeys((*kept, "partition", ORDER)),
+        *((typed(value, texts[name]) if name in texts else value).alias(name) for name, value in values.items()),
+        # all faults in one condition: Spark reads each text once, for its value and for this
+        f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), told).alias(MISREAD),
+    )
 
 
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":

@@ -267,16 +267,16 @@ def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says
     monkeypatch.setattr(limits, "SEARCH_BUILDS", 0)
     (bad,) = ids_of_one_partition(things.connection, 1, partition=3)
     (good,) = ids_of_one_partition(things.connection, 1, partition=4)
-    things.append_events([poison(bad), thing(good, worth=1)])
+    things.append_events([refused(bad), thing(good, owner="p", units=1)])
     with pytest.raises(PartitionsFailed, match="1 log partition") as failed:
-        drain(at(dsn, 0), spark, WORTHS)
+        drain(at(dsn, 0), spark, TOTALS)
     said = "The search for failing streams had not ended after 0 s, and named none: "
     assert said in str(failed.value) + (failed.value.detail or "")
     assert locks(things) == []
     # the others were built by themselves
-    assert_holds_all_but(things, offsets_of(things, bad), WORTHS)
+    assert rows_of(things.connection, TOTALS) == [("p", 1)]
     with (
-        Consumer.open(at(dsn, 100), WORTHS, lambda: spark, "rebuilder") as consumer,
+        Consumer.open(at(dsn, 100), TOTALS, lambda: spark, "rebuilder") as consumer,
         pytest.raises(PartitionsFailed) as failed,
     ):
         consumer.rebuild(3)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import count as numbers
+from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from millrace import all_, avg, count, field, first, fold, last, max_, min_, read_model, set_union, stream_id, sum_
 from millrace.resources.consumption import batch, staging
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.failing_streams import Failure, Part, PartFails
+from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.versions import ensure_version, reset_model
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import close, drain, thing, things
 from tests.support.building.poison import at, locks
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
@@ -115,7 +119,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     times: list[int] = []
     stage = staging.stage_events
 
-    def counted(*arguments: Any) -> list[Any]:  # noqa: ANN401 - passed on
+    def counted(*arguments: Any) -> staging.Staged:  # noqa: ANN401 - passed on
         times.append(1)
         return stage(*arguments)
 
@@ -132,8 +136,8 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_ar
     things.append_events(events)
     report = drain(at(dsn, 0), spark, model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(fails), {})
-    # all, and all others
-    assert len(staged) == 2
+    # by a round
+    assert len(staged) == 0
     assert {*locks(things)} == {(name, 1) for name in fails}
     told = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
     wrong = [(name, error) for name, error in told if fails[name] not in error or "\n" in error or len(error) > 2000]
@@ -146,7 +150,75 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_ar
     with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(*range(16))
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
+    # all, and all others
+    assert len(staged) == 2
     assert rows(things.connection, "select events, count(*) from read_models.typed group by 1 order by 1") == taken
+
+
+def test_where_nothing_of_their_streams_follows_misread_events_the_pass_that_tells_of_them_is_the_last(
+    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int]
+) -> None:
+    model = replace(cast("ReadModel", Typed), events=("made",))
+    key = {"owner": 1, "born": "2024-02-29"}
+    bad = {f"bad {n}": value for n, value in enumerate(BAD["bigint"])}
+    things.append_events([thing(name, **key, bigint=1) for name in ("good", *bad)])
+    things.append_events([thing(name, **key, bigint=value) for name, value in bad.items()])
+    # what the model does not take does not count
+    things.append_events([replace(thing(name, bigint=1), event="used") for name in bad])
+    report = drain(at(dsn, 0), spark, model)
+    assert (report.batches, report.failed_streams, report.failed) == (1, len(bad), {})
+    # a round
+    assert len(staged) == 0
+    assert {*locks(things)} == {(name, 1) for name in bad}
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
+def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_same_streams(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    model, random = cast("ReadModel", Typed), Random(seed)
+    bad = [(type_, value) for type_, values in BAD.items() for value in values]
+    names = [f"thing {n}" for n in range(9)]
+    failing = random.sample(names, 3)
+    for _ in range(3):
+        for name in random.sample(names, 7):
+            # rows are of several streams
+            data: dict[str, object] = {"owner": random.choice((1, 2, 3, None)), "born": "2024-02-29"}
+            data |= {type_: random.choice(values) for type_, values in GOOD.items() if random.random() < 0.5}
+            if name in failing and random.random() < 0.6:
+                data |= dict([random.choice([random.choice(bad), ("owner", "a lot"), ("born", "soon")])])
+            things.append_events([thing(name, **data)])
+
+    def found() -> list[object]:
+        reset_model(things.connection, model)
+        things.connection.execute("delete from event_store.stream_locks")
+        report = drain(at(dsn, 0), spark, model)
+        assert report.failed == {}
+        waiting = "select decider_id, last_offset, attempts, last_error from event_store.stream_locks order by 1"
+        return [rows(things.connection, waiting), close(rows(things.connection, "select * from read_models.typed"))]
+
+    ensure_version(things.connection, model)
+    told = found()
+    assert told[0]
+
+    def nobody(*_: object, **__: object) -> None:
+        raise PartFails("who is it?")
+
+    monkeypatch.setattr(one_round, "name_streams", nobody)
+    assert found() == told  # of a batch
+    monkeypatch.setattr(staging, "MOST_MISREAD", 1)
+    looks: list[Part] = []
+    tell = batch.LeasedParts.tell
+
+    def look(parts: batch.LeasedParts, part: Part) -> list[Failure]:
+        looks.append(part)
+        return tell(parts, part)
+
+    monkeypatch.setattr(batch.LeasedParts, "tell", look)
+    assert found() == told
+    assert looks
+    monkeypatch.setattr(batch.LeasedParts, "tell", lambda *_: [])
+    assert found() == told
 
 
 # Whole documents ------------------------------------------------------------------------------------------

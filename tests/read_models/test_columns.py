@@ -105,14 +105,14 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
         things.append_events(thing(streams[name], **{name: value}) for name, (_, value, _) in OUTGROWN.items())
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
     half, batch = replace(lease, to_position=3), next_batch(things.connection)
-    merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch))
+    merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch).rows)
     both = read_events(spark, dsn, model, [lease])
     for n, (name, (_, _, type_)) in enumerate(OUTGROWN.items()):
         overflow = re.escape(f"overflow in column total_{name}: its sum does not fit {type_}")
         with pytest.raises(PySparkException, match=overflow):
             partial_rows(both.where(both.decider_id == streams[name]), model).collect()
         batch = next_batch(things.connection)
-        later = stage_batch(spark, dsn, model, [replace(lease, from_position=3 + n, to_position=4 + n)], batch)
+        later = stage_batch(spark, dsn, model, [replace(lease, from_position=3 + n, to_position=4 + n)], batch).rows
         with pytest.raises(psycopg.DataError, match=overflow):
             merge_batch(things.connection, model, batch, later)
 

@@ -201,6 +201,6 @@ def test_a_failure_names_its_event_in_one_line_and_what_is_folded_already_change
     lease = things.claim_partition("counted", before[0], "test", 600)
     # as a drain that begins in the middle would
     again, batch = replace(lease, from_position=before[2]), next_batch(things.connection)
-    staged = stage_batch(spark, dsn, model, [again], batch)
+    staged = stage_batch(spark, dsn, model, [again], batch).rows
     assert (staged, merge_batch(things.connection, model, batch, staged)) == ([], 0)
     assert rows(things.connection, stored) == [before]

@@ -68,7 +68,7 @@ def test_spark_reads_a_text_as_its_value_or_refuses_it(spark: "SparkSession") ->
         fault = misread(f.col("text"), type_)
         assert fault is not None
         # without the zone of this process, which Python's times from Spark have
-        value = f.when(fault.isNull(), typed(f.col("text"), "data.v", type_))
+        value = f.when(~f.coalesce(fault, f.lit(False)), typed(f.col("text"), type_))
         read = f.unix_micros(value) if type_ == "timestamp" else value
         found |= dict(own.select("n", read).toLocalIterator())
     wanted = {n: micros(value) if isinstance(value, datetime) else value for n, (_, _, value) in enumerate(TEXTS)}

@@ -86,6 +86,7 @@ class Task:
         readers: The models.
         schema: The wide table.
         most_bytes: Of events that take more memory, none is built: the driver claims fewer.
+        without: Streams (decider, decider_id), and from which offset on their events are left out.
     """
 
     dsn: str
@@ -97,6 +98,7 @@ class Task:
     readers: tuple[Reader, ...]
     schema: pa.Schema
     most_bytes: int
+    without: tuple[tuple[str, str, int], ...] = ()
 
     def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
@@ -162,7 +164,7 @@ class Task:
         )
 
     def _rows(self, reader: Reader, leased: "Leased") -> Iterator[pa.RecordBatch]:
-        events = leased.events_of(reader)
+        events = without_failing(leased.events_of(reader), self.without)
         if isinstance(reader, ColumnsReader):
             if len(events):
                 yield from self._columns(reader, events)
@@ -249,7 +251,7 @@ class Leased:
             self.ranges.setdefault(view, {})[partition] = (first, end)
         self._locked: dict[str, list[str]] = {}
         for view, decider, decider_id in locked:
-            self._locked.setdefault(view, []).append(f"{len(decider.encode())} {decider}{decider_id}")
+            self._locked.setdefault(view, []).append(_name(decider, decider_id))
         self._held = held
         self.is_too_large = events is None
         self._events = pa.table({}) if events is None else events
@@ -272,7 +274,7 @@ class Leased:
                 mask = pc.and_(mask, pc.is_in(self._events.column(name), pa.array(taken)))
         locked = self._locked.get(reader.view)
         if locked is not None:
-            mask = pc.and_not(mask, pc.is_in(self._streams, pa.array(locked)))
+            mask = pc.and_not(mask, pc.is_in(_names(self._events), pa.array(locked)))
         return self._events.filter(mask)
 
     def _within(self, ranges: Mapping[int, tuple[int, int]]) -> "np.ndarray":
@@ -290,12 +292,14 @@ class Leased:
     def _places(self) -> "tuple[np.ndarray, np.ndarray]":
         return tuple(self._events.column(name).to_numpy() for name in ("partition", "position"))
 
-    @cached_property
-    def _streams(self) -> object:
-        # with its length, no decider and id look like others
-        decider = self._events.column("decider")
-        size = pc.binary_join_element_wise(pc.binary_length(decider).cast(pa.string()), "", " ")
-        return pc.binary_join_element_wise(size, decider, self._events.column("decider_id"), "")
+
+def without_failing(events: pa.Table, failing: Sequence[tuple[str, str, int]]) -> pa.Table:
+    """Leave out what some streams (decider, decider_id) have from an offset on."""
+    if not failing or not len(events):
+        return events
+    place = pc.index_in(_names(events), pa.array([_name(decider, decider_id) for decider, decider_id, _ in failing]))
+    first = pa.array([offset for *_, offset in failing]).take(place.combine_chunks())
+    return events.filter(pc.fill_null(pc.less(events.column(ORDER), first), fill_value=True))
 
 
 def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
@@ -308,6 +312,18 @@ def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
         else:
             found[-1] = LogRange(last.partition, last.from_position, max(last.to_position, wanted.to_position))
     return found
+
+
+def _name(decider: str, decider_id: str) -> str:
+    # with its length, no decider and id look like others
+    return f"{len(decider.encode())} {decider}{decider_id}"
+
+
+def _names(events: pa.Table) -> pa.ChunkedArray:
+    """Return the `_name` of each event's stream."""
+    decider = events.column("decider")
+    size = pc.binary_join_element_wise(pc.binary_length(decider).cast(pa.string()), "", " ")
+    return pc.binary_join_element_wise(size, decider, events.column("decider_id"), "")
 
 
 def _literal(text: str) -> str:

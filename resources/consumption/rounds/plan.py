@@ -9,11 +9,12 @@ and key, which all lie in that one task: Spark exchanges nothing. Folds are done
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.resources.consumption.failing_streams import Failure
 from millrace.resources.consumption.rounds.leaf import (
     MODEL,
     PAYLOAD,
@@ -24,20 +25,20 @@ from millrace.resources.consumption.rounds.leaf import (
     Reader,
     Task,
 )
-from millrace.resources.consumption.rounds.slots import Slot, Slots, slots_of, state_of, values_of
+from millrace.resources.consumption.rounds.slots import Slots, columns_of, slots_of, state_of, values_of
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.column_types import arrow_type, typed
+from millrace.resources.read_models.column_types import arrow_type
 from millrace.resources.read_models.columns import ORDER, order_of
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.failing.events import MisreadEvent, misread_event
 from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.plans import arrow_schema, fold_task
+from millrace.resources.read_models.plans import MISREAD, arrow_schema, fold_task, read_exactly
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.tables import state_schema
 from millrace.resources.spark.bounded import at_most
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
 # A plan of one task gains nothing by a plan that adapts, or by code that is compiled for it.
@@ -60,6 +61,7 @@ class Built:
         rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
         failed: By view, why its model cannot be built.
         seconds: By view, how long the task was at work for its model alone.
+        misread: By view, the events with values that the types of its columns do not hold: no row has anything of them.
         is_too_large: Whether nothing was built, because the events together are too large.
     """
 
@@ -67,6 +69,7 @@ class Built:
     rows: Mapping[str, pa.Table]
     failed: Mapping[str, str]
     seconds: Mapping[str, float]
+    misread: Mapping[str, Sequence[MisreadEvent]] = field(default_factory=dict)
     is_too_large: bool = False
 
     def with_(self, other: "Built") -> "Built":
@@ -76,6 +79,7 @@ class Built:
             {**self.rows, **other.rows},
             {**self.failed, **other.failed},
             {**self.seconds, **other.seconds},
+            {**self.misread, **other.misread},
             self.is_too_large or other.is_too_large,
         )
 
@@ -94,17 +98,24 @@ class RoundPlan:
         owner: Whose leases are read.
         models: The models, as the versions that are built.
         seconds: How long it may take.
+        without: Streams that fail: their events are left out, from the failing ones on.
     """
 
     def __init__(
-        self, spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], seconds: float
+        self,
+        spark: "SparkSession",
+        dsn: str,
+        owner: str,
+        models: Sequence[ReadModel],
+        seconds: float,
+        without: Sequence[Failure] = (),
     ) -> None:
         self._spark = spark
         self._models = list(models)
         self._seconds = seconds
         self._slots = slots_of([model for model in models if not isinstance(model, Fold)])
         with at_most(spark, seconds):
-            self._frame = _frame(spark, dsn, owner, self._models, self._slots, seconds / 2)
+            self._frame = _frame(spark, dsn, owner, self._models, self._slots, seconds / 2, without)
 
     def run(self) -> Built:
         """Read what the owner has leased for the models, and build it.
@@ -112,7 +123,7 @@ class RoundPlan:
         Raises:
             TookTooLong: It took longer than it may.
 
-        Raises Spark's error for a value that its column's type does not hold exactly.
+        Raises Spark's error for a sum that its type does not hold.
         """
         with at_most(self._spark, self._seconds):
             table = self._frame.toArrow()
@@ -125,6 +136,7 @@ class RoundPlan:
         for view, *lease in report["leases"]:
             leases.setdefault(view, []).append(Lease(*lease))
         rows = {}
+        misread = {}
         for number, model in enumerate(self._models):
             # what a model has besides its failure is half of it
             if number not in at or model.view in report["failed"]:
@@ -132,13 +144,24 @@ class RoundPlan:
             own = table.take(pa.array(at[number]))
             if isinstance(model, Fold):
                 rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
-            else:
-                rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
-        return Built(leases, rows, report["failed"], report["seconds"], report["too_large"])
+                continue
+            told = own.column(MISREAD)
+            if told.null_count < len(told):
+                read = columns_of(model, self._slots)
+                misread[model.view] = [misread_event(one, read) for one in told.drop_null().to_pylist()]
+                own = own.filter(told.is_null())
+            rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
+        return Built(leases, rows, report["failed"], report["seconds"], misread, report["too_large"])
 
 
 def _frame(
-    spark: "SparkSession", dsn: str, owner: str, models: Sequence[ReadModel], slots: Slots, patience_s: float
+    spark: "SparkSession",
+    dsn: str,
+    owner: str,
+    models: Sequence[ReadModel],
+    slots: Slots,
+    patience_s: float,
+    without: Sequence[Failure],
 ) -> "DataFrame":
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -157,19 +180,26 @@ def _frame(
         readers=readers,
         schema=schema,
         most_bytes=ROUND_BYTES,
+        without=tuple((one.stream.decider, one.stream.decider_id, one.offset) for one in without),
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
 
-    def value(slot: Slot) -> "SparkColumn":
-        return typed(f.col(slot.name), slot.source, slot.column.type) if slot.is_text else f.col(slot.name)
-
-    keys = [value(slot).alias(slot.name) for slot in slots.keys]
+    read = [*slots.keys, *(one for slot in slots.values for one in slot.reads)]
+    valued = read_exactly(
+        wide,
+        {slot.name: f.col(slot.name) for slot in read},
+        {slot.name: slot.column.type for slot in read if slot.is_text},
+        (MODEL, PAYLOAD),
+    )
     values = [
-        state.partial(value(slot), order_of(slot.column, value(slot.reads[-1]), f.col(ORDER))).alias(state.name)
+        state.partial(f.col(slot.name), order_of(slot.column, f.col(slot.reads[-1].name), f.col(ORDER))).alias(
+            state.name
+        )
         for slot in slots.values
         for state in slot.column.state(slot.name, slot.said)
     ]
-    return wide.groupBy(MODEL, "partition", *keys).agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
+    keys = [slot.name for slot in slots.keys]
+    return valued.groupBy(MODEL, "partition", *keys, f"`{MISREAD}`").agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
 
 
 def _schema(slots: Slots) -> pa.Schema:

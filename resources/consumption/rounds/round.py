@@ -6,8 +6,9 @@ views take part (`drain`).
 A view's commit is one transaction of its checkpoints and its rows, as in every drain. So a round that dies at any
 moment has committed some views and not others, and each is whole.
 
-A view that cannot be built or committed leaves the round and its leases. A run of its own looks for the streams that
-fail, or waits, as long as it takes; the other views do not notice.
+A stream with a value that its column does not hold fails alone: the round names it and commits the rest of its
+view. A view that cannot be built or committed for another reason leaves the round and its leases. A run of its own
+looks for the streams that fail, or waits, as long as it takes; the other views do not notice.
 """
 
 import time
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of, in_one_line, is_gone
-from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.commit import Commit, hand_over
 from millrace.resources.consumption.connection import CONFLICTS
+from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.misread import name_streams
 from millrace.resources.consumption.rounds.kept import LOCK_TIMEOUT
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
 from millrace.resources.errors import LeaseLost, MillraceError
@@ -119,7 +122,7 @@ class Rounds:
             try:
                 failed = built.failed.get(model.view)
                 why = in_one_line(failed) if failed else self._commit(store, model, built, started, outcome)
-            except (psycopg.Error, MillraceError) as error:
+            except (PartFails, psycopg.Error, MillraceError) as error:
                 if store.connection.closed:
                     raise
                 why = cause(error)
@@ -156,22 +159,52 @@ class Rounds:
         """Commit what was built for a model; return why it has to go on by itself, if it has to.
 
         What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.
+
+        Raises:
+            PartFails: Streams fail, and a search has to tell which.
         """
-        leases = built.leases.get(model.view, ())
+        failures: Sequence[Failure] = ()
+        if model.view in built.misread:
+            built, failures = self._without_failing(store, model, built)
+        leases, rows = built.leases.get(model.view, ()), built.rows.get(model.view)
         if not leases:
             return None
         try:
             with store.connection.transaction():
+                hand_over(store, model, leases, failures)
                 store.commit_batch(model.view, leases)
                 wait_for_locks_at_most(store.connection, LOCK_TIMEOUT)
-                rows = merge_rows(store.connection, model, built.rows[model.view]) if model.view in built.rows else 0
+                changed = merge_rows(store.connection, model, rows) if rows else 0
         except _RETRIED:
             # the consumer that claims next reads the events again
             return None
-        outcome.commits[model.view] = Commit(tuple(leases), rows, time.monotonic() - started)
+        outcome.commits[model.view] = Commit(tuple(leases), changed, time.monotonic() - started, tuple(failures))
         if built.seconds.get(model.view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
             outcome.slow[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
         return None
+
+    def _without_failing(self, store: EventStore, model: ReadModel, built: Built) -> tuple[Built, Sequence[Failure]]:
+        """Return what can be built of a model without the streams of misread events, and these streams.
+
+        Raises:
+            PartFails: A search has to tell who fails.
+        """
+        # rounds try no stream again
+        named = name_streams(
+            store.connection, model, built.leases[model.view], built.misread[model.view], retries=False
+        )
+        if named.are_followed:
+            try:
+                with owner_keeper(self._dsn, self._owner, self._lease_s):
+                    built = self._plan([model], named.failures).run()
+            except Exception as error:
+                if is_gone(error):
+                    raise
+                raise PartFails(cause(error)) from error
+            if built.failed or built.misread or built.is_too_large:
+                raise PartFails(named.failures[0].error)
+        named.require_others(built=bool(built.rows.get(model.view)))
+        return built, named.failures
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
         """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
@@ -214,7 +247,9 @@ class Rounds:
         took = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
         return Built({}, {}, {model.view: cause(error)}, took)
 
-    def _plan(self, models: Sequence[ReadModel]) -> RoundPlan:
+    def _plan(self, models: Sequence[ReadModel], without: Sequence[Failure] = ()) -> RoundPlan:
+        if without:  # never again
+            return RoundPlan(self._spark(), self._dsn, self._owner, models, self._seconds, without)
         key = tuple(sorted(model.view for model in models))
         if key not in self._plans:
             self._plans[key] = RoundPlan(self._spark(), self._dsn, self._owner, models, self._seconds)

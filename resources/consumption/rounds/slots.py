@@ -26,7 +26,6 @@ class Slot:
         column: The column that it builds, over itself; a key is one of kind `key`.
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
         said: The declared columns that it is, as errors name them.
-        source: The fields of data that they read, as errors name them.
         by: Of a ranked column the slot of the values that rank it.
     """
 
@@ -34,7 +33,6 @@ class Slot:
     column: Column
     is_text: bool
     said: str
-    source: str
     by: "Slot | None" = None
 
     @property
@@ -77,13 +75,20 @@ def slots_of(models: Sequence[ReadModel]) -> Slots:
 
 def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     """Return what a model puts into its slots, by slot."""
-    keys = {slot.name: Value(model.keys[name].source, None) for name, slot in slots.of_keys[model.view].items()}
-    columns = {
-        slot.name: Value(one.source, one.events)
-        for name, slot in slots.of_columns[model.view].items()
-        for slot, one in zip(slot.reads, model.stored[name].reads, strict=True)
+    return {
+        name: Value(column.source, column.events if isinstance(column, Column) else None)
+        for name, column in columns_of(model, slots).items()
     }
-    return keys | columns
+
+
+def columns_of(model: ReadModel, slots: Slots) -> dict[str, Column | KeyColumn]:
+    """Return what a model reads of an event, in order, by slot."""
+    read: dict[str, Column | KeyColumn] = {
+        slot.name: model.keys[name] for name, slot in slots.of_keys[model.view].items()
+    }
+    for name, slot in slots.of_columns[model.view].items():
+        read |= {of.name: one for of, one in zip(slot.reads, model.stored[name].reads, strict=True)}
+    return read
 
 
 def state_of(model: ReadModel, slots: Slots) -> list[str]:
@@ -111,9 +116,9 @@ def _numbered(model: ReadModel, columns: Mapping[str, Column | KeyColumn]) -> di
         built = Column(kind, slot, column.type)
         if rank is not None:
             of_by = Column("by", f"by_{slot}", rank.type)
-            by = Slot(f"by_{slot}", of_by, rank.source in model.extracted, name, rank.source or "")
+            by = Slot(f"by_{slot}", of_by, rank.source in model.extracted, name)
             built = RankedColumn(kind, slot, column.type, by=of_by)
-        slots[name] = Slot(slot, built, is_text, name, column.source or "", by)
+        slots[name] = Slot(slot, built, is_text, name, by)
     return slots
 
 
@@ -122,22 +127,12 @@ def _words(type_: str) -> list[str]:
 
 
 def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
+    """Return one slot for all of one name, in whose place each of their columns may be named."""
     found: dict[str, list[Slot]] = {}
     for slots in by_view.values():
         for slot in slots.values():
             found.setdefault(slot.name, []).append(slot)
-    return [_said(same) for same in found.values()]
-
-
-def _said(same: Sequence[Slot]) -> Slot:
-    """Return one slot for some of one name, in whose place each of their columns may be named."""
-    by = [slot.by for slot in same if slot.by is not None]
-    return replace(
-        same[0],
-        said=_one_of(slot.said for slot in same),
-        source=_one_of(slot.source for slot in same),
-        by=_said(by) if by else None,
-    )
+    return [replace(same[0], said=_one_of(slot.said for slot in same)) for same in found.values()]
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -8,24 +8,26 @@ Columns fail where a field of data is read as a type (`column_types`), and a fol
 (`fold_task`). A function of whole streams says of no event that it fails at it.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.column_types import misread, refusal
+from millrace.resources.read_models.column_types import refusal
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import STREAM, Fold
 from millrace.resources.read_models.fold_task import TOLD, teller
 from millrace.resources.read_models.function_model import FunctionModel
 from millrace.resources.read_models.plans import (
+    MISREAD,
     arrow_schema,
+    columns_read,
+    event_values,
     fold_task,
-    looked_at,
     ordered_events,
-    source_column,
     spark_schema,
     with_keys,
 )
@@ -45,6 +47,21 @@ class FailingEvent(NamedTuple):
     decider_id: str
     offset: int
     error: str
+
+
+class MisreadEvent(NamedTuple):
+    """An event with a value that its column's type does not hold, and what is said of the first such value."""
+
+    partition: int
+    offset: int
+    error: str
+
+
+def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadEvent:
+    """Return what `plans.read_exactly` tells of an event, where a model reads these columns, in order."""
+    found = json.loads(told)
+    name, column = next((name, column) for name, column in read.items() if found.get(name) is not None)
+    return MisreadEvent(found["partition"], found[ORDER], refusal(found[name], str(column.source), column.type))
 
 
 def failing_events(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> list[FailingEvent]:
@@ -78,26 +95,12 @@ def without_failing(events: "DataFrame", failing: Sequence[tuple[str, str, int]]
 def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]:
     from pyspark.sql import functions as f
 
-    read = _fields_read(model)
-    told = [
-        f.when(looked_at(column) & fault.isNotNull(), f.struct(f.lit(place).alias("place"), fault.alias("text")))
-        for place, (source, column) in enumerate(read)
-        if (fault := misread(source_column(source), column.type)) is not None
-    ]
-    if not told:
-        return []
-    failing = with_keys(events, model).select(*STREAM, ORDER, f.coalesce(*told).alias("told")).where("told is not null")
-    firsts = failing.groupBy(*STREAM).agg(f.min(ORDER), f.min_by("told", f.col(ORDER))).collect()
+    told = f.col(f"`{MISREAD}`")
+    failing = event_values(with_keys(events, model), model, *STREAM).where(told.isNotNull())
+    firsts = failing.groupBy(*STREAM).agg(f.min_by(told, f.col(ORDER))).collect()
+    read = columns_read(model)
     found = []
-    for partition, decider, decider_id, offset, one in firsts:
-        source, column = read[one["place"]]
-        error = refusal(one["text"], source, column.type)
-        found.append(FailingEvent(partition, decider, decider_id, offset, error))
+    for partition, decider, decider_id, one in firsts:
+        event = misread_event(one, read)
+        found.append(FailingEvent(partition, decider, decider_id, event.offset, event.error))
     return found
-
-
-def _fields_read(model: ReadModel) -> list[tuple[str, Column | KeyColumn]]:
-    """Return the fields of data, each with the column that reads it, in the order in which Spark reads them."""
-    read = [one for column in model.stored.values() for one in column.reads]
-    columns: list[Column | KeyColumn] = [*model.keys.values(), *read]
-    return [(column.source, column) for column in columns if column.source in model.extracted]

@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import arrow_type, raised
+from millrace.resources.read_models.column_types import arrow_type, raised, typed
 from millrace.resources.read_models.columns import ORDER, Bounds, Column, KeyColumn, StateColumn, data_path, within
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.events import FailingEvent
@@ -136,7 +136,7 @@ def adder(
 def _tried(column: Column | KeyColumn) -> "SparkColumn":
     """Return the value that a column reads, null where it reads none."""
     source = source_column(str(column.source))
-    return source.try_cast(column.type) if data_path(str(column.source)) is not None else source
+    return typed(source, column.type) if data_path(str(column.source)) is not None else source
 
 
 def _comparable(value: "SparkColumn", type_: str) -> "SparkColumn":

@@ -31,7 +31,7 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.building.poison import TOTALS, poison
+from tests.support.building.poison import TOTALS, WORTHS, poison
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import consumers, positions, share, why_away
 from tests.support.building.waiting import Waiting
@@ -90,7 +90,7 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
 ) -> None:
     reasons = {
         # of a value
-        "everything": "] data.worth is 'a lot', which is not exactly a decimal(18,2)",
+        "everything": "overflow in column units: its sum does not fit bigint",
         "machines": "column worth: 'a lot' is not exactly a",
         "amounts": "overflow in column units: its sum does not fit bigint",
         # of a function
@@ -111,7 +111,7 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
     with (
         held(connect(), "lock table read_models.other_state in share mode"),
         held(connect(), "lock table read_models.remembering_state in access exclusive mode"),
-        SharedDrain(dsn, [*models, Counted, Third], lambda: spark, "rounds") as shared,
+        SharedDrain(dsn, [*models, Counted, Third, WORTHS], lambda: spark, "rounds") as shared,
     ):
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
@@ -125,8 +125,9 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
     tries = {view: (state.failures, state.error) for view, state in things.drain_states(*away).items()}
     assert tries == {view: (int(why is not None), why and why[:500]) for view, why in away.items()}
     assert at(things, *models) == [0] * len(models)
-    assert at(things, Counted, Third) == [44, 44]
-    assert rows(things.connection, "select from event_store.stream_locks") == []
+    assert at(things, Counted, Third, WORTHS) == [44, 44, 44]
+    # a value that its column does not hold fails its stream alone
+    assert rows(things.connection, "select view, decider_id from event_store.stream_locks") == [("worths", "bad")]
 
 
 def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
