@@ -156,7 +156,7 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_ar
 
 
 def test_where_nothing_of_their_streams_follows_misread_events_the_pass_that_tells_of_them_is_the_last(
-    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int]
+    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = replace(cast("ReadModel", Typed), events=("made",))
     key = {"owner": 1, "born": "2024-02-29"}
@@ -170,6 +170,12 @@ def test_where_nothing_of_their_streams_follows_misread_events_the_pass_that_tel
     # a round
     assert len(staged) == 0
     assert {*locks(things)} == {(name, 1) for name in bad}
+
+    # of a list that is full nobody knows who else fails
+    monkeypatch.setattr(staging, "MOST_MISREAD", 2)
+    with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
+        commit = consumer.rebuild(*range(16))
+    assert {failure.stream.decider_id for failure in commit.failures} == bad.keys()
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
