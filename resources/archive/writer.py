@@ -88,9 +88,12 @@ def archive_partition(
         before = archived(connection, partition)  # this writer alone extends it now
         sweep(root, before, keep_replaced_s)
         written = 0
-        for wanted in plan(before, max_events=max_events, min_events=min_events, tail=tail):
-            with dbapi.connect(in_utf8(lasting(dsn))) as reader, reader.cursor() as cursor:
-                cursor.execute(NO_TIME_LIMITS)
+        ranges = plan(before, max_events=max_events, min_events=min_events, tail=tail)
+        if not ranges:
+            return _report(before, 0, began)
+        with dbapi.connect(in_utf8(lasting(dsn))) as reader, reader.cursor() as cursor:
+            cursor.execute(NO_TIME_LIMITS)
+            for wanted in ranges:
                 fields = range_fields(cursor, wanted)
                 file = write_file(
                     root,
@@ -99,11 +102,13 @@ def archive_partition(
                     fields=fields,
                     ready=lambda: store.lock_archive(partition, writer),
                 )
-            _date_replaced(root, before, wanted)
-            store.list_archive_file(
-                partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
-            )
-            written += wanted.size
+                # no snapshot outlives the file that it is for
+                reader.commit()
+                _date_replaced(root, before, wanted)
+                store.list_archive_file(
+                    partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
+                )
+                written += wanted.size
         return _report(archived(connection, partition), written, began)
 
 

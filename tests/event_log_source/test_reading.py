@@ -4,11 +4,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import adbc_driver_postgresql
 import pytest
 from psycopg import sql
 
 from millrace.resources.event_log_source import LogRange, Unreadable, reading
-from millrace.resources.event_log_source.arrow import arrow_connection
+from millrace.resources.event_log_source.arrow import KEPT, arrow_connection
 from millrace.resources.event_log_source.reading import (
     DENSE_OFFSETS,
     DENSE_PLAN,
@@ -30,6 +31,24 @@ MANY = "select g, repeat('x', 1000) as text from generate_series(1, 100000) g"
 def log(store: EventStore) -> EventStore:
     """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
     return fill(store)
+
+
+def test_a_process_reads_the_types_of_a_store_once_and_remembers_few_stores(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = adbc_driver_postgresql.connect
+
+    def noted(uri: str) -> object:
+        made.append(uri)
+        return make(uri)
+
+    monkeypatch.setattr(adbc_driver_postgresql, "connect", noted)
+    for application in (*"abab", *map(str, range(KEPT)), "a"):
+        with arrow_connection(f"{dsn}&application_name={application}") as connection:
+            assert connection.rows("select current_setting('application_name')") == [(application,)]
+    names = [uri.rpartition("application_name=")[2].partition(" ")[0] for uri in made]
+    assert names == [*"ab", *map(str, range(KEPT)), "a"]
 
 
 def test_all_statements_see_one_snapshot(log: EventStore, dsn: str) -> None:

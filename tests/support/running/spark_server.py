@@ -21,6 +21,9 @@ from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN
 
+# the folder of what its Python processes do first
+PYTHON = Path(__file__).with_name("python_of_spark")
+
 
 @contextmanager
 def shared_spark_server(folder: Path, started: Callable[[psutil.Process], None]) -> Iterator[tuple[int, str]]:
@@ -44,17 +47,11 @@ def shared_spark_server(folder: Path, started: Callable[[psutil.Process], None])
 @contextmanager
 def _server(folder: Path, found: Path, entering: Path, started: Callable[[psutil.Process], None]) -> Iterator[None]:
     settings, port = Settings(home=folder / "spark"), free_port()
-    configuration = settings.home / "conf"
-    configuration.mkdir(parents=True, exist_ok=True)
-    (configuration / "spark-defaults.conf").write_text(
-        "spark.python.daemon.module tests.support.running.spark_daemon\n"
-    )
     env = {
         **os.environ,
         "JAVA_HOME": str(find_java(settings.home / "java").home),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(PROJECT),
-        "SPARK_CONF_DIR": str(configuration),
+        "PYTHONPATH": f"{PYTHON}{os.pathsep}{PROJECT}",
         # a process that forks has one thread
         "OPENBLAS_NUM_THREADS": "1",
         SPARK_TOKEN: secrets.token_urlsafe(32),
