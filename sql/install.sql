@@ -73,6 +73,7 @@ set local check_function_bodies = off;
 \ir functions/bulk/fail_streams.sql
 \ir functions/bulk/lease_owners.sql
 \ir functions/bulk/locked_partitions.sql
+\ir functions/bulk/misread_streams.sql
 \ir functions/bulk/pass_over_unwanted.sql
 \ir functions/bulk/private/first_delivered.sql
 \ir functions/bulk/private/refuse_lost_lease.sql
@@ -331,7 +332,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c3a55cea55477a573b1d9ea2eb9096bc7e9708cd96adde353c5db933411a4cc3'),
+  (0, '51a434056f9a6b5eecdcb62670639430493f1becbc54d65bb9ceb97a9990e476'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -125,6 +125,7 @@ class _Telling:
             self.tell(sofar)
 
     def tell(self, sofar: CaptureReport) -> None:
+        sofar = CaptureReport(*astuple(sofar))  # another thread may add to it meanwhile
         came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
         if any(astuple(came)):
             logger.info(
@@ -137,4 +138,4 @@ class _Telling:
                 came.quarantined,
                 time.monotonic() - self._told_at,
             )
-        self._told, self._told_at = CaptureReport(*astuple(sofar)), time.monotonic()
+        self._told, self._told_at = sofar, time.monotonic()

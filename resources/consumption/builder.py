@@ -113,7 +113,7 @@ class Builder:
         staged = batch.stage(number)
         if not staged.misread:
             return staged.rows, ()
-        named = name_streams(store.connection, self.model, work.leases, staged.misread, retries=batch.retries)
+        named = name_streams(store, self.model, work.leases, staged.misread, retries=batch.retries)
         if named.are_followed:
             staged = batch.stage(number, named.failures)
             if staged.misread:

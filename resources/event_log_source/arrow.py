@@ -83,14 +83,14 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
 
     without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
     try:
-        with adbc.AdbcConnection(_database(in_utf8(dsn))) as connection:
+        with adbc.AdbcConnection(_database(dsn)) as connection:
             connection.set_autocommit(False)
             yield connection
     except adbc.Error as error:
         raise Unreadable(dsn, error) from None
 
 
-def _database(uri: str) -> "adbc.AdbcDatabase":
+def _database(dsn: str) -> "adbc.AdbcDatabase":
     """Return what connects: it has no connection of its own, but the types in Postgres' catalogs.
 
     ADBC reads all of them as it makes one, which takes ten times as long as to connect. We read built-in types alone.
@@ -99,12 +99,12 @@ def _database(uri: str) -> "adbc.AdbcDatabase":
 
     # in a module of which a process has one: of ours Spark unpickles a copy for each task
     kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
-    database = kept.get(uri)
+    database = kept.get(dsn)
     if database is None:
-        database = postgresql.connect(uri)
+        database = postgresql.connect(in_utf8(dsn))
         for oldest in [*kept][: max(len(kept) - KEPT + 1, 0)]:
             kept.pop(oldest, None)
-        kept[uri] = database
+        kept[dsn] = database
     return database
 
 

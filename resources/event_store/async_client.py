@@ -25,6 +25,7 @@ from millrace.resources.event_store.lease_rows import (
     Lease,
     LockedPartition,
     LockedStream,
+    MisreadStream,
     StreamFailure,
     ViewLease,
 )
@@ -753,6 +754,22 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Return the events that a lease delivers, each stream's in order."""
         return await self._all(
             Event, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
+        )
+
+    async def misread_streams(
+        self, view: str, leases: Sequence[Lease], events: Sequence[tuple[int, int]]
+    ) -> list[MisreadStream]:
+        """Return the streams of events that a build misread under some leases: (log partition, offset) each."""
+        return await self._all(
+            MisreadStream,
+            "select * from event_store_platform.misread_streams(%s, %s::int[], %s::bigint[], %s::int[], %s::bigint[])",
+            (
+                view,
+                [partition for partition, _ in events],
+                [offset for _, offset in events],
+                [lease.partition for lease in leases],
+                [lease.to_position for lease in leases],
+            ),
         )
 
     async def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:

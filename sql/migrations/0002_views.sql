@@ -173,7 +173,7 @@ create table event_store.stream_locks (
   created_at timestamptz not null,
   updated_at timestamptz not null,
   ahead smallint not null default 0,
-  revision bigint not null default nextval('event_store.lease_token_seq'),
+  revision bigint not null default 0,
   -- One row for each view and stream, made by whoever holds the checkpoint of its log partition. The revision is for what
   -- it is for in checkpoints.
   constraint stream_locks_pkey primary key (view, decider_id, decider, revision),

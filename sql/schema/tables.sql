@@ -107,15 +107,6 @@ COMMENT ON COLUMN event_store.events.version IS 'The event''s number in its stre
 
 COMMENT ON COLUMN event_store.events.metadata IS 'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys are free. No part of the event: a retry may state others.';
 
-CREATE SEQUENCE event_store.lease_token_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
-COMMENT ON SEQUENCE event_store.lease_token_seq IS 'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a token.';
-
 CREATE TABLE event_store.purged_streams (
     decider text NOT NULL COLLATE pg_catalog."C",
     decider_id text NOT NULL COLLATE pg_catalog."C",
@@ -157,7 +148,7 @@ CREATE TABLE event_store.stream_locks (
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     ahead smallint DEFAULT 0 NOT NULL,
-    revision bigint DEFAULT nextval('event_store.lease_token_seq'::regclass) NOT NULL,
+    revision bigint DEFAULT 0 NOT NULL,
     CONSTRAINT stream_locks_delivery_is_ahead CHECK ((in_flight > last_offset)),
     CONSTRAINT stream_locks_parked_is_not_in_flight CHECK (((parked_at IS NULL) OR (in_flight IS NULL)))
 )
@@ -1190,6 +1181,15 @@ CREATE SEQUENCE event_store.events_offset_seq
 ALTER SEQUENCE event_store.events_offset_seq OWNED BY event_store.events."offset";
 
 COMMENT ON SEQUENCE event_store.events_offset_seq IS 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
+
+CREATE SEQUENCE event_store.lease_token_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+COMMENT ON SEQUENCE event_store.lease_token_seq IS 'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a token.';
 
 CREATE TABLE event_store.migrations (
     version integer NOT NULL,

@@ -307,6 +307,9 @@ def test_it_goes_on_after_the_database_was_away(
     park(mails)
     with alerting(dsn, hook), psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         hook.until(1)
+        wait_until(
+            lambda: value(mails.connection, "select bool_and(told = 'began') from event_store.incidents"), "it is noted"
+        )
         admin.execute(f"alter database {name} allow_connections false".encode())
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
         wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")

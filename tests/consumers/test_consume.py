@@ -338,7 +338,7 @@ def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
         rows(
             connection,
             "select from pg_stat_activity where datname = current_database() and state = 'idle'"
-            " and query ~ 'select event_store.(dispatch_events|is_attended)' and pid <> %s"
+            " and query ~ 'select event_store_platform.(dispatch_events|is_attended)' and pid <> %s"
             " and state_change < clock_timestamp() - interval '0.3 s'",
             other.info.backend_pid,
         )

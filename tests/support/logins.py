@@ -23,8 +23,10 @@ def logins(admin: psycopg.Connection) -> Iterator[Login]:
         made.append((user, psycopg.connect(admin.info.dsn, user=user, autocommit=True)))
         return made[-1][1]
 
-    yield login
-    for user, connection in made:
-        connection.close()
-        admin.execute(f"drop owned by {user}".encode())
-        admin.execute(f"drop role {user}".encode())
+    try:
+        yield login
+    finally:
+        for user, connection in made:
+            connection.close()
+            admin.execute(f"drop owned by {user}".encode())
+            admin.execute(f"drop role {user}".encode())

@@ -190,9 +190,7 @@ class Rounds:
             PartFails: A search has to tell who fails.
         """
         # rounds try no stream again
-        named = name_streams(
-            store.connection, model, built.leases[model.view], built.misread[model.view], retries=False
-        )
+        named = name_streams(store, model, built.leases[model.view], built.misread[model.view], retries=False)
         if named.are_followed:
             try:
                 with owner_keeper(self._dsn, self._owner, self._lease_s):

@@ -114,11 +114,11 @@ begin
     -- no other lock of the stream can come: whoever makes one holds the checkpoint
     insert into event_store.stream_locks (
       view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
-      updated_at
+      updated_at, revision
     )
     select
       v_view, f.decider, f.decider_id, v_partition, f.last_offset, f.locked_until, f.attempts, f.error, f.parked_at, v_lease_token,
-      _now, _now
+      _now, _now, nextval('event_store.lease_token_seq')
     from failed f
     where not f.known
   )

@@ -103,9 +103,10 @@ begin
   ), locked as (
     -- locked until now: it waits behind the streams that were freed before
     insert into event_store.stream_locks (
-      view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at
+      view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at, revision
     )
-    select v_view, s.decider, s.decider_id, s.partition, s.before_first, _now, _now, _now
+    select
+      v_view, s.decider, s.decider_id, s.partition, s.before_first, _now, _now, _now, nextval('event_store.lease_token_seq')
     from (
       select p.decider, p.decider_id, p.partition, min(p."offset") - 1 as before_first
       from passed p
