@@ -28,8 +28,8 @@ from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import current_version
+from millrace.resources.redact import printable
 from millrace.resources.settings import Settings
-from millrace.resources.showing import printable
 from millrace.resources.spark.resource import SparkResource
 from millrace.resources.subscriptions.push import push_events
 

@@ -23,8 +23,8 @@ from millrace.assets.runs import one_try, release_dead, while_it_runs
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.rounds.attachment import Member
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource

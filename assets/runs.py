@@ -16,7 +16,7 @@ import psycopg
 from millrace.resources.consumption.build_errors import cause
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.showing import masked
+from millrace.resources.redact import masked
 
 # Dagster keeps every event for ever: sixteen partitions a view add up
 REPORT_EVERY_S = 300.0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millrace.platform_defs.local.surroundings import Surroundings
     from millrace.resources.consumers.consumer import consume
     from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.consumers.telling import Counters
+    from millrace.resources.consumers.log_lines import Counters
     from millrace.resources.event_store.migrations import migrate
     from millrace.resources.event_store.wake_ups import Wakeups
     from millrace.resources.postgres.dsn import embedded_dsn
@@ -32,7 +32,7 @@ else:
             "platform_defs.local.surroundings": "Surroundings",
             "resources.consumers.consumer": "consume",
             "resources.consumers.declaration": "Subscription",
-            "resources.consumers.telling": "Counters",
+            "resources.consumers.log_lines": "Counters",
             "resources.event_store.migrations": "migrate",
             "resources.event_store.wake_ups": "Wakeups",
             "resources.postgres.dsn": "embedded_dsn",

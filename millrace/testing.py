@@ -91,7 +91,7 @@ from millrace.resources.commands.decider import Command, Decider, State
 from millrace.resources.commands.trial import Handled, tried
 from millrace.resources.connecting import connect
 from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.telling import Counters
+from millrace.resources.consumers.log_lines import Counters
 from millrace.resources.consumers.trial import consumed
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer

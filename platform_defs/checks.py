@@ -10,7 +10,7 @@ import dagster as dg
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
-from millrace.assets.faults import faults_by_asset
+from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health

@@ -11,8 +11,8 @@ from millrace.assets.archive import archive_asset
 from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets, source_table_specs
 from millrace.assets.consumption import view_events_asset
 from millrace.assets.declarations import Declarations, declared
+from millrace.assets.errors_in_runs import stand_ins
 from millrace.assets.event_store import event_store_assets
-from millrace.assets.faults import stand_ins
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
@@ -22,7 +22,7 @@ from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
-from millrace.platform_defs.results import InstanceFolder
+from millrace.platform_defs.run_storage import InstanceFolder
 from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.consumption.limits import Limits

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from millrace.resources.showing import printable
+from millrace.resources.redact import printable
 
 
 class Screen(Console):

@@ -13,8 +13,11 @@ The rooms, from top to bottom; each knows only those below it, which tests/test_
 
     consumption         claims, builds in Spark and commits: drains and rebuilds of read models
     subscriptions       consumers that are no read models: events pushed to a URL
+    alerts              a message when something is wrong, and one when it is over
+    commands            deciders, and what a command leads to
     read_models         what a read model is: declaration, columns, plans, tables, versions
     backup              all of a store as of one moment, and back
+    metrics             what monitoring asks
     archive             the log in files: writing, reading, purging what is archived
     capture             changes of other databases as events
     importer            event logs in files as events
@@ -26,9 +29,14 @@ The rooms, from top to bottom; each knows only those below it, which tests/test_
     postgres            which database, the embedded server, psql (resource.py: D)
     event_store         the client of the SQL functions, its rows, its migrations
     event_log_source    the log as a source of Spark; imports nothing of ours, so that it can be taken away
+    connecting.py       connections that notice when nobody answers
     errors.py           what is refused, as types
     settings.py         what a deployment can set
     processes.py        children that are waited for
+    redact.py           texts without passwords and without control characters
+    signing.py          how messages to receivers are signed
+    times.py            which texts are which moment
+    user_code.py        whether a call of a user's function runs its body
 
 In a room, `store.py` calls the SQL functions of the folder with its name, and `declaration.py` is what a user writes.
 """

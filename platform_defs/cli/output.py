@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.platform_defs.screen import Screen
-from millrace.resources.showing import escaped, masked, printable
+from millrace.resources.redact import escaped, masked, printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
 

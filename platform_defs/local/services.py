@@ -49,8 +49,8 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database
+from millrace.resources.redact import masked
 from millrace.resources.settings import PROJECT, THIS_MACHINE, Settings
-from millrace.resources.showing import masked
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import (
     LOCAL_CONFIGURATION,

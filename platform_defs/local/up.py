@@ -34,8 +34,8 @@ from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
 from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
+from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
-from millrace.resources.showing import masked
 
 # times in seconds
 LOOK_S = 0.5

@@ -30,8 +30,8 @@ from millrace.resources.alerts.receiver import (
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
+from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
-from millrace.resources.showing import masked
 
 # times in seconds
 LOOK_EVERY_S = 15.0

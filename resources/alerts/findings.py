@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from millrace.resources.event_store import EventStore, Problem
-from millrace.resources.showing import masked, printable
+from millrace.resources.redact import masked, printable
 
 # for how many seconds a kind is seen until somebody is told; no time for the others
 TOLD_AFTER_S = {

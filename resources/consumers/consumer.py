@@ -1,7 +1,7 @@
 """Consuming: leases the events of subscriptions, and lets threads handle them.
 
 Belongs here: the life of a consumer, from the registration of its view to the last answer. Not here: calling a handler
-(`handling`), answers (`answering`).
+(`handling`), answers (`acknowledge`).
 
 A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
 one event of a stream at a time; the next one comes after the answer. So order needs no care here but for a stream
@@ -18,13 +18,13 @@ from functools import partial
 from uuid import uuid4
 
 from millrace.resources import connecting
-from millrace.resources.consumers.answering import Answerer
+from millrace.resources.consumers.acknowledge import Answerer
 from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
 from millrace.resources.consumers.handling import Caller, Failed, GiveBack, LoopThread
-from millrace.resources.consumers.server import Line
-from millrace.resources.consumers.telling import Counters, say, told
-from millrace.resources.consumers.words import Words
+from millrace.resources.consumers.lasting_connection import LastingConnection
+from millrace.resources.consumers.log_lines import Counters, say, told
+from millrace.resources.consumers.wake_up_hub import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Delivery, EventStore
 
@@ -141,8 +141,8 @@ class Consumer:
         self.idle_since: float | None = None
         self._dsn = dsn
         self._deliveries = Deliveries(low=subscription.concurrency)
-        self._line = Line(dsn, subscription.view, self.counters)
-        self._answers = Line(dsn, subscription.view, self.counters)
+        self._line = LastingConnection(dsn, subscription.view, self.counters)
+        self._answers = LastingConnection(dsn, subscription.view, self.counters)
         self._answerer = Answerer(subscription, self._deliveries, self._answers, self.counters, self._hung)
         self._loop: LoopThread | None = None
         self._workers: dict[threading.Thread, Caller] = {}

@@ -20,7 +20,7 @@ import psycopg
 
 from millrace.resources import connecting
 from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
-from millrace.resources.consumers.telling import cleaned, told
+from millrace.resources.consumers.log_lines import cleaned, told
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import Delivery, EventStore, causing
 from millrace.resources.user_code import finished

@@ -10,7 +10,7 @@ from dataclasses import replace
 from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.telling import Counters
+from millrace.resources.consumers.log_lines import Counters
 from millrace.resources.event_store import DeadLetter, EventStore
 
 

@@ -1,7 +1,6 @@
 """The event store: its client, and the rows that it takes and returns."""
 
 from millrace.resources.event_store.async_client import AsyncEventStore
-from millrace.resources.event_store.causes import all_passed_on, causing, passed_on, tracing
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.json_text import events_json
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, LockedStream, StreamFailure
@@ -27,7 +26,7 @@ from millrace.resources.event_store.rows import (
     View,
     parsed,
 )
-from millrace.resources.event_store.standing_rows import (
+from millrace.resources.event_store.status_rows import (
     DrainState,
     OldestWriter,
     PartitionInfo,
@@ -39,6 +38,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewPoll,
     WantingView,
 )
+from millrace.resources.event_store.tracing import all_passed_on, causing, passed_on, tracing
 from millrace.resources.event_store.waiting import InStream, Seen
 
 __all__ = [

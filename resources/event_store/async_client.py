@@ -17,7 +17,6 @@ from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import TransactionOpen
-from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of, tokens_of
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
@@ -62,7 +61,7 @@ from millrace.resources.event_store.sql_functions import (
     own_sessions,
     shape_of,
 )
-from millrace.resources.event_store.standing_rows import (
+from millrace.resources.event_store.status_rows import (
     DrainState,
     OldestWriter,
     PartitionInfo,
@@ -74,6 +73,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewPoll,
     WantingView,
 )
+from millrace.resources.event_store.tracing import all_passed_on, passed_on
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, GROWTH, IDLE, LAST_PAUSE_S, InStream, Seen, never_seen
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from datetime import datetime
 from uuid import UUID
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.causes import all_passed_on, passed_on
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
@@ -48,7 +47,7 @@ from millrace.resources.event_store.rows import (
     StreamView,
     View,
 )
-from millrace.resources.event_store.standing_rows import (
+from millrace.resources.event_store.status_rows import (
     OldestWriter,
     PartitionInfo,
     PartitionLag,
@@ -57,6 +56,7 @@ from millrace.resources.event_store.standing_rows import (
     ViewBeyondLog,
     ViewInfo,
 )
+from millrace.resources.event_store.tracing import all_passed_on, passed_on
 from millrace.resources.event_store.waiting import Waiting
 from millrace.resources.times import SAID, bound
 

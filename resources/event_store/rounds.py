@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from millrace.resources.event_store.lease_rows import Lease, LockedStream, ViewLease
 from millrace.resources.event_store.sql_functions import SqlFunctions
-from millrace.resources.event_store.standing_rows import (
+from millrace.resources.event_store.status_rows import (
     DrainState,
     ViewPoll,
     WantingView,

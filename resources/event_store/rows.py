@@ -1,7 +1,7 @@
 """The rows that the event store's functions take and return.
 
 Belongs here: their shapes. Not here: those of leases (`lease_rows`), those that say how log and views stand
-(`standing_rows`), the calls (`client`), how events to append become JSON (`json_text`); the rows of archive, backup,
+(`status_rows`), the calls (`client`), how events to append become JSON (`json_text`); the rows of archive, backup,
 producers and captures, each beside its calls.
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.

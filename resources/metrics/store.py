@@ -24,7 +24,7 @@ from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.producers import ProducerStore
-from millrace.resources.showing import masked
+from millrace.resources.redact import masked
 
 ANSWER_S = 5
 # events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server

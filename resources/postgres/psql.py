@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import PROGRAMS
-from millrace.resources.showing import masked
+from millrace.resources.redact import masked
 
 PROBE_S = 10
 # Where systems describe their terminals. The wheel's psql was built on one that knows fewer of these folders; where it

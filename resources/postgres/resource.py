@@ -17,8 +17,8 @@ from millrace.resources.connecting import connect
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.dsn import drain_dsn
+from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
-from millrace.resources.showing import masked
 
 
 class PostgresResource(ConfigurableResource["PostgresResource"]):

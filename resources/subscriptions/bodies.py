@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.causes import is_traceparent, metadata_of
+from millrace.resources.event_store.tracing import is_traceparent, metadata_of
 
 # what receivers get beside the data
 OF_JSON = (

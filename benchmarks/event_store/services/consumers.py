@@ -17,7 +17,7 @@ from benchmarks.event_store.bench import Bench, Database, Result, fill
 from benchmarks.event_store.consumption import CHUNK, VIEW, consumed_per_second, stream_and_ack
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import subscription
-from millrace.resources.consumers.telling import Counters
+from millrace.resources.consumers.log_lines import Counters
 from millrace.resources.event_store import Delivery
 from millrace.resources.subscriptions.push import CONCURRENCY, push_events
 

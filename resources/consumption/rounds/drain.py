@@ -22,7 +22,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
 from millrace.resources.consumption.limits import DEFAULTS, Limits
-from millrace.resources.consumption.rounds.member import Member, alone_behind
+from millrace.resources.consumption.rounds.attachment import Member, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable

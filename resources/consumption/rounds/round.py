@@ -24,8 +24,8 @@ from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import owner_keeper
 from millrace.resources.consumption.misread import name_streams
-from millrace.resources.consumption.rounds.kept import LOCK_TIMEOUT
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan
+from millrace.resources.consumption.rounds.worker_connections import LOCK_TIMEOUT
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel

@@ -7,7 +7,7 @@ import psycopg
 import pyarrow as pa
 
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.consumption.rounds.leaf import WHERE, Reader, Task
+from millrace.resources.consumption.rounds.read_task import WHERE, Reader, Task
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
 from tests.support.building.drains import (

@@ -10,12 +10,12 @@ import pytest
 from millrace import fold
 from millrace.ops import ReadModel
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds import attachment as membership
 from millrace.resources.consumption.rounds import drain as draining
-from millrace.resources.consumption.rounds import member as membership
 from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.consumption.rounds.leaf import union
+from millrace.resources.consumption.rounds.read_task import union
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State

@@ -12,8 +12,8 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
+from millrace.resources.consumption.rounds.attachment import Member
 from millrace.resources.consumption.rounds.drain import SharedDrain
-from millrace.resources.consumption.rounds.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.versions import ensure_version, versions
 from tests.support.building import read_models as models

@@ -13,7 +13,7 @@ import psycopg
 
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.telling import Counters
+from millrace.resources.consumers.log_lines import Counters
 from millrace.resources.event_store import Delivery, EventStore
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until

@@ -19,13 +19,13 @@ from tenacity import (
 )
 
 from millrace.resources import connecting
-from millrace.resources.consumers.telling import Counters, say, told
+from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.event_store import EventStore
 
 Result = TypeVar("Result")
 
 
-class Line:
+class LastingConnection:
     """Calls to the store by one thread; a call that the server's absence ended is sent again.
 
     Args:

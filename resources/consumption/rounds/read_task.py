@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.resources.connecting import lasting
-from millrace.resources.consumption.rounds.kept import KeptStates, read
 from millrace.resources.consumption.rounds.slots import Value
+from millrace.resources.consumption.rounds.worker_connections import KeptStates, read
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, fields_apart, query

@@ -7,7 +7,7 @@ import json
 import logging
 from dataclasses import dataclass, fields
 
-from millrace.resources.showing import masked, printable
+from millrace.resources.redact import masked, printable
 
 logger = logging.getLogger("millrace.consumers")
 

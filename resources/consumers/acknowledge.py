@@ -13,8 +13,8 @@ from millrace.resources.connecting import PASSING
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
 from millrace.resources.consumers.handling import Done, Failed, GiveBack, Lost, Outcome
-from millrace.resources.consumers.server import Line
-from millrace.resources.consumers.telling import Counters, say
+from millrace.resources.consumers.lasting_connection import LastingConnection
+from millrace.resources.consumers.log_lines import Counters, say
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
 
@@ -36,7 +36,7 @@ class Answerer:
         self,
         subscription: Subscription,
         deliveries: Deliveries,
-        line: Line,
+        line: LastingConnection,
         counters: Counters,
         on_hung: Callable[[Held], None],
     ) -> None:
