@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # the columns of the wide table besides slots: the model's number, or REPORT; the rows of a fold, or the report
 MODEL, PAYLOAD = "model", "payload"
 REPORT = -1
+# the rows of all models together may be so many times as large as the events: each model has a copy of what it takes
+COPIES = 2
 # the columns that say which events a view takes, and their order
 WHERE = ("partition", "position", ORDER, "decider", "decider_id", "event")
 
@@ -85,7 +87,8 @@ class Task:
         events: The events to read; None for all.
         readers: The models.
         schema: The wide table.
-        most_bytes: Of events that take more memory, none is built: the driver claims fewer.
+        most_bytes: Of events that take more memory, or whose rows for all models take `COPIES` times as much, none is
+            built: the driver claims fewer.
         without: Streams (decider, decider_id), and from which offset on their events are left out.
     """
 
@@ -109,12 +112,17 @@ class Task:
         leased = read(self.dsn, self._look)
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
+        size = 0
         for reader in self.readers:
             if reader.view not in leased.ranges or leased.is_too_large:
                 continue
             started = time.perf_counter()
             try:
-                yield from self._rows(reader, leased)
+                for rows in self._rows(reader, leased):
+                    size += _bytes(rows)
+                    leased.is_too_large |= size > COPIES * self.most_bytes
+                    if not leased.is_too_large:
+                        yield rows
             except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
@@ -219,6 +227,10 @@ class Task:
             else:
                 arrays.append(_in_one_piece(values).cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _bytes(rows: pa.RecordBatch) -> int:
+    return sum(column.nbytes for column in rows.columns if column.null_count < len(column))
 
 
 LeaseRow = tuple[str, int, int, int, int]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 import pytest
 
+from millrace import last, read_model, stream_id
 from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.rounds import drain as draining
@@ -112,13 +113,36 @@ def test_a_backlog_comes_in_rounds_that_grow_and_large_events_in_smaller_ones(
     fill(things, 110)
     assert drained(dsn, spark) == [10, 20, 25, 25, 25, 5]
     monkeypatch.undo()
-    monkeypatch.setattr(planning, "ROUND_BYTES", 20_000)
-    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(4)])
+    monkeypatch.setattr(planning, "ROUND_BYTES", 200_000)
+    things.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(30)])
     fill(things, 20, seed=2)
     events = drained(dsn, spark)
-    assert sum(events) == 24
+    assert sum(events) == 50
     assert len(events) > 2
     assert_equals_a_clean_run(things, *FEW)
+
+
+def test_what_is_small_once_and_large_for_all_views_together_comes_in_smaller_rounds(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"__doc__": "The text of each thing.", "thing_id": stream_id(), "text": last("data.text")}
+    declared = [
+        read_model(view=f"text_{number}", deciders=["thing"], key=["thing_id"])(type(f"Text{number}", (), columns))
+        for number in range(8)
+    ]
+    monkeypatch.setattr(planning, "ROUND_BYTES", 40_000)
+    things.append_events([thing(f"t-{number}", text=str(number) * 6_000) for number in range(4)])
+    commits: list[int] = []
+    with SharedDrain(
+        dsn, declared, lambda: spark, "rounds", on_commit=lambda _, commit: commits.append(commit.events)
+    ) as shared:
+        shared.run(budget_s=patience(), idle_s=0)
+        assert {*why_away(shared).values()} == {None}
+    # four events of 6 kB fit once, and not eight times
+    assert sum(commits) == 4 * 8 < len(commits) * 4
+    for number in range(8):
+        found = rows(things.connection, f"select thing_id, text from read_models.text{number} order by 1")
+        assert found == [(f"t-{each}", str(each) * 6_000) for each in range(4)]
 
 
 def test_a_changed_declaration_is_built_beside_the_serving_one_in_the_same_rounds(
