@@ -332,7 +332,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '51a434056f9a6b5eecdcb62670639430493f1becbc54d65bb9ceb97a9990e476'),
+  (0, '2f167cbf2212effd0da3e24a02a63db91c66e984fa67ded9808c838a89d9a7d7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
