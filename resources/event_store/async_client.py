@@ -133,16 +133,16 @@ class AsyncSqlFunctions:
                 yield connection
 
     async def _all(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
-        """Return the rows of a call in order, as a dataclass."""
+        """Return the rows of a call in order, as objects of a row class."""
         return await self._fetched(shape_of(row), query, arguments, loaders_of(row, self.loaders))
 
     async def _one(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
-        """Return the only row of a call, as a dataclass."""
+        """Return the only row of a call, as an object of a row class."""
         (only,) = await self._all(row, query, arguments)
         return only
 
     async def _first(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row | None:
-        """Return the first row of a call, as a dataclass; None without rows."""
+        """Return the first row of a call, as an object of a row class; None without rows."""
         return next(iter(await self._all(row, query, arguments)), None)
 
     async def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:

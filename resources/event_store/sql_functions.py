@@ -103,16 +103,16 @@ class SqlFunctions:
                 yield connection
 
     def _all(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
-        """Return the rows of a call in order, as a dataclass."""
+        """Return the rows of a call in order, as objects of a row class."""
         return self._fetched(shape_of(row), query, arguments, loaders_of(row, self.loaders))
 
     def _one(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
-        """Return the only row of a call, as a dataclass."""
+        """Return the only row of a call, as an object of a row class."""
         (only,) = self._all(row, query, arguments)
         return only
 
     def _first(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row | None:
-        """Return the first row of a call, as a dataclass; None without rows."""
+        """Return the first row of a call, as an object of a row class; None without rows."""
         return next(iter(self._all(row, query, arguments)), None)
 
     def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:

@@ -112,22 +112,23 @@ class Task:
         leased = read(self.dsn, self._look)
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
-        size = 0
+        size, is_too_large = 0, leased.is_too_large
         for reader in self.readers:
-            if reader.view not in leased.ranges or leased.is_too_large:
+            if reader.view not in leased.ranges or is_too_large:
                 continue
             started = time.perf_counter()
             try:
                 for rows in self._rows(reader, leased):
                     size += _bytes(rows)
-                    leased.is_too_large |= size > COPIES * self.most_bytes
-                    if not leased.is_too_large:
-                        yield rows
+                    if size > COPIES * self.most_bytes:
+                        is_too_large = True
+                        break
+                    yield rows
             except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
-        report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": leased.is_too_large}
+        report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": is_too_large}
         yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
