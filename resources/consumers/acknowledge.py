@@ -109,6 +109,8 @@ class Answerer:
             for held in done if len(held_still) < len(done) else ():
                 if held.event.offset not in held_still:
                     self._lose(held)
+        for held, _ in answers:
+            self._deliveries.settle(held)
         if answers:
             # their streams may have a next event
             self._deliveries.room.set()
@@ -185,6 +187,7 @@ class Answerer:
             # its handler may have committed the acknowledgement at this very moment
             if not self._subscription.takes_connection and self._deliveries.leave_running(held):
                 self._lose(held)
+                self._deliveries.settle(held)
             return
         held.locked_at = time.monotonic()
         self._counters.extended += 1

@@ -257,7 +257,7 @@ class Consumer:
                 attach_at = time.monotonic() + ATTACH_EVERY_S
             self._adapt()
             held = len(self._deliveries.ready)
-            if held > self._deliveries.low or self._deliveries.stuck:
+            if held > self._deliveries.low or (self._deliveries.stuck and self._deliveries.running):
                 self._deliveries.room.wait(0.1)
                 self._deliveries.room.clear()
                 continue

@@ -5,8 +5,8 @@ calling the store (`acknowledge`), leasing and threads (`consumer`).
 
 An event is in `ready` or in `running`, or answered. It leaves them by `dict.pop`, which gives it to one thread only.
 
-An event of which a process may have died is handled while no other such one is: if this process dies, too, it died of
-that one.
+An event of which a process may have died is handled while no other such one is, nor waits for the store to have its
+answer: if this process dies, too, it died of that one.
 """
 
 import threading
@@ -31,6 +31,7 @@ class Held:
         started_at: When its handler was called.
         thread: Who handles it.
         timed_out: Whether its handler took longer than it may.
+        alone: Whether it holds `Deliveries.suspects`.
     """
 
     event: Delivery
@@ -38,6 +39,7 @@ class Held:
     started_at: float = 0.0
     thread: "threading.Thread | None" = None
     timed_out: bool = False
+    alone: bool = False
 
     @property
     def stream(self) -> Stream:
@@ -56,7 +58,7 @@ class Deliveries:
         stray: Handlers that still run although their event was answered, or is somebody else's, by stream.
         answers: For the store.
         answered: Is set with each answer.
-        suspects: Is held while an event is handled of which a process may have died.
+        suspects: Is held for an event of which a process may have died, until the store has the answer.
         room: Is set where more may be leased.
         low: Of how many that wait on more is to be leased.
         stuck: Whether events waited so long that they were given back, and no handler has ended since.
@@ -88,10 +90,13 @@ class Deliveries:
             # here first: it is never in neither
             self.running[token] = held
             if self.ready.pop(token, None) is not None:
+                held.alone = held.event.suspect
                 if len(self.ready) <= self.low and not self.room.is_set():
                     self.room.set()
                 return held
             self._leave(held)
+            if held.event.suspect:
+                self.suspects.release()
         return None
 
     def finish(self, held: Held, outcome: Outcome) -> bool:
@@ -108,6 +113,12 @@ class Deliveries:
         self.answers.append((held, outcome))
         if not self.answered.is_set():
             self.answered.set()
+
+    def settle(self, held: Held) -> None:
+        """Let the next event be handled of which a process may have died: the store has the answer for this one."""
+        if held.alone:
+            held.alone = False
+            self.suspects.release()
 
     def give_back_ready(self, outcome: Outcome, locked_before: float) -> int:
         """Give back what waits for a thread since then; return how many."""
@@ -130,11 +141,7 @@ class Deliveries:
 
     def _leave(self, held: Held) -> bool:
         """Count an event as not running any more; false where another thread did so before."""
-        if self.running.pop(held.event.lease_token, None) is None:
-            return False
-        if held.event.suspect:
-            self.suspects.release()
-        return True
+        return self.running.pop(held.event.lease_token, None) is not None
 
     def taken(self) -> list[tuple[Held, Outcome]]:
         """Take all answers."""

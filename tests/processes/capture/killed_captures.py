@@ -23,6 +23,7 @@ from millrace.resources.capture import drain as capture
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.drain import CaptureDrain
+from millrace.resources.capture.source import probe
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.kill_steps import OF_RUNS
 from tests.support.forks import fork
@@ -78,6 +79,8 @@ def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> in
         # small, so that one run takes each step several times
         capture.MOST_CHANGES, capture.PIECE, capture.EMIT = 60, 25, 40
         backfill.CHUNK, backfill.FINISH = 25, 40
+        # a table that is locked at the moment would be left out of this run, and read anew: its history has a hole then
+        probe._lock = lambda *_: None
         prepare()
         # the same owner: its dead self's lease does not have to end
         with CaptureDrain(dsn, captured, "test") as capturing:
