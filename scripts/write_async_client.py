@@ -26,7 +26,7 @@ NAMES = {
     "time.sleep": "asyncio.sleep",
 }
 # what psycopg's objects, or asyncio, do asynchronously
-AWAITED = {"execute", "fetchall", "sleep"}
+AWAITED = {"execute", "fetchall", "set_autocommit", "sleep"}
 ENTERED = {"connection", "cursor", "transaction"}
 # these run at once also there
 PLAIN = {"__init__"}
@@ -72,6 +72,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
                 "_appended": "_appended",
                 "_decided_before": "_decided_before",
                 "_is_purged": "_is_purged",
+                "_is_stored": "_is_stored",
             }
         },
         CLIENT,

@@ -179,6 +179,7 @@ set local check_function_bodies = off;
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
+\ir functions/log/await_positions.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -332,7 +333,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2f167cbf2212effd0da3e24a02a63db91c66e984fa67ded9808c838a89d9a7d7'),
+  (0, 'f4501e728657135ce56054dfb8cfa5d1bd80f149197fe42f960763bd88b014e3'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -33,15 +33,15 @@ async def handle_async(
 ) -> Decided[State]:
     """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
+    first = None if command_id is None else event_id_of(command_id, decider.name, decider_id, 0)
     for _ in range(tries):
-        if command_id is not None:
-            first = event_id_of(command_id, decider.name, decider_id, 0)
-            if await store.log_position(first) is not None:
-                return await _decided_before(store, decider, decider_id, command_id)
         if loaded is None:
-            loaded = await _first_loaded(store, decider, decider_id)
+            loaded, is_stored = await _first_loaded(store, decider, decider_id, first)
         else:
+            is_stored = await _is_stored(store, first)
             loaded = await _loaded(store, decider, decider_id, loaded)
+        if is_stored and command_id is not None:
+            return await _decided_before(store, decider, decider_id, command_id)
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
             appended = await _appended(store, events, caused_by) if events else []
@@ -59,17 +59,31 @@ async def handle_async(
     raise gave_up(decider.name, decider_id, tries)
 
 
-async def _first_loaded(store: AsyncEventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
-    """Return the stream: the state that a fold read model has of it, if there is one, with the events behind it."""
+async def _first_loaded(
+    store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, first: UUID | None
+) -> tuple[Loaded[State], bool]:
+    """Return the stream, and whether the first event of the command is stored.
+
+    The stream is the state that a fold read model has of it, if there is one, with the events behind it.
+    """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        return await _loaded(store, decider, decider_id, loaded)
-    stored, events = await store.stream_behind_state(fold.name, decider.fingerprint, decider.name, decider_id)
+        is_stored = await _is_stored(store, first)
+        return await _loaded(store, decider, decider_id, loaded), is_stored
+    stored, events, is_stored = await store.stream_behind_state(
+        fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
+    )
     if stored is not None:
         loaded = Loaded(decider.initial if stored.state is None else stored.state, stored.version, stored.offset)
     for event in events:
         loaded = loaded.after(decider, event)
-    return loaded if len(events) < STREAM_PAGE else await _loaded(store, decider, decider_id, loaded)
+    if len(events) == STREAM_PAGE:
+        loaded = await _loaded(store, decider, decider_id, loaded)
+    return loaded, is_stored
+
+
+async def _is_stored(store: AsyncEventStore, event_id: UUID | None) -> bool:
+    return event_id is not None and await store.log_position(event_id) is not None
 
 
 async def _loaded(

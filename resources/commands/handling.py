@@ -35,15 +35,15 @@ def handle_sync(
 ) -> Decided[State]:
     """Do what `handle` promises."""
     loaded: Loaded[State] | None = None
+    first = None if command_id is None else event_id_of(command_id, decider.name, decider_id, 0)
     for _ in range(tries):
-        if command_id is not None:
-            first = event_id_of(command_id, decider.name, decider_id, 0)
-            if store.log_position(first) is not None:
-                return _decided_before(store, decider, decider_id, command_id)
         if loaded is None:
-            loaded = _first_loaded(store, decider, decider_id)
+            loaded, is_stored = _first_loaded(store, decider, decider_id, first)
         else:
+            is_stored = _is_stored(store, first)
             loaded = _loaded(store, decider, decider_id, loaded)
+        if is_stored and command_id is not None:
+            return _decided_before(store, decider, decider_id, command_id)
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
             appended = _appended(store, events, caused_by) if events else []
@@ -57,17 +57,31 @@ def handle_sync(
     raise gave_up(decider.name, decider_id, tries)
 
 
-def _first_loaded(store: EventStore, decider: Decider[State, Command], decider_id: str) -> Loaded[State]:
-    """Return the stream: the state that a fold read model has of it, if there is one, with the events behind it."""
+def _first_loaded(
+    store: EventStore, decider: Decider[State, Command], decider_id: str, first: UUID | None
+) -> tuple[Loaded[State], bool]:
+    """Return the stream, and whether the first event of the command is stored.
+
+    The stream is the state that a fold read model has of it, if there is one, with the events behind it.
+    """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        return _loaded(store, decider, decider_id, loaded)
-    stored, events = store.stream_behind_state(fold.name, decider.fingerprint, decider.name, decider_id)
+        is_stored = _is_stored(store, first)
+        return _loaded(store, decider, decider_id, loaded), is_stored
+    stored, events, is_stored = store.stream_behind_state(
+        fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
+    )
     if stored is not None:
         loaded = Loaded(decider.initial if stored.state is None else stored.state, stored.version, stored.offset)
     for event in events:
         loaded = loaded.after(decider, event)
-    return loaded if len(events) < STREAM_PAGE else _loaded(store, decider, decider_id, loaded)
+    if len(events) == STREAM_PAGE:
+        loaded = _loaded(store, decider, decider_id, loaded)
+    return loaded, is_stored
+
+
+def _is_stored(store: EventStore, event_id: UUID | None) -> bool:
+    return event_id is not None and store.log_position(event_id) is not None
 
 
 def _loaded(

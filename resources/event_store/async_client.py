@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from uuid import UUID
 
 import psycopg
+from msgspec.structs import replace
 from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
-from millrace.resources.errors import TransactionOpen
 from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of, tokens_of
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
@@ -42,6 +42,7 @@ from millrace.resources.event_store.rows import (
     Delivery,
     Event,
     EventBehindState,
+    EventPosition,
     Json,
     Lock,
     LogPosition,
@@ -74,7 +75,15 @@ from millrace.resources.event_store.status_rows import (
     WantingView,
 )
 from millrace.resources.event_store.tracing import all_passed_on, passed_on
-from millrace.resources.event_store.waiting import FIRST_PAUSE_S, GROWTH, IDLE, LAST_PAUSE_S, InStream, Seen, never_seen
+from millrace.resources.event_store.waiting import (
+    FIRST_PAUSE_S,
+    GROWTH,
+    LAST_PAUSE_S,
+    InStream,
+    Seen,
+    _require_idle,
+    never_seen,
+)
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -299,14 +308,22 @@ class AsyncWaiting(AsyncSqlFunctions):
         """Ask once, in a transaction that is over afterwards."""
         async with self._connected() as connection:
             # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
-            if connection.info.transaction_status != IDLE:
-                raise TransactionOpen(
-                    "wait_for waits for what others commit, and the connection is in a transaction.",
-                    detail=f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.",
-                    hint="Commit first, or give the store a pool.",
-                )
+            _require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
             async with connection.transaction():
                 return await type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
+
+    @asynccontextmanager
+    async def _committing(self) -> AsyncIterator[Self]:
+        """Yield a store with one connection, each of whose calls is a transaction that is committed at once."""
+        async with self._connected() as connection:
+            _require_idle(connection, "Positions are decided after the commit.")
+            before = connection.autocommit
+            await connection.set_autocommit(True)
+            try:
+                yield type(self)(connection)
+            finally:
+                if not connection.closed:
+                    await connection.set_autocommit(before)
 
 
 class AsyncEventStore(AsyncRounds, AsyncWaiting):
@@ -376,16 +393,32 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             ),
         )
 
-    async def append_events(self, events: Iterable[NewEvent], *, caused_by: Event | None = None) -> list[AppendedEvent]:
+    async def append_events(
+        self,
+        events: Iterable[NewEvent],
+        *,
+        caused_by: Event | None = None,
+        positions_within_s: int | None = None,
+    ) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order.
 
         `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
+        With `positions_within_s`, from 0 to 60, it commits, and waits so many seconds at most for their positions in
+        the log. A `position` is None where that was too short.
+
+        Raises:
+            TransactionOpen: Positions are asked for, and the connection is in a transaction, before whose end there are
+                none.
         """
-        return await self._all(
-            AppendedEvent,
-            "select * from event_store.append_events(%s::jsonb)",
-            (events_json(all_passed_on(events, caused_by)),),
-        )
+        append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
+        if positions_within_s is None:
+            return await self._all(AppendedEvent, append, (events_json(given),))
+        look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
+        async with self._committing() as store:
+            appended = await store._all(AppendedEvent, append, (events_json(given),))
+            placed = await store._all(EventPosition, look, (ids, positions_within_s))
+        places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
+        return [replace(each, **places[each.event_id]) for each in appended]
 
     async def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
@@ -461,14 +494,23 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return await self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
     async def stream_behind_state(
-        self, model: str, fingerprint: str, decider: str, decider_id: str, limit: int = STREAM_PAGE
-    ) -> tuple[StreamState | None, list[Event]]:
-        """Return what `stream_state` does and what `read_stream` has behind it: one question, as of one moment."""
+        self,
+        model: str,
+        fingerprint: str,
+        decider: str,
+        decider_id: str,
+        limit: int = STREAM_PAGE,
+        event_id: UUID | None = None,
+    ) -> tuple[StreamState | None, list[Event], bool]:
+        """Return what `stream_state` does, what `read_stream` has behind it, and whether an event is stored.
+
+        It is one question, as of one moment.
+        """
         rows = await self._all(
             EventBehindState,
             """
             select e.*, case when e.number > 1 then null else s.state end as state, s.version as state_version,
-              s."offset" as state_offset
+              s."offset" as state_offset, exists (select from event_store.log_position(%s)) as is_stored
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
@@ -476,14 +518,14 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
               from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s) r
             ) e on true
             """,
-            (model, fingerprint, decider, decider_id, decider, decider_id, limit),
+            (event_id, model, fingerprint, decider, decider_id, decider, decider_id, limit),
         )
         first = rows[0]
         if first.state_version is None or first.state_offset is None:
             state = None
         else:
             state = StreamState(first.state, first.state_version, first.state_offset)
-        return state, [row for row in rows if row.number is not None]
+        return state, [row for row in rows if row.number is not None], first.is_stored
 
     async def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""

@@ -15,6 +15,8 @@ from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
@@ -37,6 +39,7 @@ from millrace.resources.event_store.rows import (
     Delivery,
     Event,
     EventBehindState,
+    EventPosition,
     Json,
     Lock,
     LogPosition,
@@ -129,16 +132,32 @@ class EventStore(Rounds, Waiting):
             ),
         )
 
-    def append_events(self, events: Iterable[NewEvent], *, caused_by: Event | None = None) -> list[AppendedEvent]:
+    def append_events(
+        self,
+        events: Iterable[NewEvent],
+        *,
+        caused_by: Event | None = None,
+        positions_within_s: int | None = None,
+    ) -> list[AppendedEvent]:
         """Append a batch over any streams, all or nothing, and return one row per event in order.
 
         `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
+        With `positions_within_s`, from 0 to 60, it commits, and waits so many seconds at most for their positions in
+        the log. A `position` is None where that was too short.
+
+        Raises:
+            TransactionOpen: Positions are asked for, and the connection is in a transaction, before whose end there are
+                none.
         """
-        return self._all(
-            AppendedEvent,
-            "select * from event_store.append_events(%s::jsonb)",
-            (events_json(all_passed_on(events, caused_by)),),
-        )
+        append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
+        if positions_within_s is None:
+            return self._all(AppendedEvent, append, (events_json(given),))
+        look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
+        with self._committing() as store:
+            appended = store._all(AppendedEvent, append, (events_json(given),))
+            placed = store._all(EventPosition, look, (ids, positions_within_s))
+        places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
+        return [replace(each, **places[each.event_id]) for each in appended]
 
     def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
@@ -213,14 +232,23 @@ class EventStore(Rounds, Waiting):
         return self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
     def stream_behind_state(
-        self, model: str, fingerprint: str, decider: str, decider_id: str, limit: int = STREAM_PAGE
-    ) -> tuple[StreamState | None, list[Event]]:
-        """Return what `stream_state` does and what `read_stream` has behind it: one question, as of one moment."""
+        self,
+        model: str,
+        fingerprint: str,
+        decider: str,
+        decider_id: str,
+        limit: int = STREAM_PAGE,
+        event_id: UUID | None = None,
+    ) -> tuple[StreamState | None, list[Event], bool]:
+        """Return what `stream_state` does, what `read_stream` has behind it, and whether an event is stored.
+
+        It is one question, as of one moment.
+        """
         rows = self._all(
             EventBehindState,
             """
             select e.*, case when e.number > 1 then null else s.state end as state, s.version as state_version,
-              s."offset" as state_offset
+              s."offset" as state_offset, exists (select from event_store.log_position(%s)) as is_stored
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
@@ -228,14 +256,14 @@ class EventStore(Rounds, Waiting):
               from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s) r
             ) e on true
             """,
-            (model, fingerprint, decider, decider_id, decider, decider_id, limit),
+            (event_id, model, fingerprint, decider, decider_id, decider, decider_id, limit),
         )
         first = rows[0]
         if first.state_version is None or first.state_offset is None:
             state = None
         else:
             state = StreamState(first.state, first.state_version, first.state_offset)
-        return state, [row for row in rows if row.number is not None]
+        return state, [row for row in rows if row.number is not None], first.is_stored
 
     def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""

@@ -109,6 +109,7 @@ class EventBehindState(Event, frozen=True):
     state: Any = None
     state_version: int | None = None
     state_offset: int | None = None
+    is_stored: bool = False
 
 
 class Delivery(Event, frozen=True):
@@ -133,6 +134,13 @@ class LogPosition:
 
     partition: int
     position: int | None
+
+
+@dataclass(frozen=True)
+class EventPosition(LogPosition):
+    """Where an event is in the log; `position` is None where it was not sequenced in time."""
+
+    event_id: UUID
 
 
 @dataclass(frozen=True)
@@ -161,13 +169,18 @@ class NewEvent:
 
 
 class AppendedEvent(Struct, frozen=True):
-    """Where an event of a batch is stored; `appended` is false if it was stored before."""
+    """Where an event of a batch is stored; `appended` is false if it was stored before.
+
+    `partition` and `position` are where it is in the log, if the call waited for that.
+    """
 
     event_id: UUID
     previous_id: UUID | None
     offset: int
     version: int
     appended: bool
+    partition: int | None = None
+    position: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ Belongs here: the question, and the wait, which is a loop of it. Not here: the a
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import psycopg
 
@@ -87,14 +89,31 @@ class Waiting(SqlFunctions):
         """Ask once, in a transaction that is over afterwards."""
         with self._connected() as connection:
             # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
-            if connection.info.transaction_status != IDLE:
-                raise TransactionOpen(
-                    "wait_for waits for what others commit, and the connection is in a transaction.",
-                    detail=f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.",
-                    hint="Commit first, or give the store a pool.",
-                )
+            _require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
             with connection.transaction():
                 return type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
+
+    @contextmanager
+    def _committing(self) -> Iterator[Self]:
+        """Yield a store with one connection, each of whose calls is a transaction that is committed at once."""
+        with self._connected() as connection:
+            _require_idle(connection, "Positions are decided after the commit.")
+            before = connection.autocommit
+            connection.set_autocommit(True)
+            try:
+                yield type(self)(connection)
+            finally:
+                if not connection.closed:
+                    connection.set_autocommit(before)
+
+
+def _require_idle(connection: psycopg.Connection | psycopg.AsyncConnection, detail: str) -> None:
+    if connection.info.transaction_status != IDLE:
+        raise TransactionOpen(
+            "Nothing that others commit, or that follows a commit, comes within a transaction, and one is open.",
+            detail=detail,
+            hint="Commit first, or give the store a pool.",
+        )
 
 
 def never_seen(view: str, found: Seen) -> NeverSeen:

@@ -76,15 +76,17 @@ def test_only_the_events_behind_a_snapshot_are_read(
     read: list[tuple[int | None, ...]] = []
     load = EventStore.stream_behind_state
 
-    def loading(self: EventStore, *arguments: Any) -> tuple[StreamState | None, list[Event]]:  # noqa: ANN401 - passed on
-        state, events = load(self, *arguments)
+    def loading(self: EventStore, *arguments: Any, **named: Any) -> tuple[StreamState | None, list[Event], bool]:  # noqa: ANN401 - passed on
+        state, events, is_stored = load(self, *arguments, **named)
         read.append(tuple(event.version for event in events))
-        return state, events
+        return state, events, is_stored
 
     with monkeypatch.context() as patched:
         patched.setattr(EventStore, "stream_behind_state", loading)
         patched.setattr(EventStore, "read_stream", None)  # one question is enough
-        behind = handle(built, JAR, "behind", 9)
+        patched.setattr(EventStore, "log_position", None)
+        command_id = uuid4()
+        behind = handle(built, JAR, "behind", 9, command_id=command_id)
         assert (behind.state, behind.version, behind.events[0].data) == ({"sweets": 10}, 4, {"n": 3})
         full = handle(built, JAR, "full", 1)
         assert (full.state, full.version, full.events) == ({"sweets": 10}, 1, ())
@@ -97,6 +99,9 @@ def test_only_the_events_behind_a_snapshot_are_read(
         assert handle(built, JAR, "emptied", 2).state == {"sweets": 2}  # no row is a state, too
     assert read == [(3,), (), (), (1,), ()]
 
+    (again,) = handle(built, JAR, "behind", 9, command_id=command_id).events
+    assert again.event_id == behind.events[0].event_id
+
     # one that is not as the declaration is now
     assert state_of(built, "full") is not None
     assert state_of(built, "full", changed) is None
@@ -108,7 +113,7 @@ def test_only_the_events_behind_a_snapshot_are_read(
         more_of_it = more - 1 if number == 0 else 1
         put(built, "behind", *[0] * more_of_it)
         assert handle(built, JAR, "behind", 9).version == more + 3
-    state, events = built.stream_behind_state("jars", jars.fingerprint, "jar", "behind", 2)
+    state, events, _ = built.stream_behind_state("jars", jars.fingerprint, "jar", "behind", 2)
     assert (state, [event.version for event in events]) == (
         StreamState({"sweets": 3}, 2, state.offset if state else 0),
         [3, 4],

@@ -5,15 +5,19 @@ create or replace function event_store.get_events(
   v_decider text
 )
 returns setof event_store.recorded_events
-language sql
+language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
+-- planner: indexed once
+begin
+  return query
   select r.*
   from event_store.recorded_events r
   where r.decider_id = v_decider_id and r.decider = v_decider
-  order by r."offset"
+  order by r."offset";
+end
 $$;
 
 comment on function event_store.get_events(text, text) is

@@ -5,17 +5,21 @@ create or replace function event_store.get_last_event(
   v_decider text
 )
 returns setof event_store.recorded_events
-language sql
+language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
+-- planner: indexed once
+begin
+  return query
   select
     e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final, e.created_at, e."offset"
   from event_store.versioned_events e
   where e.decider_id = v_decider_id and e.decider = v_decider
   order by e.version desc
-  limit 1
+  limit 1;
+end
 $$;
 
 comment on function event_store.get_last_event(text, text) is

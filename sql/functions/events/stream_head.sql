@@ -12,12 +12,15 @@ returns table (
   version bigint,
   final boolean
 )
-language sql
+language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select * from event_store_private.head_of_stream(v_decider_id, v_decider)
+begin
+  return query
+  select * from event_store_private.head_of_stream(v_decider_id, v_decider);
+end
 $$;
 
 comment on function event_store.stream_head(text, text) is

@@ -9,16 +9,19 @@ returns table (
   partition int,
   "position" bigint
 )
-language sql
+language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
--- planner: indexed ordered nested
+-- planner: indexed ordered nested once
+begin
+  return query
   select coalesce(l.partition, event_store.stream_partition(e.decider_id, (select count(*) from event_store.partitions))), l.position
   from event_store.events e
   left join event_store.event_log l using ("offset")
-  where e.event_id = v_event_id
+  where e.event_id = v_event_id;
+end
 $$;
 
 comment on function event_store.log_position(uuid) is

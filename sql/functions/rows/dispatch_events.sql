@@ -16,7 +16,7 @@ volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
--- planner: indexed ordered nested
+-- planner: indexed ordered nested once
 declare
   _now constant timestamptz := event_store_private.clock();
   _view constant event_store.views := event_store_private.known_view(v_view, 'rows');

@@ -9,12 +9,15 @@ create or replace function event_store.nack_event(
   v_error text default null
 )
 returns setof event_store.locks
-language sql
+language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select * from event_store_private.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token, v_error)
+begin
+  return query
+  select * from event_store_private.give_back_event(v_view, v_decider_id, 0, v_offset, v_lease_token, v_error);
+end
 $$;
 
 comment on function event_store.nack_event(text, text, bigint, bigint, text) is

@@ -2,20 +2,24 @@
 -- otherwise what the caller appends after this call would pass for already seen.
 create or replace function event_store_private.committed_snapshot()
 returns pg_snapshot
-language sql
+language plpgsql
 volatile
+-- no search_path of its own, which would cost each look for new events: all is built in
 as $$
-  select case
-    when own >= pg_snapshot_xmin(now_) and own < pg_snapshot_xmax(now_) then
-      format(
-        '%s:%s:%s',
-        pg_snapshot_xmin(now_),
-        pg_snapshot_xmax(now_),
-        (select string_agg(x::text, ',' order by x) from (select pg_snapshot_xip(now_) union select own) in_progress(x))
-      )::pg_snapshot
-    else now_
-  end
-  from (select pg_current_snapshot(), pg_current_xact_id_if_assigned()) current(now_, own)
+declare
+  _now constant pg_snapshot := pg_current_snapshot();
+  _own constant xid8 := pg_current_xact_id_if_assigned();
+begin
+  if _own >= pg_snapshot_xmin(_now) and _own < pg_snapshot_xmax(_now) then
+    return format(
+      '%s:%s:%s',
+      pg_snapshot_xmin(_now),
+      pg_snapshot_xmax(_now),
+      (select string_agg(x::text, ',' order by x) from (select pg_snapshot_xip(_now) union select _own) in_progress(x))
+    );
+  end if;
+  return _now;
+end
 $$;
 
 comment on function event_store_private.committed_snapshot() is

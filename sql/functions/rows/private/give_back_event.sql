@@ -16,6 +16,7 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 as $$
+-- planner: indexed once
 declare
   _now constant timestamptz := event_store_private.clock();
   _locks event_store.stream_locks[];

@@ -1,0 +1,100 @@
+"""Positions of events that were just appended: in the same round trip, or as soon as somebody has sequenced them."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from millrace.resources.errors import Conflict, Malformed, TransactionOpen
+from millrace.resources.event_store import AsyncEventStore, EventStore, LogPosition, NewEvent
+from millrace.resources.event_store.refusals import refusals
+from tests.support.factories import append, ids_of_one_partition, new_event, refusal, rows, start, value
+from tests.support.patience import patience, wait_until
+
+Connect = Callable[..., psycopg.Connection]
+PLACES = 'select event_id, partition, "position" from event_store.await_positions(%s, %s)'
+
+
+def test_an_append_returns_where_its_events_are_in_the_log(orders: EventStore, dsn: str, connect: Connect) -> None:
+    three, seven = (ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (3, 7))
+    events = [new_event(three), new_event(seven), new_event(three)]
+    placed = orders.append_events(events, positions_within_s=5)
+    assert [(each.partition, each.position, each.appended) for each in placed] == [
+        (3, 0, True),
+        (7, 0, True),
+        (3, 1, True),
+    ]
+    again = orders.append_events(events[:1], positions_within_s=0)
+    assert [(each.partition, each.position, each.appended) for each in again] == [(3, 0, False)]
+    without = orders.append_events([new_event(three)])
+    assert [(each.partition, each.position) for each in without] == [(None, None)]
+    # a connection that does not commit by itself commits this, and does not by itself afterwards
+    connection = connect(autocommit=False)
+    (own,) = EventStore(connection).append_events([new_event(three)], positions_within_s=5)
+    assert (own.partition, own.position, connection.autocommit) == (3, 3, False)
+    with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
+        (own,) = EventStore(pool).append_events([new_event(three)], positions_within_s=5)
+    assert (own.partition, own.position) == (3, 4)
+
+    async def main() -> LogPosition | None:
+        async with AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
+            store = AsyncEventStore(pool)
+            (own,) = await store.append_events([new_event(three)], positions_within_s=5)
+            assert (own.partition, own.position) == (3, 5)
+            return await store.log_position(own.event_id)
+
+    assert asyncio.run(main()) == LogPosition(3, 5)
+
+
+def test_an_append_that_is_refused_leaves_nothing_and_the_connection_goes_on(orders: EventStore) -> None:
+    before = append(orders)
+    late = NewEvent("order", before.decider_id, "placed", previous_id=uuid4(), data={})
+    refusal(Conflict, lambda: orders.append_events([new_event("o-2"), late], positions_within_s=5))
+    assert orders.get_events("o-2", "order") == []
+    (own,) = orders.append_events([new_event("o-2")], positions_within_s=5)
+    assert own.position is not None
+
+
+def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -> None:
+    store = EventStore(connect(autocommit=False))
+    append(store, "o-2")
+    refusal(TransactionOpen, lambda: store.append_events([new_event()], positions_within_s=5))
+    store.connection.rollback()
+    ours = append(orders)
+    for begin in (
+        lambda: append(store, "o-3"),
+        lambda: store.connection.execute("set transaction isolation level serializable"),
+    ):
+        begin()
+        with pytest.raises(Malformed, match="Commit first"), refusals():
+            store.connection.execute(PLACES, ([ours.event_id], 5))
+        store.connection.rollback()
+
+
+def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
+    orders: EventStore, connect: Connect
+) -> None:
+    ours, holder, waiter = append(orders), connect(autocommit=False), connect()
+    assert EventStore(holder).sequence_events() == 1
+    assert rows(waiter, PLACES, [ours.event_id, uuid4()], 0) == [
+        (ours.event_id, ours_partition(orders, ours.event_id), None)
+    ]
+    waiting = start(lambda: rows(waiter, PLACES, [ours.event_id], 60))
+    state = "select wait_event from pg_stat_activity where pid = %s"
+    wait_until(lambda: value(orders.connection, state, waiter.info.backend_pid) == "PgSleep", "it waits")
+    holder.commit()
+    assert waiting.result(patience()) == [(ours.event_id, ours_partition(orders, ours.event_id), 0)]
+
+
+def ours_partition(store: EventStore, event_id: object) -> object:
+    """Return the log partition of an event."""
+    return value(store.connection, "select partition from event_store.log_position(%s)", event_id)
+
+
+@pytest.mark.parametrize(("ids", "seconds"), [(None, 5), ([], None), ([], -1), ([], 61)])
+def test_what_it_cannot_take_is_refused(orders: EventStore, ids: list[object] | None, seconds: int | None) -> None:
+    with pytest.raises(Malformed, match="from 0 to 60"), refusals():
+        orders.connection.execute(PLACES, (ids, seconds))
