@@ -197,9 +197,10 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.spark import spark_session
 from tests.support.building.hanging import Hanging, all_over
 from tests.support.building.shared_drains import FEW, why_away
+from tests.support.patience import patience
 with spark_session() as spark:
     # what is new here is that Spark runs in a process of ours
-    with SharedDrain(sys.argv[1], [*FEW, Hanging], lambda: spark, "rounds", limits=Limits(round_s=15)) as shared:
+    with SharedDrain(sys.argv[1], [*FEW, Hanging], lambda: spark, "rounds", limits=Limits(round_s=patience() / 4)) as shared:
         shared.run(budget_s=600, idle_s=0)
         print(why_away(shared))
     all_over(Path(sys.argv[2]))
@@ -222,5 +223,5 @@ def test_in_a_local_session_a_function_that_nothing_in_python_ends_is_ended_too(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "'hanging': 'Spark had not ended after 15 s'" in done.stdout
+    assert re.search(f"'hanging': '{NOT_ENDED}'", done.stdout)
     assert [positions(things.connection, model.view) for model in FEW] == [3, 3, 3]
