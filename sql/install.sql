@@ -173,6 +173,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/take_turns.sql
+\ir functions/events/private/version_from.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
@@ -332,7 +333,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2f167cbf2212effd0da3e24a02a63db91c66e984fa67ded9808c838a89d9a7d7'),
+  (0, '32abff3777ae83099b368737c47578c43f310d130bc716b10db6b76b6098a385'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -10,10 +10,11 @@ stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select r.*
-  from event_store.recorded_events r
-  where r.decider_id = v_decider_id and r.decider = v_decider
-  order by r."offset"
+  select
+    e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final, e.created_at, e."offset"
+  from event_store.versioned_events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+  order by e.version
 $$;
 
 comment on function event_store.get_events(text, text) is
