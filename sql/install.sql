@@ -333,7 +333,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '32abff3777ae83099b368737c47578c43f310d130bc716b10db6b76b6098a385'),
+  (0, '6d8481b2d54296e7d1ad3f7d7e67896eb30f98e7206a937ca22d3909b1cd9b67'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

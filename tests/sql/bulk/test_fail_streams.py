@@ -6,7 +6,15 @@ import pytest
 
 from millrace.resources.errors import NotInFlight, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_locks_know_versions,
+    at_once,
+    ids_of_one_partition,
+    value,
+)
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # A21
@@ -91,6 +99,7 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
     bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
     assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
+    assert_locks_know_versions(bulk.connection)
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (3, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
@@ -186,6 +195,7 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
     (letter,) = bulk.dead_letters("v")
     assert (letter.offset, letter.waiting) == (third, 1)
     fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
+    assert_locks_know_versions(bulk.connection)
     bulk.retry_dead_letters("v")
     at(bulk, 20)
     assert delivered(bulk)[1] == [second, third]

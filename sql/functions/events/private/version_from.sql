@@ -14,13 +14,15 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed ordered once
 declare
-  _from bigint;
-  _to bigint;
+  -- not min and max: of a stream that looks short all events would be read for them
+  _from bigint := (
+    select e.version from event_store.events e where e.decider_id = v_decider_id and e.decider = v_decider order by e.version limit 1
+  );
+  _to bigint := 1 + (
+    select e.version from event_store.events e where e.decider_id = v_decider_id and e.decider = v_decider order by e.version desc limit 1
+  );
   _middle bigint;
 begin
-  select min(e.version), max(e.version) + 1 into _from, _to
-  from event_store.events e
-  where e.decider_id = v_decider_id and e.decider = v_decider;
   while _from < _to loop
     _middle := (_from + _to) / 2;
     if (
