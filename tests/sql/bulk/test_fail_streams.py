@@ -192,6 +192,7 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
         assert offsets == ([second, third] if due == 5 else [third])
         fail(bulk, leases, bad, failing)
         assert locks(bulk) == [(bad, attempts)]
+        assert_locks_know_versions(bulk.connection)
     (letter,) = bulk.dead_letters("v")
     assert (letter.offset, letter.waiting) == (third, 1)
     fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
@@ -199,6 +200,18 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
     bulk.retry_dead_letters("v")
     at(bulk, 20)
     assert delivered(bulk)[1] == [second, third]
+
+
+def test_a_stream_that_fails_in_a_rebuild_is_delivered_from_its_beginning_again(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    append_to(bulk, *[streams[0]] * 4)
+    leases, offsets = delivered(bulk)
+    fail(bulk, leases, streams[0], offsets[-1])
+    finish(bulk, [bulk.claim_partition("v", 0, "me")], streams)
+    assert_locks_know_versions(bulk.connection)
+    at(bulk, 3600)
+    assert delivered(bulk)[1] == offsets
 
 
 def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, streams: list[str]) -> None:
