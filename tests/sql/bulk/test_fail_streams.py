@@ -13,6 +13,7 @@ from tests.support.factories import (
     assert_locks_know_versions,
     at_once,
     ids_of_one_partition,
+    new_event,
     value,
 )
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
@@ -106,6 +107,20 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     bulk.commit_batch("v", [lease])
     assert locks(bulk) == []
     assert bulk.claim_batch("v", "me") == []
+
+
+def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", events=["placed"])
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    (later,) = bulk.append_events([new_event(streams[0], event="paid")])
+    at(bulk, 5)
+    leases = bulk.claim_batch("v", "me")
+    bulk.register_view("v", mode="bulk", events=[])
+    bulk.commit_batch("v", leases)
+    assert delivered(bulk)[1] == [later.offset]
 
 
 def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
