@@ -123,6 +123,25 @@ def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledge
     assert delivered(bulk)[1] == [later.offset]
 
 
+def test_a_lock_stays_while_its_stream_is_acknowledged_beyond_the_checkpoint(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    bad, good, _ = streams
+    append_to(bulk, bad)
+    finish(bulk, bulk.claim_batch("v", "me"))
+    *_, last, other = append_to(bulk, bad, bad, good)
+    (lease,) = bulk.claim_batch("v", "me")
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [replace(failure(bad), offset=last.offset)])
+        bulk.release_batch("v", [lease])
+    bulk.discard_dead_letter("v", "order", bad, "a test")
+    leases, offsets = delivered(bulk)
+    assert offsets == [other.offset]
+    bulk.commit_batch("v", leases)
+    assert locks(bulk) == []
+
+
 def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
     behind, waiting, delivered = streams
     (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
