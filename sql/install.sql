@@ -173,6 +173,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/take_turns.sql
+\ir functions/events/private/version_from.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
@@ -333,7 +334,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f4501e728657135ce56054dfb8cfa5d1bd80f149197fe42f960763bd88b014e3'),
+  (0, 'fcd80136b2ae67c758f6fc33af5c300d029a56861996001f0d73d44a780c2307'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -71,8 +71,10 @@ def make_backlog(database: Database, streams: int, *, parks: bool) -> None:
     failed = f"update event_store.stream_locks set attempts = 1, last_error = 'refused', {state} where view = "
     database.run(
         """
-        insert into event_store.stream_locks (view, decider, decider_id, partition, last_offset, created_at, updated_at)
-        select 'bulk', decider, decider_id, partition, last_offset, created_at, updated_at
+        insert into event_store.stream_locks (
+          view, decider, decider_id, partition, last_offset, last_version, created_at, updated_at
+        )
+        select 'bulk', decider, decider_id, partition, last_offset, last_version, created_at, updated_at
         from event_store.stream_locks where view = 'rows'
         """
     )

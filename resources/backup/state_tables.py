@@ -40,8 +40,9 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
     "stream_locks": (
         "event_store.stream_locks",
         (
-            "view", "decider", "decider_id", "partition", "last_offset", "locked_until", "in_flight", "attempts", "last_error",
-            "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "caught_up", "nothing_after", "ahead",
+            "view", "decider", "decider_id", "partition", "last_offset", "last_version", "locked_until", "in_flight",
+            "attempts", "last_error", "parked_at", "created_at", "updated_at", "lease_token", "lease_pid", "caught_up",
+            "nothing_after", "ahead",
         ),
     ),
     "audit_log": (

@@ -48,7 +48,6 @@ create table event_store.events (
   constraint events_event_id_key unique (event_id)
 );
 alter sequence event_store.events_offset_seq owned by event_store.events."offset";
-create index events_stream_idx on event_store.events (decider_id, decider, "offset");
 create index events_transaction_id_idx on event_store.events (transaction_id);
 create index events_created_at_idx on event_store.events using brin (created_at);
 -- has no entry for an event without a correlation

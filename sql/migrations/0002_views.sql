@@ -161,6 +161,7 @@ create table event_store.stream_locks (
   decider_id text collate "C" not null,
   partition int not null,
   last_offset bigint not null,
+  last_version bigint not null default 0,
   locked_until timestamptz not null default '-infinity',
   in_flight bigint,
   lease_token bigint not null default 0,
@@ -208,6 +209,8 @@ comment on column event_store.stream_locks.decider is 'The kind of entity.';
 comment on column event_store.stream_locks.decider_id is 'The entity.';
 comment on column event_store.stream_locks.partition is 'The log partition of the stream.';
 comment on column event_store.stream_locks.last_offset is 'The offset of the last acknowledged event of the stream.';
+comment on column event_store.stream_locks.last_version is
+'A search for the events after last_offset begins behind this version: they have higher ones.';
 comment on column event_store.stream_locks.locked_until is 'Until when the stream is not given out.';
 comment on column event_store.stream_locks.in_flight is 'The offset of the event that a consumer holds; null for none.';
 comment on column event_store.stream_locks.lease_token is

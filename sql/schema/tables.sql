@@ -136,6 +136,7 @@ CREATE TABLE event_store.stream_locks (
     decider_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
     last_offset bigint NOT NULL,
+    last_version bigint DEFAULT 0 NOT NULL,
     locked_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     in_flight bigint,
     lease_token bigint DEFAULT 0 NOT NULL,
@@ -165,6 +166,8 @@ COMMENT ON COLUMN event_store.stream_locks.decider_id IS 'The entity.';
 COMMENT ON COLUMN event_store.stream_locks.partition IS 'The log partition of the stream.';
 
 COMMENT ON COLUMN event_store.stream_locks.last_offset IS 'The offset of the last acknowledged event of the stream.';
+
+COMMENT ON COLUMN event_store.stream_locks.last_version IS 'A search for the events after last_offset begins behind this version: they have higher ones.';
 
 COMMENT ON COLUMN event_store.stream_locks.locked_until IS 'Until when the stream is not given out.';
 
@@ -1668,8 +1671,6 @@ CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btre
 CREATE INDEX events_correlation_idx ON event_store.events USING btree (((metadata ->> 'correlation_id'::text)), "offset") WHERE ((metadata ->> 'correlation_id'::text) IS NOT NULL);
 
 CREATE INDEX events_created_at_idx ON event_store.events USING brin (created_at);
-
-CREATE INDEX events_stream_idx ON event_store.events USING btree (decider_id, decider, "offset");
 
 CREATE INDEX events_transaction_id_idx ON event_store.events USING btree (transaction_id);
 

@@ -94,13 +94,13 @@ def test_appends_read_by_index(session: EventStore) -> None:
 
 
 def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> None:
-    with only_by(session, "events_stream_idx"):
+    with only_by(session, "events_stream_key"):
         assert len(session.get_events("o-17", "order")) == 4
     with only_by(session, "events_stream_key"):
         assert session.get_last_event("o-17", "order") is not None
     with only_by(session, "events_stream_key", seq=("purged_streams",)):
         assert session.stream_head("o-17", "order") is not None
-    with only_by(session, "events_stream_idx", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey", most=4):
+    with only_by(session, "events_stream_key", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey", most=4):
         found = session.stream_views("order", "o-17")
     assert [(view.view, view.owed) for view in found] == [("bulk", 4), ("rows", 4)]
 
@@ -161,12 +161,12 @@ def test_a_poll_reads_by_index_and_as_many_events_as_it_says(session: EventStore
 def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStore) -> None:
     leases = session.claim_batch("bulk", "me", 100)
     failed = {event.decider_id: lease for lease in leases for event in session.read_batch("bulk", lease)}
-    with only_by(session, "events_stream_idx", "event_log_offset_key"):
+    with only_by(session, "events_stream_key", "event_log_offset_key"):
         for decider_id, lease in failed.items():
             session.fail_streams("bulk", lease, [StreamFailure("order", decider_id, "a test")])
         session.commit_batch("bulk", leases)
     set_clock(session.connection, "2100-01-01 00:00:00+00")
-    with only_by(session, "events_stream_idx", "stream_locks_pkey"):
+    with only_by(session, "events_stream_key", "stream_locks_pkey"):
         leases = session.claim_batch("bulk", "me")
         retried = {event.decider_id for lease in leases for event in session.read_batch("bulk", lease)}
         assert retried >= set(failed)
@@ -205,7 +205,7 @@ def test_a_part_of_a_long_stream_or_log_and_the_place_of_an_event_cost_a_few_pag
 
 def test_people_find_the_newest_events_by_index_and_read_no_others(session: EventStore) -> None:
     # three each, and of the second call those that invoice has: none
-    with only_by(session, "events_stream_idx", "event_log_offset_key", most=6):
+    with only_by(session, "events_stream_key", "event_log_offset_key", most=6):
         assert len(session.latest_events(3, "order", "o-17")) == 3
         assert len(session.latest_events(3, decider_id="o-17")) == 3
     with only_by(session, "events_pkey", "event_log_offset_key", most=20):
@@ -224,7 +224,7 @@ def test_rows_are_streamed_by_index(session: EventStore) -> None:
     # somebody just did, so this call does not dispatch: that reads all events here
     session.connection.execute("update event_store.dispatches set dispatched_at = event_store_private.clock()")
     session.connection.execute("update event_store.sequencer set sequenced_at = event_store_private.clock()")
-    with only_by(session, "stream_locks_due_idx", "events_stream_idx"):
+    with only_by(session, "stream_locks_due_idx", "events_stream_key"):
         assert len(session.stream_events("rows", 10)) == 10
 
 

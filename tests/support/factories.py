@@ -231,6 +231,17 @@ def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
     assert {p: sum(entry.partition == p for entry in log) for p in marks} == marks
 
 
+def assert_locks_know_versions(connection: psycopg.Connection) -> None:
+    """Assert that each lock's version parts the events of its stream as its offset does."""
+    wrong: LiteralString = """
+        select k.view, e.decider_id, e."offset", e.version, k.last_offset, k.last_version
+        from event_store.stream_locks k
+        join event_store.events e using (decider, decider_id)
+        where (e.version > k.last_version) <> (e."offset" > k.last_offset)
+    """
+    assert rows(connection, wrong) == []
+
+
 def assert_dense_and_ordered(log: Iterable[LogEntry]) -> None:
     """Each partition counts 0, 1, 2, …; each event follows its predecessor; a stream stays in one partition."""
     seen: dict[int, int] = {}

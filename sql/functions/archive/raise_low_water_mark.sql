@@ -68,7 +68,8 @@ begin
       cross join lateral (
         select from event_store.events e
         join event_store.event_log l using ("offset")
-        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        where e.decider_id = k.decider_id and e.decider = k.decider
+          and e.version > k.last_version and e."offset" > k.last_offset
           and l.position < v_position
         limit 1
       ) held

@@ -77,7 +77,8 @@ begin
           cross join lateral (
             select from event_store.events e
             join event_store.event_log l using ("offset")
-            where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+            where e.decider_id = k.decider_id and e.decider = k.decider
+              and e.version > k.last_version and e."offset" > k.last_offset
               and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
             limit 1
           ) next_event
@@ -115,7 +116,7 @@ begin
       lease_token = case when last_event."offset" is null then k.lease_token else due.lease_token end,
       lease_pid = null, updated_at = _now, revision = k.revision + 1
     from (
-      select x.decider_id, x.decider, x.last_offset, d.partition, d.leased_to, d.lease_token
+      select x.decider_id, x.decider, x.last_offset, x.last_version, d.partition, d.leased_to, d.lease_token
       from event_store.stream_locks x
       join leased d using (partition)
       where x.view = v_view and x.locked_until <= _now and x.parked_at is null
@@ -126,10 +127,11 @@ begin
       select e."offset"
       from event_store.events e
       join event_store.event_log l using ("offset")
-      where e.decider_id = due.decider_id and e.decider = due.decider and e."offset" > due.last_offset
+      where e.decider_id = due.decider_id and e.decider = due.decider
+        and e.version > due.last_version and e."offset" > due.last_offset
         and l.position < due.leased_to
         and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
-      order by e."offset" desc
+      order by e.version desc
       limit 1
     ) last_event on true
     where k.view = v_view and k.decider_id = due.decider_id and k.decider = due.decider

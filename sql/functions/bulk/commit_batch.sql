@@ -39,7 +39,7 @@ begin
       b.to_position < c.leased_to
       and exists (
         select from event_store.stream_locks k
-        join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+        join event_store.events e on e.decider_id = k.decider_id and e.decider = k.decider and e.version = k.last_version
         join event_store.event_log l on l."offset" = e."offset"
         where k.view = v_view and k.partition = b.partition and k.lease_token = c.lease_token and k.in_flight is null
           and l.position >= b.to_position
@@ -65,24 +65,26 @@ begin
         and k.view = v_view and k.partition = c.partition and k.lease_token <> c.lease_token;
     end if;
     update event_store.stream_locks k
-    set last_offset = retried.up_to, in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now,
-      revision = k.revision + 1
+    set
+      last_offset = coalesce(retried."offset", k.last_offset), last_version = coalesce(retried.version, k.last_version),
+      in_flight = null, attempts = 0, last_error = null, locked_until = _now, updated_at = _now, revision = k.revision + 1
     from (
-      select r.decider_id, r.decider, case when b.to_position = c.leased_to then r.in_flight else below.up_to end as up_to
+      select r.decider_id, r.decider, below."offset", below.version
       from unnest(v_partition, v_to_position, v_lease_token) b(partition, to_position, lease_token)
-      cross join lateral event_store_private.checkpoint_of(v_view, b.partition) c
       join event_store.stream_locks r
         on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
         and r.in_flight is not null and r.lease_pid is null
+      join event_store.events last on last."offset" = r.in_flight
       -- a commit of a part of the range acknowledges that part of a retry, too
       left join lateral (
-        select coalesce(max(e."offset"), r.last_offset) as up_to
+        select e."offset", e.version
         from event_store.events e
         join event_store.event_log l using ("offset")
-        where b.to_position < c.leased_to
-          and e.decider_id = r.decider_id and e.decider = r.decider
-          and e."offset" > r.last_offset and e."offset" <= r.in_flight
+        where e.decider_id = r.decider_id and e.decider = r.decider
+          and e.version > r.last_version and e."offset" > r.last_offset and e.version <= last.version
           and l.position < b.to_position
+        order by e.version desc
+        limit 1
       ) below on true
     ) retried
     where k.view = v_view and k.decider_id = retried.decider_id and k.decider = retried.decider;

@@ -59,9 +59,9 @@ begin
   where first."offset" is null
     or f."offset" < first."offset"
     or f."offset" > first."offset" and not exists (
-      select from event_store.events e
+      select from (select x.* from event_store.events x where x."offset" = f."offset" offset 0) e -- by that index
       join event_store.event_log l using ("offset")
-      where e."offset" = f."offset" and e.decider_id = f.decider_id and e.decider = f.decider
+      where e.decider_id = f.decider_id and e.decider = f.decider
         and l.position < _lease.leased_to
         and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
     )
@@ -81,7 +81,7 @@ begin
   where c.ctid = any (array(select held.version from event_store_private.checkpoint_of(v_view, v_partition) held));
   with failed as materialized (
     select
-      f.decider, f.decider_id, f.error, coalesce(f."offset", first."offset") - 1 as last_offset, n.attempts,
+      f.decider, f.decider_id, f.error, failing."offset" - 1 as last_offset, failing.version - 1 as last_version, n.attempts,
       case when n.attempts >= _view.max_attempts then 'infinity' else _now + event_store_private.retry_delay(n.attempts) end
         as locked_until,
       case when n.attempts >= _view.max_attempts then _now end as parked_at,
@@ -91,9 +91,10 @@ begin
     left join lateral (
       select e."offset"
       from event_store.events e
-      where e.decider_id = f.decider_id and e.decider = f.decider and e."offset" > known.last_offset
+      where e.decider_id = f.decider_id and e.decider = f.decider
+        and e.version > known.last_version and e."offset" > known.last_offset
         and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
-      order by e."offset"
+      order by e.version
       limit 1
     ) tried on true
     -- another event than the one that was tried before has had no attempt
@@ -101,11 +102,12 @@ begin
       select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
     ) n(attempts)
     cross join lateral event_store_private.first_delivered(_view, _lease, f.decider, f.decider_id) first("offset")
+    join event_store.events failing on failing."offset" = coalesce(f."offset", first."offset")
   ), again as (
     update event_store.stream_locks k
     set
       -- a retry goes on after what is acknowledged, a rebuild begins anew
-      last_offset = case when _lease.rebuilds then f.last_offset else greatest(k.last_offset, f.last_offset) end,
+      last_offset = f.last_offset, last_version = f.last_version,
       in_flight = null, locked_until = f.locked_until, attempts = f.attempts, last_error = f.error, parked_at = f.parked_at,
       lease_token = v_lease_token, updated_at = _now, revision = k.revision + 1
     from failed f
@@ -113,12 +115,12 @@ begin
   ), first as (
     -- no other lock of the stream can come: whoever makes one holds the checkpoint
     insert into event_store.stream_locks (
-      view, decider, decider_id, partition, last_offset, locked_until, attempts, last_error, parked_at, lease_token, created_at,
-      updated_at, revision
+      view, decider, decider_id, partition, last_offset, last_version, locked_until, attempts, last_error, parked_at, lease_token,
+      created_at, updated_at, revision
     )
     select
-      v_view, f.decider, f.decider_id, v_partition, f.last_offset, f.locked_until, f.attempts, f.error, f.parked_at, v_lease_token,
-      _now, _now, nextval('event_store.lease_token_seq')
+      v_view, f.decider, f.decider_id, v_partition, f.last_offset, f.last_version, f.locked_until, f.attempts, f.error, f.parked_at,
+      v_lease_token, _now, _now, nextval('event_store.lease_token_seq')
     from failed f
     where not f.known
   )

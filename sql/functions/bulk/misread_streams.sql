@@ -36,12 +36,12 @@ begin
       select count(*)
       from event_store.events e
       join event_store.event_log l using ("offset")
-      where e.decider_id = s.decider_id and e.decider = s.decider and e."offset" >= s.first
+      where e.decider_id = s.decider_id and e.decider = s.decider and e.version >= s.version
         and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
         and l.position < s.until
     )
   from (
-    select m.partition, r.until, e.decider, e.decider_id, min(e."offset") as first, count(*) as events
+    select m.partition, r.until, e.decider, e.decider_id, min(e."offset") as first, min(e.version) as version, count(*) as events
     from unnest(v_partitions, v_offsets) m(partition, "offset")
     join unnest(v_leased, v_until) r(partition, until) using (partition)
     join event_store.events e using ("offset")

@@ -33,7 +33,9 @@ as $$
     e.created_at, e."offset", e.version, e.metadata
   from event_store.stream_locks k
   join event_store.events e
-    on e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset and e."offset" <= k.in_flight
+    on e.decider_id = k.decider_id and e.decider = k.decider
+      and e.version > k.last_version and e."offset" > k.last_offset
+      and e.version <= (select x.version from event_store.events x where x."offset" = k.in_flight)
   join event_store.event_log l on l."offset" = e."offset"
   where k.view = v_view
     and k.partition = v_partition

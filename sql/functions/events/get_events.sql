@@ -13,10 +13,11 @@ as $$
 -- planner: indexed once
 begin
   return query
-  select r.*
-  from event_store.recorded_events r
-  where r.decider_id = v_decider_id and r.decider = v_decider
-  order by r."offset";
+  select
+    e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final, e.created_at, e."offset"
+  from event_store.versioned_events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+  order by e.version;
 end
 $$;
 

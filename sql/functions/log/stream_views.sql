@@ -51,7 +51,7 @@ begin
     from (
       select x.event, x."offset" from event_store.events x
       where x.decider_id = v_decider_id and x.decider = v_decider
-      order by x."offset" desc
+      order by x.version desc
       limit v_most
     ) e
     left join event_store.event_log l using ("offset")

@@ -23,7 +23,8 @@ begin
   with acknowledged as (
     update event_store.stream_locks k
     set
-      last_offset = v_offset, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
+      last_offset = v_offset,
+      last_version = (select e.version from event_store.events e where e."offset" = v_offset), in_flight = null, attempts = 0, last_error = null, locked_until = _now,
       updated_at = _now, revision = k.revision + 1,
       caught_up = k.nothing_after
     -- by its delivery: an index condition on the stream would be a way to all dead versions of its lock

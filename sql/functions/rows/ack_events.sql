@@ -47,7 +47,8 @@ begin
   return query
   update event_store.stream_locks k
   set
-    last_offset = k.in_flight, in_flight = null, attempts = 0, last_error = null, locked_until = _now,
+    last_offset = k.in_flight,
+    last_version = (select e.version from event_store.events e where e."offset" = k.in_flight), in_flight = null, attempts = 0, last_error = null, locked_until = _now,
     updated_at = _now, revision = k.revision + 1,
     caught_up = k.nothing_after
   where k.ctid = any (_held)

@@ -92,7 +92,7 @@ begin
   );
 
   with passed as materialized (
-    select l.partition, l.position, e."offset", e.decider, e.decider_id,
+    select l.partition, l.position, e."offset", e.version, e.decider, e.decider_id,
       event_store_private.wants(_view.deciders, _view.events, e.decider, e.event) as wanted
     from unnest(_claimed) claimed(partition)
     cross join lateral event_store_private.checkpoint_of(v_view, claimed.partition) c
@@ -103,12 +103,13 @@ begin
   ), locked as (
     -- locked until now: it waits behind the streams that were freed before
     insert into event_store.stream_locks (
-      view, decider, decider_id, partition, last_offset, locked_until, created_at, updated_at, revision
+      view, decider, decider_id, partition, last_offset, last_version, locked_until, created_at, updated_at, revision
     )
     select
-      v_view, s.decider, s.decider_id, s.partition, s.before_first, _now, _now, _now, nextval('event_store.lease_token_seq')
+      v_view, s.decider, s.decider_id, s.partition, s.first_offset - 1, s.first_version - 1, _now, _now, _now,
+      nextval('event_store.lease_token_seq')
     from (
-      select p.decider, p.decider_id, p.partition, min(p."offset") - 1 as before_first
+      select p.decider, p.decider_id, p.partition, min(p."offset") as first_offset, min(p.version) as first_version
       from passed p
       where p.wanted
       group by p.decider, p.decider_id, p.partition

@@ -40,7 +40,8 @@ begin
       min(e."offset") as "offset",
       count(*) as waiting
     from event_store.events e
-    where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+    where e.decider_id = k.decider_id and e.decider = k.decider
+      and e.version > k.last_version and e."offset" > k.last_offset
       and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
   ) failed on true
   left join event_store.event_log l on l."offset" = failed."offset"

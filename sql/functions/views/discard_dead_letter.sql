@@ -20,7 +20,7 @@ declare
   _now constant timestamptz := event_store_private.clock();
   _view constant event_store.views := event_store_private.known_view(v_view);
   _lock event_store.stream_locks;
-  _event event_store.recorded_events;
+  _event event_store.versioned_events;
 begin
   if coalesce(v_reason, '') = '' then
     perform event_store_private.refuse_request('v_reason is empty', 'Say in v_reason why the event is given up.');
@@ -35,12 +35,13 @@ begin
         detail = format('view %L, stream (%s, %s)', v_view, v_decider, v_decider_id),
         hint = 'dead_letters(view) lists what is.';
   end if;
-  select * into _event from event_store.recorded_events e
-  where e.decider_id = v_decider_id and e.decider = v_decider and e."offset" > _lock.last_offset
+  select * into _event from event_store.versioned_events e
+  where e.decider_id = v_decider_id and e.decider = v_decider
+    and e.version > _lock.last_version and e."offset" > _lock.last_offset
     and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
     -- what is not in the log yet cannot have failed
     and exists (select from event_store.event_log l where l."offset" = e."offset")
-  order by e."offset"
+  order by e.version
   limit 1;
   if v_offset <> coalesce(_event."offset", -1) then
     raise exception 'stream is not parked'
@@ -54,7 +55,7 @@ begin
   end if;
   update event_store.stream_locks
   set
-    last_offset = coalesce(_event."offset", last_offset), parked_at = null, caught_up = true, attempts = 0, last_error = null,
+    last_offset = coalesce(_event."offset", last_offset), last_version = coalesce(_event.version, last_version), parked_at = null, caught_up = true, attempts = 0, last_error = null,
     locked_until = _now, updated_at = _now, revision = revision + 1
   where view = v_view and decider_id = v_decider_id and decider = v_decider;
   perform event_store_private.audit(
@@ -64,9 +65,7 @@ begin
       'offset', _event."offset", 'attempts', _lock.attempts, 'last_error', _lock.last_error, 'parked_at', _lock.parked_at
     )
   );
-  if _event."offset" is not null then
-    return next _event;
-  end if;
+  return query select r.* from event_store.recorded_events r where r."offset" = _event."offset";
 end
 $$;
 

@@ -175,7 +175,7 @@ begin
         select count(*) as streams
         from (
           (
-            select k.decider, k.decider_id, k.last_offset from event_store.stream_locks k
+            select k.decider, k.decider_id, k.last_offset, k.last_version from event_store.stream_locks k
             where k.view = v.view and k.caught_up and k.parked_at is null and k.locked_until <= _now and k.locked_until >= d.free_from
               and v.mode = 'rows'
             order by k.locked_until
@@ -183,7 +183,7 @@ begin
           )
           union all
           (
-            select k.decider, k.decider_id, k.last_offset from event_store.stream_locks k
+            select k.decider, k.decider_id, k.last_offset, k.last_version from event_store.stream_locks k
             where k.view = v.view and k.parked_at is null and k.locked_until <= _now and v.mode = 'bulk'
             order by k.locked_until
             limit 1000
@@ -192,7 +192,8 @@ begin
         where exists (
           select from event_store.events e
           join event_store.event_log l using ("offset")
-          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          where e.decider_id = k.decider_id and e.decider = k.decider
+            and e.version > k.last_version and e."offset" > k.last_offset
             and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
           offset 0 -- a look-up for each, never all events
         )

@@ -6,7 +6,16 @@ import pytest
 
 from millrace.resources.errors import NotInFlight, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import Connect, append, append_to, at_once, ids_of_one_partition, value
+from tests.support.factories import (
+    Connect,
+    append,
+    append_to,
+    assert_locks_know_versions,
+    at_once,
+    ids_of_one_partition,
+    new_event,
+    value,
+)
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # A21
@@ -91,12 +100,46 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
     bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
     assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
+    assert_locks_know_versions(bulk.connection)
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (3, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
     bulk.commit_batch("v", [lease])
     assert locks(bulk) == []
     assert bulk.claim_batch("v", "me") == []
+
+
+def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", events=["placed"])
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    (later,) = bulk.append_events([new_event(streams[0], event="paid")])
+    at(bulk, 5)
+    leases = bulk.claim_batch("v", "me")
+    bulk.register_view("v", mode="bulk", events=[])
+    bulk.commit_batch("v", leases)
+    assert delivered(bulk)[1] == [later.offset]
+
+
+def test_a_lock_stays_while_its_stream_is_acknowledged_beyond_the_checkpoint(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    bad, good, _ = streams
+    append_to(bulk, bad)
+    finish(bulk, bulk.claim_batch("v", "me"))
+    *_, last, other = append_to(bulk, bad, bad, good)
+    (lease,) = bulk.claim_batch("v", "me")
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [replace(failure(bad), offset=last.offset)])
+        bulk.release_batch("v", [lease])
+    bulk.discard_dead_letter("v", "order", bad, "a test")
+    leases, offsets = delivered(bulk)
+    assert offsets == [other.offset]
+    bulk.commit_batch("v", leases)
+    assert locks(bulk) == []
 
 
 def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
@@ -183,12 +226,26 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
         assert offsets == ([second, third] if due == 5 else [third])
         fail(bulk, leases, bad, failing)
         assert locks(bulk) == [(bad, attempts)]
+        assert_locks_know_versions(bulk.connection)
     (letter,) = bulk.dead_letters("v")
     assert (letter.offset, letter.waiting) == (third, 1)
     fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
+    assert_locks_know_versions(bulk.connection)
     bulk.retry_dead_letters("v")
     at(bulk, 20)
     assert delivered(bulk)[1] == [second, third]
+
+
+def test_a_stream_that_fails_in_a_rebuild_is_delivered_from_its_beginning_again(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    append_to(bulk, *[streams[0]] * 4)
+    leases, offsets = delivered(bulk)
+    fail(bulk, leases, streams[0], offsets[-1])
+    finish(bulk, [bulk.claim_partition("v", 0, "me")], streams)
+    assert_locks_know_versions(bulk.connection)
+    at(bulk, 3600)
+    assert delivered(bulk)[1] == offsets
 
 
 def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, streams: list[str]) -> None:

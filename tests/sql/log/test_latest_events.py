@@ -32,6 +32,22 @@ def test_the_next_page_begins_before_the_last_offset(orders: EventStore) -> None
     assert ids(orders.latest_events(2, before_offset=page[-1].offset)) == ["c", "b"]
 
 
+def test_the_pages_of_an_id_begin_anywhere(orders: EventStore) -> None:
+    of_two_streams = [
+        new_event("a", decider=decider) for decider in ("order", "invoice", "invoice", "order", "invoice")
+    ]
+    offsets = [event.offset for event in orders.append_events([new_event("b"), *of_two_streams, new_event("b")])]
+
+    def page(before: int, decider: str | None = None) -> list[int]:
+        return [event.offset for event in orders.latest_events(2, decider, "a", before_offset=before)]
+
+    mine = offsets[1:6]
+    for before in range(offsets[0] - 1, offsets[-1] + 2):
+        assert page(before) == [offset for offset in reversed(mine) if offset < before][:2]
+        assert page(before, "order") == [offset for offset in (mine[3], mine[0]) if offset < before]
+    assert orders.latest_events(2, "order", "none", before_offset=offsets[-1]) == []
+
+
 def test_each_filter_holds_and_all_hold_together(orders: EventStore) -> None:
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     orders.append_events([new_event("a"), new_event("a", decider="invoice"), new_event("b", event="paid")])

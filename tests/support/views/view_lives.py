@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
 from millrace.resources.event_store import EventStore, NewEvent
-from tests.support.factories import Connect, refusal, rows, set_clock, terminate
+from tests.support.factories import Connect, assert_locks_know_versions, refusal, rows, set_clock, terminate
 from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
 from tests.support.views.view_sessions import Sessions
 
@@ -199,6 +199,10 @@ class Life(Model, RuleBasedStateMachine):
             for name in self.streams
             if (entries := self.pending(name, self.committed(name)))
         }
+
+    @invariant()
+    def a_lock_knows_the_version_that_it_goes_on_behind(self) -> None:
+        assert_locks_know_versions(self.operator.connection)
 
     def teardown(self) -> None:
         if sys.exc_info()[0] is None:

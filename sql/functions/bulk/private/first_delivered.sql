@@ -13,6 +13,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _lock event_store.stream_locks;
+  _from bigint;
 begin
   if not v_lease.rebuilds then
     select * into _lock from event_store_private.newest_lock(v_lease.view, v_decider_id, v_decider);
@@ -20,17 +21,20 @@ begin
       return null;
     end if;
   end if;
+  _from := coalesce(
+    _lock.last_version + 1,
+    event_store_private.version_from(v_decider, v_decider_id, v_position => v_lease.leased_from)
+  );
   return (
     select e."offset"
     from event_store.events e
     join event_store.event_log l using ("offset")
     where e.decider_id = v_decider_id and e.decider = v_decider
-      and e."offset" > coalesce(_lock.last_offset, -1)
+      and e.version >= _from and e."offset" > coalesce(_lock.last_offset, -1)
       and l.partition = v_lease.partition
-      and (_lock.view is not null or l.position >= v_lease.leased_from)
       and l.position < v_lease.leased_to
       and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
-    order by e."offset"
+    order by e.version
     limit 1
   );
 end

@@ -19,7 +19,8 @@ begin
     revision = k.revision + 1,
     caught_up = not exists (
       select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+      where e.decider_id = k.decider_id and e.decider = k.decider
+        and e.version > k.last_version and e."offset" > k.last_offset
         and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
     )
   where k.view = old.view and k.decider_id = old.decider_id and k.last_offset = old.last_offset;

@@ -40,7 +40,8 @@ begin
         select 1
         from event_store.events e
         join event_store.event_log l using ("offset")
-        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        where e.decider_id = k.decider_id and e.decider = k.decider
+          and e.version > k.last_version and e."offset" > k.last_offset
           and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         limit 1
       ) pending
@@ -64,7 +65,7 @@ begin
         caught_up = false,
         nothing_after = not exists (
           select from event_store.events e
-          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > next_event."offset"
+          where e.decider_id = k.decider_id and e.decider = k.decider and e.version > next_event.version
             and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
         ),
         lease_token = nextval('event_store.lease_token_seq'),
@@ -87,12 +88,13 @@ begin
       from held
       cross join lateral (select held.in_flight is not null and held.ahead = 0 and held.attempts >= v_view.max_attempts) exhausted(yes)
       cross join lateral (
-        select e."offset"
+        select e."offset", e.version
         from event_store.events e
         join event_store.event_log l using ("offset")
-        where e.decider_id = held.decider_id and e.decider = held.decider and e."offset" > held.last_offset
+        where e.decider_id = held.decider_id and e.decider = held.decider
+          and e.version > held.last_version and e."offset" > held.last_offset
           and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
-        order by e."offset"
+        order by e.version
         limit 1
       ) next_event
       where k.ctid = held.version and held.parked_at is null and held.locked_until <= _now

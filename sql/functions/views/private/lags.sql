@@ -139,7 +139,8 @@ begin
         from event_store.stream_locks k
         left join lateral (
           select e."offset", e.created_at from event_store.events e
-          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+          where e.decider_id = k.decider_id and e.decider = k.decider
+            and e.version > k.last_version and e."offset" > k.last_offset
             and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
         ) e on true
         -- log partitions are numbered from 0

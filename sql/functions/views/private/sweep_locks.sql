@@ -52,28 +52,33 @@ begin
     and k.caught_up
     and exists (
       select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+      where e.decider_id = k.decider_id and e.decider = k.decider
+        and e.version > k.last_version and e."offset" > k.last_offset
         and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
     );
   delete from event_store.stream_locks k
   where k.ctid = any (_candidates)
-    and not exists (
-      select from event_store.events e
-      where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
-        and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
-    )
-    and coalesce(
-      (
-        -- a bulk view acknowledges up to a position that may be no event of the stream
-        select l.position
-        from event_store.events e
-        join event_store.event_log l using ("offset")
-        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
-        order by e."offset" desc
-        limit 1
-      ) < (select c.position from event_store_private.checkpoint_of(v_view.view, k.partition) c),
-      true
-    );
+    -- in this order: of a stream with something left, what follows the acknowledged event may be long
+    and case
+      when exists (
+        select from event_store.events e
+        where e.decider_id = k.decider_id and e.decider = k.decider
+          and e.version > k.last_version and e."offset" > k.last_offset
+          and event_store_private.wants(v_view.deciders, v_view.events, e.decider, e.event)
+      ) then false
+      else coalesce(
+        (
+          -- a bulk view acknowledges up to a position that may be no event of the stream
+          select l.position
+          from event_store.events e
+          join event_store.event_log l using ("offset")
+          where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" <= k.last_offset
+          order by e.version desc
+          limit 1
+        ) < (select c.position from event_store_private.checkpoint_of(v_view.view, k.partition) c),
+        true
+      )
+    end;
   get diagnostics _removed = row_count;
   return _removed;
 end

@@ -45,7 +45,8 @@ begin
       and exists (
         select from event_store.events e
         join event_store.event_log l using ("offset")
-        where e.decider_id = k.decider_id and e.decider = k.decider and e."offset" > k.last_offset
+        where e.decider_id = k.decider_id and e.decider = k.decider
+          and e.version > k.last_version and e."offset" > k.last_offset
           and case when o.view is null then l.position < there.position else e."offset" <= o.last_offset end
           and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
         offset 0
@@ -60,14 +61,15 @@ begin
         where k.view = v_view and k.decider_id = o.decider_id and k.decider = o.decider
         offset 0
       )
-      and exists (
-        select from event_store.events e
+      and (
+        select l.position
+        from event_store.events e
         join event_store.event_log l using ("offset")
-        where e.decider_id = o.decider_id and e.decider = o.decider
-          and e."offset" <= o.last_offset and l.position >= here.position
+        where e.decider_id = o.decider_id and e.decider = o.decider and e."offset" <= o.last_offset
           and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
-        offset 0
-      )
+        order by e.version desc
+        limit 1
+      ) >= here.position
   );
 end
 $$;

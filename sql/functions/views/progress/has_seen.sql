@@ -51,9 +51,9 @@ begin
   select c.position into _checkpoint from event_store_private.checkpoint_of(_name, _partition) c;
   select k.* into _lock from event_store_private.newest_lock(_name, v_decider_id, v_decider) k;
   select e.event, l.position into _event, _position
-  from event_store.events e
+  from (select x.* from event_store.events x where x."offset" = v_offset offset 0) e -- by that index, not all of the stream
   left join event_store.event_log l using ("offset")
-  where e."offset" = v_offset and e.decider_id = v_decider_id and e.decider = v_decider;
+  where e.decider_id = v_decider_id and e.decider = v_decider;
   if not found then
     -- what was purged no view needs
     if exists (

@@ -16,17 +16,21 @@ as $$
 -- planner: indexed ordered unsorted once
 declare
   _decider text;
+  _before bigint := 9223372036854775807;
 begin
   for _decider in
     select distinct d.decider from event_store.deciders d where v_decider is null or d.decider = v_decider
   loop
+    if v_before_offset is not null then
+      _before := event_store_private.version_from(_decider, v_decider_id, v_before_offset);
+    end if;
     return query
     select e.*
     from event_store.versioned_events e
-    where e.decider_id = v_decider_id and e.decider = _decider and e."offset" < coalesce(v_before_offset, 9223372036854775807)
+    where e.decider_id = v_decider_id and e.decider = _decider and e.version < _before
       and (v_event is null or e.event = v_event)
       and (v_since is null or e.created_at >= v_since)
-    order by e."offset" desc
+    order by e.version desc
     limit v_limit;
   end loop;
 end
