@@ -334,7 +334,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fcd80136b2ae67c758f6fc33af5c300d029a56861996001f0d73d44a780c2307'),
+  (0, 'f906fc16184a270cf91e1942f86050c9ba57fed193378526b1bdcf530632c6b8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -4,7 +4,7 @@ create or replace function event_store_private.committed_snapshot()
 returns pg_snapshot
 language plpgsql
 volatile
--- no search_path of its own, which would cost each look for new events: all is built in
+set search_path = event_store, pg_temp
 as $$
 declare
   _now constant pg_snapshot := pg_current_snapshot();
