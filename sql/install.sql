@@ -342,7 +342,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e4784ce85a9e1a349efc145f1f083cd8b770221919cf362798c37e28943af6b2'),
+  (0, 'eac7724f6406878be1b15b1162e2b7121afc51537a71023cca92e8b5342afbfa'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -1,6 +1,6 @@
--- Sets the JSON Schema that data of an event must fit from now on, and registers the event where it is not registered yet,
--- with the schema's description, or title. A version has one schema for ever: the same again is no-op, which waits for
--- nobody; another one is refused. Of a captured table's decider the source says what its events have: it has no schema.
+-- Sets the JSON Schema that data of an event must fit from now on, and registers the event where it is not registered
+-- yet, with the schema's description, or title. A version has one schema for ever: the same again is no-op, which waits
+-- for nobody; another one is refused. A captured table's decider has none: its source says what its events have.
 -- What is stored is not judged, nor is what is appended again. An append that began before may store what does not fit.
 -- Example: select * from register_event_schema('order', 'order_placed', '{"type": "object", "required": ["amount"]}')
 create or replace function event_store.register_event_schema(
@@ -29,7 +29,8 @@ declare
 begin
   if v_schema is null or octet_length(v_schema::text) > 65536 then
     perform event_store_private.refuse_request(
-      format('v_schema has %s bytes as text', coalesce(octet_length(v_schema::text)::text, 'no')), 'A schema has at most 65536 bytes.'
+      format('v_schema has %s bytes as text', coalesce(octet_length(v_schema::text)::text, 'no')),
+      'A schema has at most 65536 bytes.'
     );
   end if;
   -- who may, and which names
@@ -48,7 +49,8 @@ begin
         using
           errcode = 'MR054',
           detail = format(
-            'event %s version %s of decider %s has the schema with digest %s, not %s', v_event, v_event_version, v_decider, _known, _digest
+            'event %s version %s of decider %s has the schema with digest %s, not %s', v_event, v_event_version, v_decider,
+            _known, _digest
           ),
           hint = 'Register the schema for another version of the event.';
     end if;
@@ -58,7 +60,9 @@ begin
     select count(distinct m.pattern[1]) into _patterns
     from regexp_matches(_compiled.predicate, 'like_regex ("(?:[^"\\]|\\.)*")', 'g') m(pattern);
     if _patterns > 24 then
-      perform event_store_private.refuse_schema(format('the schema has %s different patterns and lengths of texts, above 24', _patterns));
+      perform event_store_private.refuse_schema(
+        format('the schema has %s different patterns and lengths of texts, above 24', _patterns)
+      );
     end if;
     perform event_store_private.bound_idle_transaction();
     lock table event_store.deciders in share row exclusive mode;
@@ -74,8 +78,13 @@ begin
     perform set_config('event_store.registering_schema', 'on', true);
     update event_store.deciders d
     set accepts = format('strict exists($ ? (%s))', _compiled.predicate)::jsonpath
-    where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version and _compiled.predicate is not null;
+    where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+      and _compiled.predicate is not null;
     perform set_config('event_store.registering_schema', '', true);
+    perform event_store_private.audit(
+      'register_event_schema', null, null,
+      jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'digest', _digest)
+    );
   end if;
   return query select v_decider, v_event, v_event_version, _digest;
 end

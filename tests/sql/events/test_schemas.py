@@ -120,7 +120,7 @@ SAID: list[tuple[Any, Any, str]] = [
     ({"minLength": 256}, "x" * 255, "x…, shorter than 256 characters, by /minLength"),
     ({"maxLength": 1000}, "x" * 1001, "x…, longer than 1000 characters, by /maxLength"),
     ({"pattern": "^a"}, "b", 'data is "b", not like "^a", by /pattern'),
-    ({"format": "date"}, "x", 'data is "x", no "date", by /format'),
+    ({"format": "date"}, "x", 'data is "x", no date, by /format'),
     ({"enum": ["a", 1, None]}, "x", 'data is "x", none of "a", 1, null, by /enum'),
     ({"const": True}, False, "data is false, not true, by /const"),
     ({"required": ["a", "b"]}, {"a": 1}, 'data is {"a": 1}, without "b", by /required/1'),
@@ -215,6 +215,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"enum": [{}]}, "enum at /enum has an array or an object"),
     ({"const": [1]}, "const at /const has an array or an object"),
     ({"format": "email"}, 'format at /format is "email"; date, date-time and uuid are taken'),
+    ({"pattern": "x" * 1001}, "pattern at /pattern has more than 1000 characters"),
     ({"format": 5}, "format at /format is 5"),
     (5, "the whole is no schema"),
     ({"properties": {f"p{n}": {"pattern": f"^a{n}$"} for n in range(25)}}, "25 different patterns"),
@@ -313,6 +314,8 @@ def test_a_version_has_one_schema_for_ever(orders: EventStore) -> None:
     assert everything(orders) == before
     other = orders.register_event_schema("order", "placed", {"type": "object"}, 2)
     assert other.digest != first.digest
+    audited = [entry.detail for entry in orders.audit_log() if entry.operation == "register_event_schema"]
+    assert {entry["digest"] for entry in audited} == {first.digest, other.digest}
     assert [row[:4] for row in schemas(orders)] == [("order", "placed", 1, True), ("order", "placed", 2, True)]
     assert orders.append_events([NewEvent("order", "o-1", "placed", data={}, event_version=2)])[0].appended
 

@@ -8,9 +8,9 @@ immutable
 as $$
   select event_store_private.refuse_request(
     v_fault,
-    'Write it with what is taken, or leave it out: type, enum, const, properties, required, additionalProperties, items, minItems, '
-    'maxItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, minLength, maxLength, pattern, format, anyOf, allOf, '
-    'oneOf, not, $ref within the schema, and annotations.'
+    'Write it with what is taken, or leave it out: type, enum, const, properties, required, additionalProperties, items, '
+    'minItems, maxItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, minLength, maxLength, pattern, '
+    'format, anyOf, allOf, oneOf, not, $ref within the schema, and annotations.'
   )
 $$;
 

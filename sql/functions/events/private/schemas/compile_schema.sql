@@ -1,16 +1,16 @@
 -- Compiles a JSON Schema to one predicate of jsonpath, which the value at v_at meets or not, and to its rules, each by
 -- itself, to say which one was not met. Raises MR005 for a keyword that is not taken.
 --
--- A predicate is strict: in lax mode comparisons and filters look into arrays, and [5] would pass for a number. In strict
--- mode a step to a key that is missing is an error, and (exists(step)) is unknown says so. A predicate is true or false and
--- never unknown, since "not" of unknown is unknown too: what has a meaning for one type only comes after that type.
--- Without a predicate (null) every value is fit.
+-- A predicate is strict: in lax mode comparisons and filters look into arrays, and [5] would pass for a number. In
+-- strict mode a step to a key that is missing is an error, and (exists(step)) is unknown says so. A predicate is true or
+-- false and never unknown, since "not" of unknown is unknown too: what has a meaning for one type only comes after that
+-- type. Without a predicate (null) every value is fit.
 --
--- Where nothing negates it (v_positive), it may be unknown in place of false, and what follows is left out: that a value is
--- there, or has a type, where the next test says no more than unknown of any other. That is half of what most schemas say.
+-- Where nothing negates it (v_positive), it may be unknown in place of false, and what is implied is left out: that a
+-- value is there, or has a type, where a test of the value is unknown for any other. Half of most schemas says that.
 --
--- v_root is the whole schema, v_at the expression of the value, v_path its keys below the value that `@` is, v_pointer where
--- v_schema stands in v_root, v_within the pointers of the schemas around it.
+-- v_root is the whole schema, v_at the expression of the value, v_path its keys below the value that `@` is, v_pointer
+-- where v_schema stands in v_root, v_within the pointers of the schemas around it.
 create or replace function event_store_private.compile_schema(
   v_schema jsonb,
   v_root jsonb default null,
@@ -51,7 +51,9 @@ begin
     perform event_store_private.refuse_schema(_fault);
   elsif v_schema = 'false' then
     predicate := '1 == 2';
-    checks := jsonb_build_array(jsonb_build_object('pointer', v_pointer, 'at', v_path, 'says', 'which is not allowed', 'path', predicate));
+    checks := jsonb_build_array(
+      jsonb_build_object('pointer', v_pointer, 'at', v_path, 'says', 'which is not allowed', 'path', predicate)
+    );
     return;
   elsif v_schema = 'true' then
     return;
@@ -78,15 +80,20 @@ begin
       end is true as implied
     from (
       select
-        'type', null, null, 'not ' || string_agg(case when t.type = 'null' then t.type else 'of type ' || t.type end, ' or ' order by t.ordinal),
+        'type', null, null,
+        'not ' || string_agg(case t.type when 'null' then t.type else 'of type ' || t.type end, ' or ' order by t.ordinal),
         '(' || string_agg(
           case t.type
-            when 'integer' then format(case when v_positive and _kind = 'number' then '' else '%1$s.type() == "number" && ' end || '%1$s %% 1 == 0', v_at)
+            when 'integer' then
+              format(case when v_positive and _kind = 'number' then '' else '%1$s.type() == "number" && ' end || '%1$s %% 1 == 0', v_at)
             else format('%s.type() == "%s"', v_at, t.type)
           end, ') || (' order by t.ordinal
         ) || ')'
       from jsonb_array_elements_text(
-        case jsonb_typeof(v_schema -> 'type') when 'string' then jsonb_build_array(v_schema -> 'type') else coalesce(v_schema -> 'type', '[]') end
+        case jsonb_typeof(v_schema -> 'type')
+          when 'string' then jsonb_build_array(v_schema -> 'type')
+          else coalesce(v_schema -> 'type', '[]')
+        end
       ) with ordinality t(type, ordinal)
       union all
       select
@@ -119,7 +126,10 @@ begin
       -- .{n} with flag s is not searched for: Postgres compares lengths, up to the 255 that it counts to
       select
         'minLength', null, 'string', format('shorter than %s characters', n.n),
-        format(case when n.n > 255 then '%1$s like_regex ".{255}" flag "s" && ' else '' end || '%1$s like_regex "%2$s" flag "s"', v_at, n.any)
+        format(
+          case when n.n > 255 then '%1$s like_regex ".{255}" flag "s" && ' else '' end || '%1$s like_regex "%2$s" flag "s"',
+          v_at, n.any
+        )
       from (
         select n, repeat('.{255}', (n - 1) / 255) || format('.{%s}', (n - 1) % 255 + 1) as any
         from cast(v_schema ->> 'minLength' as numeric) m cross join cast(m as int) n
@@ -139,18 +149,20 @@ begin
       where n.n is not null
       union all
       select
-        p.keyword, null, 'string', p.says || (v_schema -> p.keyword)::text,
+        p.keyword, null, 'string', p.says,
         format('%s like_regex %s', v_at, to_jsonb(p.pattern))
       from (
         values
-          ('pattern', 'not like ', event_store_private.schema_pattern(v_schema ->> 'pattern')),
-          ('format', 'no ', event_store_private.format_pattern(v_schema ->> 'format'))
+          ('pattern', 'not like ' || (v_schema -> 'pattern')::text, event_store_private.schema_pattern(v_schema ->> 'pattern')),
+          ('format', 'no ' || (v_schema ->> 'format'), event_store_private.format_pattern(v_schema ->> 'format'))
       ) p(keyword, says, pattern)
       where p.pattern is not null
       union all
       select i.keyword, null, 'array', format(i.says, v_schema ->> i.keyword), format(i.test, v_at, v_schema ->> i.keyword)
       from (
-        values ('minItems', 'of fewer than %s items', '%s.size() >= %s'), ('maxItems', 'of more than %s items', '%s.size() <= %s')
+        values
+          ('minItems', 'of fewer than %s items', '%s.size() >= %s'),
+          ('maxItems', 'of more than %s items', '%s.size() <= %s')
       ) i(keyword, says, test)
       where v_schema ? i.keyword
       union all
@@ -164,7 +176,9 @@ begin
     if not _each.implied then
       _all := _all || _each.test;
     end if;
-    checks := checks || jsonb_build_object('pointer', v_pointer || '/' || _each.pointer, 'at', v_path, 'says', _each.says, 'path', _each.test);
+    checks := checks || jsonb_build_object(
+      'pointer', v_pointer || '/' || _each.pointer, 'at', v_path, 'says', _each.says, 'path', _each.test
+    );
   end loop;
 
   -- what its parts must meet, and the schemas that it must meet besides
@@ -188,7 +202,10 @@ begin
       -- what is missing is fit, and so is each part of what is no object
       _all := _all || format('((exists(%s)) is unknown || (%s))', _at, _sub.predicate);
       checks := checks || (
-        select jsonb_agg(c.value || jsonb_build_object('path', format('((exists(%s)) is unknown || (%s))', _at, c.value ->> 'path')) order by c.ordinal)
+        select jsonb_agg(
+          c.value || jsonb_build_object('path', format('((exists(%s)) is unknown || (%s))', _at, c.value ->> 'path'))
+          order by c.ordinal
+        )
         from jsonb_array_elements(_sub.checks) with ordinality c(value, ordinal)
       );
     end if;
@@ -196,9 +213,13 @@ begin
   if v_schema ? '$ref' then
     _target := substr(v_schema ->> '$ref', 2);
     if v_schema ->> '$ref' !~ '^#(?:/[^%]*)?$' or _root #> event_store_private.pointer_path(_target) is null then
-      perform event_store_private.refuse_schema(format('$ref at %s/$ref names nothing of the schema: %s', v_pointer, v_schema -> '$ref'));
+      perform event_store_private.refuse_schema(
+        format('$ref at %s/$ref names nothing of the schema: %s', v_pointer, v_schema -> '$ref')
+      );
     elsif _target = any (_within) then
-      perform event_store_private.refuse_schema(format('$ref at %s/$ref refers to a schema that it is in: %s', v_pointer, v_schema -> '$ref'));
+      perform event_store_private.refuse_schema(
+        format('$ref at %s/$ref refers to a schema that it is in: %s', v_pointer, v_schema -> '$ref')
+      );
     end if;
     _sub := event_store_private.compile_schema(
       _root #> event_store_private.pointer_path(_target), _root, v_at, v_path, _target, _within, v_positive
@@ -216,7 +237,8 @@ begin
     if _sub.predicate is not null then
       _all := _all || format('(%1$s.type() != "array" || !exists(%1$s[*] ? (!(%2$s))))', v_at, _sub.predicate);
       checks := checks || jsonb_build_object(
-        'pointer', v_pointer || '/items', 'at', v_path, 'says', 'with an unfit item', 'path', _all[cardinality(_all)], 'items', _sub.checks
+        'pointer', v_pointer || '/items', 'at', v_path, 'says', 'with an unfit item', 'path', _all[cardinality(_all)],
+        'items', _sub.checks
       );
     end if;
   end if;
@@ -232,16 +254,20 @@ begin
         '(%1$s.type() != "object" || !exists(%1$s.keyvalue() ? (%2$s!(%3$s))))', v_at, _names, _sub.predicate
       );
       checks := checks || jsonb_build_object(
-        'pointer', v_pointer || '/additionalProperties', 'at', v_path, 'says', 'with a key that is not among the properties, or whose value is unfit',
-        'path', _all[cardinality(_all)]
+        'pointer', v_pointer || '/additionalProperties', 'at', v_path,
+        'says', 'with a key that is not among the properties, or whose value is unfit', 'path', _all[cardinality(_all)]
       );
     end if;
   end if;
   for _each in
-    select k.keyword, k.says, case k.keyword when 'not' then jsonb_build_array(v_schema -> 'not') else v_schema -> k.keyword end as members
+    select
+      k.keyword, k.says,
+      case k.keyword when 'not' then jsonb_build_array(v_schema -> 'not') else v_schema -> k.keyword end as members
     from (
       values
-        ('anyOf', 'unfit for each schema of anyOf'), ('oneOf', 'not fit for exactly one schema of oneOf'), ('not', 'fit for the schema of not')
+        ('anyOf', 'unfit for each schema of anyOf'),
+        ('oneOf', 'not fit for exactly one schema of oneOf'),
+        ('not', 'fit for the schema of not')
     ) k(keyword, says)
     where v_schema ? k.keyword
   loop
@@ -251,7 +277,7 @@ begin
       from jsonb_array_elements(_each.members) with ordinality m(schema, ordinal)
       cross join lateral event_store_private.compile_schema(
         m.schema, _root, v_at, v_path,
-        format('%s/%s', v_pointer, _each.keyword) || case when _each.keyword <> 'not' then '/' || (m.ordinal - 1) else '' end, _within,
+        v_pointer || '/' || _each.keyword || case when _each.keyword <> 'not' then '/' || (m.ordinal - 1) else '' end, _within,
         v_positive and _each.keyword = 'anyOf'
       ) c
       order by m.ordinal
@@ -265,7 +291,9 @@ begin
       else (
         select '(' || string_agg(one.is_met, ' || ') || ')'
         from (
-          select '(' || string_agg(case when i.n = j.n then '' else '!' end || _subs[j.n], ' && ' order by i.n <> j.n, j.n) || ')' as is_met
+          select
+            '(' || string_agg(case when i.n = j.n then '' else '!' end || _subs[j.n], ' && ' order by i.n <> j.n, j.n) || ')'
+            as is_met
           from generate_subscripts(_subs, 1) i(n) cross join generate_subscripts(_subs, 1) j(n)
           group by i.n
         ) one
@@ -275,10 +303,8 @@ begin
       'pointer', v_pointer || '/' || _each.keyword, 'at', v_path, 'says', _each.says, 'path', _all[cardinality(_all)]
     );
   end loop;
-  predicate := array_to_string(
-    array(select case when cardinality(_all) > 1 then format('(%s)', a.test) else a.test end from unnest(_all) with ordinality a(test, n) order by a.n), ' && '
-  );
-  predicate := nullif(predicate, '');
+  select string_agg(format('(%s)', a.test), ' && ' order by a.ordinal) into predicate
+  from unnest(_all) with ordinality a(test, ordinal);
   if schemas > 1000 or octet_length(predicate) > 100000 then
     perform event_store_private.refuse_schema(format('the schema is too large, with what it refers to, at %s', v_pointer));
   end if;

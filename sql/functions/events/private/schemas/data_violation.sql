@@ -1,5 +1,5 @@
--- Which rule of a schema data do not meet, as a sentence with the value, and where the rule stands; nothing where they meet
--- all. v_checks is as compile_schema makes it, v_field the name of the data.
+-- Which rule of a schema data do not meet, as a sentence with the value, and where the rule stands; nothing where they
+-- meet all. v_checks is as compile_schema makes it, v_field the name of the data.
 create or replace function event_store_private.data_violation(
   v_checks jsonb,
   v_data jsonb,
@@ -28,7 +28,8 @@ begin
   end if;
   _value := v_data #> array(select jsonb_array_elements_text(_check -> 'at'));
   _field := v_field || (
-    select coalesce(string_agg('.' || k.key, '' order by k.ordinal), '') from jsonb_array_elements_text(_check -> 'at') with ordinality k(key, ordinal)
+    select coalesce(string_agg('.' || k.key, '' order by k.ordinal), '')
+    from jsonb_array_elements_text(_check -> 'at') with ordinality k(key, ordinal)
   );
   if _check ? 'items' then
     for _each in select * from jsonb_array_elements(_value) with ordinality i(item, ordinal) loop
@@ -39,7 +40,9 @@ begin
       end if;
     end loop;
   end if;
-  fault := format('%s is %s, %s', _field, case when length(_value::text) > 100 then left(_value::text, 100) || '…' else _value::text end, _check ->> 'says');
+  fault := format(
+    '%s is %s%s, %s', _field, left(_value::text, 100), case when length(_value::text) > 100 then '…' end, _check ->> 'says'
+  );
   pointer := _check ->> 'pointer';
 end
 $$;

@@ -67,7 +67,7 @@ begin
     -- a group: the beginning of a pattern of Postgres may set options
     _made := '(?:' || _made || ')';
     perform format('strict $ like_regex %s', to_json(_made))::jsonpath;
-  exception when others then
+  exception when invalid_regular_expression then
     return null;
   end;
   return _made;
