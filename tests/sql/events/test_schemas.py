@@ -108,6 +108,44 @@ def test_what_is_not_known_to_fit_is_refused(orders: EventStore) -> None:
         assert refused(orders, {"not": deep}, data) is None, data
 
 
+def test_what_must_be_there_or_has_a_type_is_said_by_another_rule_only_where_that_rule_says_it(
+    orders: EventStore,
+) -> None:
+    """A predicate leaves out what the rest of it implies."""
+    a, object_ = {"properties": {"a": NUMBER}}, {"type": "object"}
+    needed = {"required": ["a"]}
+    unfit: list[tuple[Json, Json]] = [
+        (needed | a, {}),
+        (needed | object_, {}),
+        (needed | object_ | {"properties": {"a": {"minimum": 1}}}, {}),
+        (needed | object_ | {"properties": {"a": {"properties": {"b": NUMBER}}}}, {}),
+        (needed | object_ | {"properties": {"b": NUMBER}}, {}),
+        (needed | object_ | a, []),
+        (object_ | a, []),
+        ({"required": ["b"]} | object_ | a, [{"a": 1}]),
+        (NUMBER | {"maxLength": 3}, "x"),
+        ({"type": "integer", "minimum": 0}, 0.5),
+        ({"type": ["integer", "null"], "minimum": 0}, 0.5),
+        ({"items": needed | object_ | a}, [{}]),
+        ({"items": {"type": "integer", "minimum": 0}}, ["x"]),
+        ({"additionalProperties": {"type": "string", "minLength": 1}}, {"a": 1}),
+        ({"not": {"type": "string"}, "minLength": 1}, "x"),
+    ]
+    for schema, data in unfit:
+        assert refused(orders, schema, data), (schema, data)
+    fit: list[tuple[Json, Json]] = [
+        (needed | a, 5),
+        (a, {}),
+        (object_ | a, {}),
+        ({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}, needed | object_ | a]}, {"a": 1}),
+        ({"oneOf": [{"type": "string", "minLength": 1}, NUMBER]}, 5),
+        ({"not": needed | object_ | a}, {}),
+        ({"not": {"type": "string", "minLength": 1}}, 5),
+    ]
+    for schema, data in fit:
+        assert refused(orders, schema, data) is None, (schema, data)
+
+
 SAID: list[tuple[Any, Any, str]] = [
     ({"type": "string"}, 5, "data is 5, not of type string, by /type of the schema"),
     ({"type": ["integer", "null"]}, "x", 'data is "x", not of type integer or null, by /type'),
