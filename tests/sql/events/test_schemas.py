@@ -15,6 +15,7 @@ from millrace.resources.errors import (
     DataRefused,
     DeciderCaptured,
     EventIdReused,
+    EventNotRegistered,
     Malformed,
     NotDeciderOwner,
     SchemaDiffers,
@@ -200,6 +201,30 @@ def test_numbers_are_decimal_and_have_their_digits(orders: EventStore) -> None:
     assert [value(orders.connection, FITS, n, jsonb(whole)) for n in ("1.0", "-3e0", "1e300", "1.5", "1e-300")] == [
         *(True, True, True, False, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fit", "unfit"),
+    [
+        (r"^\w+$", "aZ_9", "ü"),
+        (r"^\W$", "ü", "_"),
+        (r"^\d+$", "12", "٣"),
+        (r"^\D$", "٣", "3"),
+        (r"^\s$", "\u2003", "_"),
+        (r"^[^\s]$", "_", "\u00a0"),
+        (r"^[\w-.]+$", "a-b.c", "a+b"),
+        (r"^[-\d]+$", "1-2", "1.2"),
+        (r"^[\]\-a]+$", "]-a", "b"),
+        (r"^[[]$", "[", "]"),
+        ("^.$", "🌊", "\n"),
+        ("a|^b", "xa", "xb"),
+        ("^(?:ab){2,3}$", "abab", "ab"),
+        ("^a$", "a", "a\n"),
+    ],
+)
+def test_a_pattern_means_what_it_does_in_ecma_262(orders: EventStore, pattern: str, fit: str, unfit: str) -> None:
+    assert refused(orders, {"pattern": pattern}, fit) is None
+    assert refused(orders, {"pattern": pattern}, unfit)
 
 
 def test_dates_are_those_of_the_calendar(orders: EventStore) -> None:
@@ -442,6 +467,7 @@ def test_a_batch_is_refused_by_its_first_unfit_event_and_stores_nothing(orders: 
     )
     # what is malformed, or unknown, is said first
     refusal(Malformed, lambda: orders.append_events([*made, NewEvent("order", "", "placed")]))
+    refusal(EventNotRegistered, lambda: orders.append_events([made[1], NewEvent("order", "o-1", "unknown")]))
     assert value(orders.connection, "select count(*) from event_store.events") == 0
 
 
