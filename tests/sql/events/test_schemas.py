@@ -163,6 +163,8 @@ SAID: list[tuple[Any, Any, str]] = [
     ({"enum": ["a", 1, None]}, "x", 'data is "x", none of "a", 1, null, by /enum'),
     ({"const": True}, False, "data is false, not true, by /const"),
     ({"required": ["a", "b"]}, {"a": 1}, 'data is {"a": 1}, without "b", by /required/1'),
+    # of several the first
+    ({"required": ["a", "b"]}, {}, 'data is {}, without "a", by /required/0'),
     ({"minItems": 1}, [], "data is [], of fewer than 1 items, by /minItems"),
     ({"maxItems": 1}, [1, 2], "data is [1, 2], of more than 1 items, by /maxItems"),
     ({"additionalProperties": False}, {"a": 1}, "with a key that is not among the properties, or whose value is unfit"),
