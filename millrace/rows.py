@@ -7,6 +7,7 @@ from millrace.resources.event_store import (
     AvailableRange,
     DeadLetter,
     DeciderEvent,
+    EventSchema,
     Json,
     Lock,
     PartitionInfo,
@@ -20,6 +21,6 @@ from millrace.resources.event_store import (
 from millrace.resources.read_models.fold_event import FoldEvent, State
 
 __all__ = [
-    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "FoldEvent", "Json",
-    "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
+    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "FoldEvent",
+    "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
 ]  # fmt: skip

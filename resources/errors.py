@@ -37,6 +37,8 @@
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
     ├── ReadingOver              MR049   another reading of the captured table began
+    ├── DataRefused              MR050   the data do not fit the schema of the event
+    ├── SchemaDiffers            MR054   the version of the event has another schema
     ├── NeverSeen                a view will not have an event by itself
     ├── TransactionOpen          nothing can be waited for in a transaction
     ├── ImportRefused            a file cannot be imported as asked
@@ -238,6 +240,14 @@ class NotProducerOwner(MillraceError):
 
 class NotDeciderOwner(MillraceError):
     """The decider belongs to a role that the login is no member of."""
+
+
+class DataRefused(MillraceError):
+    """The data do not fit the schema of the event; the detail has the value and the rule."""
+
+
+class SchemaDiffers(MillraceError):
+    """The version of the event has another schema: it has one for ever."""
 
 
 class NeverSeen(MillraceError):

@@ -166,17 +166,27 @@ set local check_function_bodies = off;
 \ir functions/events/private/parse_events.sql
 \ir functions/events/private/refusals/refuse_append.sql
 \ir functions/events/private/refusals/refuse_captured_decider.sql
+\ir functions/events/private/refusals/refuse_data.sql
 \ir functions/events/private/refusals/refuse_foreign_decider.sql
 \ir functions/events/private/refusals/refuse_reused_event_id.sql
+\ir functions/events/private/refusals/refuse_schema.sql
 \ir functions/events/private/refusals/refuse_unless_stored.sql
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
+\ir functions/events/private/schemas/compile_schema.sql
+\ir functions/events/private/schemas/data_violation.sql
+\ir functions/events/private/schemas/format_pattern.sql
+\ir functions/events/private/schemas/pointer_path.sql
+\ir functions/events/private/schemas/require_accepted.sql
+\ir functions/events/private/schemas/schema_fault.sql
+\ir functions/events/private/schemas/schema_pattern.sql
 \ir functions/events/private/take_turns.sql
 \ir functions/events/private/version_from.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
+\ir functions/events/register_event_schema.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/log/available_offset_range.sql
@@ -334,7 +344,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f906fc16184a270cf91e1942f86050c9ba57fed193378526b1bdcf530632c6b8'),
+  (0, 'c66f3cb023f11aa69f8e3bc7ed375b7304c0509d5174cf577456df3bc574c48a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

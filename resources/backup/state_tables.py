@@ -18,7 +18,11 @@ from millrace.resources.backup.manifest import STATE, BackedUpTable
 
 # table -> the source of its rows, and its columns; each column becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
-    "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description", "owner")),
+    "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description", "owner", "accepts")),
+    "event_schemas": (
+        "event_store.event_schemas",
+        ("decider", "event", "event_version", "schema", "checks", "digest"),
+    ),
     "purged_streams": (
         "event_store.purged_streams",
         ("decider", "decider_id", "last_event_id", "last_offset", "version", "final"),

@@ -43,6 +43,7 @@ from millrace.resources.event_store.rows import (
     Event,
     EventBehindState,
     EventPosition,
+    EventSchema,
     Json,
     Lock,
     LogPosition,
@@ -350,6 +351,19 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             DeciderEvent,
             "select * from event_store.register_decider_events(%s, %s)",
             (jsonb([asdict(event) for event in events]), owner),
+        )
+
+    async def register_event_schema(
+        self, decider: str, event: str, schema: Json, event_version: int = 1
+    ) -> EventSchema:
+        """Set the JSON Schema that data of an event must fit from now on; the same a second time changes nothing.
+
+        An event that is not registered yet is, with the schema's description.
+        """
+        return await self._one(
+            EventSchema,
+            "select * from event_store.register_event_schema(%s, %s, %s, %s)",
+            (decider, event, jsonb(schema), event_version),
         )
 
     async def append_event(

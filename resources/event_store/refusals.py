@@ -15,6 +15,7 @@ from millrace.resources.errors import (
     ChangesDiffer,
     ChangesWaiting,
     Conflict,
+    DataRefused,
     DeciderCaptured,
     EventIdReused,
     EventNotRegistered,
@@ -35,6 +36,7 @@ from millrace.resources.errors import (
     PositionOutOfRange,
     ProducerFenced,
     ReadingOver,
+    SchemaDiffers,
     StreamClosed,
     StreamWentOn,
     TransactionEnded,
@@ -83,6 +85,8 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR045": NotProducerOwner,
     "MR046": NotDeciderOwner,
     "MR049": ReadingOver,
+    "MR050": DataRefused,
+    "MR054": SchemaDiffers,
 }
 
 

@@ -202,6 +202,16 @@ class DeciderEvent:
 
 
 @dataclass(frozen=True)
+class EventSchema:
+    """The schema that data of an event must fit; the digest tells it from others."""
+
+    decider: str
+    event: str
+    event_version: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class View:
     """A named consumer of the log and its settings."""
 

@@ -23,7 +23,15 @@ from pathlib import Path
 import psycopg
 
 from millrace.resources.connecting import connect
-from millrace.resources.errors import EventIdReused, ImportRefused, Malformed, SchemaMismatch, StreamClosed, Unreachable
+from millrace.resources.errors import (
+    DataRefused,
+    EventIdReused,
+    ImportRefused,
+    Malformed,
+    SchemaMismatch,
+    StreamClosed,
+    Unreachable,
+)
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
 from millrace.resources.importer.files import open_event_file
@@ -306,7 +314,7 @@ class _Run:
             return
         try:
             counted = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
-        except (Malformed, StreamClosed, EventIdReused) as error:
+        except (Malformed, DataRefused, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
                 # all or nothing: halving finds the rows to blame and stores the others, in order
                 middle = len(events) // 2

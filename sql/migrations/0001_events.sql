@@ -9,12 +9,14 @@ create table event_store.deciders (
   event_version bigint not null default 1,
   description text not null,
   owner text,
+  accepts jsonpath,
   constraint deciders_pkey primary key (decider, event, event_version),
   constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
   constraint deciders_description_fits check (octet_length(description) <= 10000)
-);
+-- each append reads its row: what accepts has is read as it is, and not compressed or moved out, while the row fits a page
+) with (toast_tuple_target = 8160);
 comment on table event_store.deciders is
-'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+'The kinds of event that each kind of entity (decider) may append. Rows are never removed, and only accepts is changed, once.';
 comment on column event_store.deciders.decider is 'A kind of entity that emits events, such as order.';
 comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
@@ -22,6 +24,27 @@ comment on column event_store.deciders.description is 'What the event says, for 
 comment on column event_store.deciders.owner is
 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. '
 'The same for all events of a decider.';
+comment on column event_store.deciders.accepts is
+'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
+
+create table event_store.event_schemas (
+  decider text not null,
+  event text not null,
+  event_version bigint not null,
+  schema jsonb not null,
+  checks jsonb not null,
+  digest text not null,
+  constraint event_schemas_pkey primary key (decider, event, event_version)
+);
+comment on table event_store.event_schemas is
+'The JSON Schemas of events. An append reads them only to say why it is refused. Rows are never changed or removed.';
+comment on column event_store.event_schemas.decider is 'The decider.';
+comment on column event_store.event_schemas.event is 'The event.';
+comment on column event_store.event_schemas.event_version is 'The version of the event that the schema is of.';
+comment on column event_store.event_schemas.schema is 'The JSON Schema, with its annotations.';
+comment on column event_store.event_schemas.checks is
+'Each rule of the schema by itself: where it stands in the schema, where in the data, what it says, and its predicate.';
+comment on column event_store.event_schemas.digest is 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 create sequence event_store.events_offset_seq;
 comment on sequence event_store.events_offset_seq is

@@ -318,7 +318,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_reading'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_reading'::text, 'supersede_changes'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1110,11 +1110,13 @@ CREATE TABLE event_store.deciders (
     event_version bigint DEFAULT 1 NOT NULL,
     description text NOT NULL,
     owner text,
+    accepts jsonpath,
     CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
     CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
-);
+)
+WITH (toast_tuple_target='8160');
 
-COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never changed or removed.';
+COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never removed, and only accepts is changed, once.';
 
 COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
 
@@ -1125,6 +1127,8 @@ COMMENT ON COLUMN event_store.deciders.event_version IS 'The version of the even
 COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for people.';
 
 COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. The same for all events of a decider.';
+
+COMMENT ON COLUMN event_store.deciders.accepts IS 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL,
@@ -1173,6 +1177,29 @@ COMMENT ON COLUMN event_store.drains.failures IS 'How many tries failed in a row
 COMMENT ON COLUMN event_store.drains.error IS 'Why the last try failed; null where it did not.';
 
 COMMENT ON COLUMN event_store.drains.ended_at IS 'When the last try ended.';
+
+CREATE TABLE event_store.event_schemas (
+    decider text NOT NULL,
+    event text NOT NULL,
+    event_version bigint NOT NULL,
+    schema jsonb NOT NULL,
+    checks jsonb NOT NULL,
+    digest text NOT NULL
+);
+
+COMMENT ON TABLE event_store.event_schemas IS 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows are never changed or removed.';
+
+COMMENT ON COLUMN event_store.event_schemas.decider IS 'The decider.';
+
+COMMENT ON COLUMN event_store.event_schemas.event IS 'The event.';
+
+COMMENT ON COLUMN event_store.event_schemas.event_version IS 'The version of the event that the schema is of.';
+
+COMMENT ON COLUMN event_store.event_schemas.schema IS 'The JSON Schema, with its annotations.';
+
+COMMENT ON COLUMN event_store.event_schemas.checks IS 'Each rule of the schema by itself: where it stands in the schema, where in the data, what it says, and its predicate.';
+
+COMMENT ON COLUMN event_store.event_schemas.digest IS 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 CREATE SEQUENCE event_store.events_offset_seq
     START WITH 1
@@ -1581,6 +1608,9 @@ ALTER TABLE ONLY event_store.event_log
 ALTER TABLE ONLY event_store.event_log
     ADD CONSTRAINT event_log_pkey PRIMARY KEY (partition, "position");
 
+ALTER TABLE ONLY event_store.event_schemas
+    ADD CONSTRAINT event_schemas_pkey PRIMARY KEY (decider, event, event_version);
+
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_event_id_key UNIQUE (event_id);
 
@@ -1718,9 +1748,13 @@ CREATE INDEX transactions_producer_idx ON event_store.transactions USING btree (
 
 CREATE UNIQUE INDEX declarations_serving_key ON read_models.declarations USING btree (model) WHERE serves;
 
-CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.deciders IS 'Raises, or warns where changes are ignored.';
+
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.event_schemas FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER forbid_change ON event_store.event_schemas IS 'Raises, or warns where changes are ignored.';
 
 CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata OR TRUNCATE ON event_store.events FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
@@ -1729,6 +1763,10 @@ COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns wher
 CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
+
+CREATE TRIGGER forbid_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH STATEMENT WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER forbid_schema_change ON event_store.deciders IS 'Lets nobody but register_event_schema change accepts.';
 
 CREATE TRIGGER forget_unchanged_rows AFTER DELETE OR UPDATE OF backfill_offset ON event_store.captured_tables FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
 
@@ -1754,9 +1792,13 @@ CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.s
 
 COMMENT ON TRIGGER require_finished_restore ON event_store.sequencer IS 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
 
-CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
+
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.event_schemas FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER skip_change ON event_store.event_schemas IS 'Skips the rows where changes are ignored.';
 
 CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata ON event_store.events FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
@@ -1765,6 +1807,10 @@ COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where ch
 CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
+
+CREATE TRIGGER skip_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH ROW WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER skip_schema_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
@@ -1959,6 +2005,9 @@ GRANT SELECT ON TABLE event_store.dispatches TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.drains TO event_store_reader;
 GRANT SELECT ON TABLE event_store.drains TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.event_schemas TO event_store_reader;
+GRANT SELECT ON TABLE event_store.event_schemas TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

@@ -28,6 +28,16 @@ from tests.support.import_logs import (
 # Bad rows --------------------------------------------------------------------------------------------------
 
 
+def test_rows_that_do_not_fit_the_schema_of_their_event_are_rejected_and_all_others_go_in(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    store.register_event_schema("permit", "begun", {"properties": {"n": {"pattern": "^[0-9]+$"}}})
+    lines = [f"c-{n},begun,{TIME},{'x' if n in {3, 5} else n}" for n in range(1, 7)]
+    report = run(dsn, write_text(tmp_path / "log.csv", "case,activity,at,n", *lines))
+    assert (report.appended, report.rejected) == (4, 2)
+    assert [line for line, reason in rejected(report) if 'data.n is "x", not like' in reason] == [4, 6]
+
+
 def test_bad_csv_rows_are_rejected_with_their_lines_and_all_others_go_in(
     dsn: str, store: EventStore, tmp_path: Path
 ) -> None:

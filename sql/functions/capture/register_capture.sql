@@ -137,6 +137,12 @@ begin
   from event_store.deciders d
   where d.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element))
     and d.owner is distinct from 'event_store_owner';
+  if _foreign is null then
+    -- the source says what a row has
+    select string_agg(format('decider %s has a schema for its event %s', s.decider, s.event), '; ') into _foreign
+    from event_store.event_schemas s
+    where s.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element));
+  end if;
   if _foreign is not null then
     raise exception 'decider is not a capture''s'
       using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
@@ -180,6 +186,6 @@ comment on function event_store_platform.register_capture(text, text, text, json
 'that is new or has another fingerprint is backfilled; one that is stopped, for the reason that is stated, is not captured '
 'until it is stated without one, and then read anew; one that is stated no more is captured no more. MR005 a name '
 'or v_tables is malformed; MR034 a decider belongs to another capture, '
-'is registered for writers, or has live streams of rows that a key names where nothing does now, or the other way round.';
+'is registered for writers, has a schema, or has live streams of rows that a key names where nothing does now, or the other way round.';
 revoke all on function event_store_platform.register_capture(text, text, text, jsonb) from public;
 grant execute on function event_store_platform.register_capture(text, text, text, jsonb) to event_store_owner;

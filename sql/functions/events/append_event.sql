@@ -55,6 +55,7 @@ begin
     and event_store_private.event_fault(
       v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
     ) is null
+    and (d.accepts is null or (v_data @@ d.accepts) is true)
     and not event_store_private.is_upper_uuid(v_decider_id)
     and _head.final is not true
     -- else the store was copied without its sequences
@@ -101,7 +102,8 @@ comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid
 'stream; v_metadata, a JSON object, says what led to it. MR001 another writer was first, or the stream is not where '
 'v_previous_id or v_expected_version say; MR002 the stream is '
 'closed; MR003 v_event_id is stored with other content; MR004 the event is not registered for its decider; MR005 an '
-'argument is null, empty or too large; MR034 the decider belongs to a capture; MR046 it belongs to another role.';
+'argument is null, empty or too large; MR034 the decider belongs to a capture; MR046 it belongs to another role; MR050 the '
+'data do not fit the event''s schema.';
 revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
 grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
 to event_store_writer, event_store_owner;

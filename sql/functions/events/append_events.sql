@@ -32,6 +32,6 @@ comment on function event_store.append_events(jsonb) is
 'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final, '
 'expected_version, metadata}. An event without previous_id and expected_version goes to the end of its stream; one that '
 'states previous_id, null too, or the version of its stream before it must meet exactly that. An event '
-'that is stored already has appended = false. An unknown key is refused. MR001 to MR005, MR034 and MR046 as append_event.';
+'that is stored already has appended = false. An unknown key is refused. MR001 to MR005, MR034, MR046 and MR050 as append_event.';
 revoke all on function event_store.append_events(jsonb) from public;
 grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

@@ -29,7 +29,7 @@ $$;
 comment on function event_store.commit_transaction(uuid, jsonb) is
 'Does all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction of '
 'the same message was first, nothing is done and the answer is that one''s (duplicate); called again, the answer is '
-'the same. A refused event leaves the transaction open. MR001 to MR005, MR034 and MR046 as append_events; MR024 another '
+'the same. A refused event leaves the transaction open. MR001 to MR005, MR034, MR046 and MR050 as append_events; MR024 another '
 'instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended; MR045 another role''s producer.';
 revoke all on function event_store.commit_transaction(uuid, jsonb) from public;
 grant execute on function event_store.commit_transaction(uuid, jsonb) to event_store_writer, event_store_owner;

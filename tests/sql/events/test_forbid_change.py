@@ -7,14 +7,21 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import append, refusal, rows
 
-TRUNCATIONS: list[LiteralString] = ["truncate event_store.events", "truncate event_store.deciders"]
+TRUNCATIONS: list[LiteralString] = [
+    "truncate event_store.events",
+    "truncate event_store.deciders",
+    "truncate event_store.event_schemas",
+]
 CHANGES: list[LiteralString] = [
     "update event_store.events set data = '{}'",
     "update event_store.events set data = '{}' where false",
     "update event_store.events set transaction_id = '3'",
     "delete from event_store.events",
     "update event_store.deciders set description = ''",
+    "update event_store.deciders set accepts = null",
     "delete from event_store.deciders",
+    "update event_store.event_schemas set checks = '[]'",
+    "delete from event_store.event_schemas",
 ]
 
 
@@ -22,6 +29,7 @@ def facts(store: EventStore) -> object:
     return (
         rows(store.connection, "select * from event_store.events"),
         rows(store.connection, "select * from event_store.deciders order by 1, 2"),
+        rows(store.connection, "select * from event_store.event_schemas"),
     )
 
 
@@ -32,6 +40,7 @@ def change(store: EventStore, statement: LiteralString) -> int:
 
 def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore) -> None:
     append(orders)
+    orders.register_event_schema("order", "placed", {"type": "object"})
     before = facts(orders)
     settings: list[LiteralString] = [
         "select",
@@ -51,6 +60,7 @@ def test_where_changes_are_ignored_a_change_does_nothing_with_a_warning_and_trun
     orders: EventStore,
 ) -> None:
     append(orders)
+    orders.register_event_schema("order", "placed", {"type": "object"})
     before = facts(orders)
     notices: list[str | None] = []
     orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))

@@ -31,7 +31,7 @@ declare
   _holds_nothing constant boolean := pg_current_xact_id_if_assigned() is null;
   _lost boolean := false;
 begin
-  select k.* into _bad
+  select k.*, d.judged into _bad
   from (
     select
       b.decider, b.event, b.event_version,
@@ -43,12 +43,14 @@ begin
     from unnest(v_batch) b
     group by b.decider, b.event, b.event_version
   ) k
-  where k.malformed is not null or not exists (
-    select from event_store.deciders d
+  left join lateral (
+    select d.accepts is not null as judged
+    from event_store.deciders d
     where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
       and (d.owner is null or event_store_private.may_use(d.owner))
-  )
-  order by k.malformed -- nulls last
+  ) d on true
+  where k.malformed is not null or d.judged is distinct from false
+  order by k.malformed, d.judged nulls first -- what is not registered comes before what has a schema
   limit 1;
   if _bad.malformed is not null then
     raise exception 'event is malformed'
@@ -66,8 +68,22 @@ begin
           where b.ordinal = _bad.malformed
         ),
         hint = 'Correct the event; nothing of the batch was stored.';
-  elsif found then
+  elsif found and _bad.judged is null then
     perform event_store_private.refuse_unregistered_event(_bad.decider, _bad.event, _bad.event_version);
+  elsif found then
+    select b.* into _bad
+    from unnest(v_batch) b
+    join event_store.deciders d on d.decider = b.decider and d.event = b.event and d.event_version = b.event_version
+    where d.accepts is not null and (b.data @@ d.accepts) is not true
+      -- what is stored is not judged again
+      and not exists (select from event_store.events e where e.event_id = b.event_id)
+    order by b.ordinal
+    limit 1;
+    if found then
+      perform event_store_private.refuse_data(
+        _bad.decider, _bad.event, _bad.event_version, _bad.data, format('event %s of the batch: ', _bad.ordinal)
+      );
+    end if;
   end if;
 
   -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
@@ -228,4 +244,4 @@ $$;
 
 comment on function event_store_private.append_batch(event_store_private.batch_event[]) is
 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
-'MR046 as append_event.';
+'MR046, MR050 as append_event.';

@@ -34,6 +34,7 @@ begin
   ) then
     return null;
   end if;
+  perform event_store_private.require_accepted(new.decider, new.event, new.event_version, new.data);
   select * into _head from event_store_private.head_of_stream(new.decider_id, new.decider);
   if _head.final is true or _head.last_event_id is distinct from new.previous_id then
     perform event_store_private.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);
@@ -54,7 +55,7 @@ $$;
 
 comment on function event_store_private.guard_append() is
 'Trigger: checks an event that comes without a function and gives it version, offset and time, or raises MR001 to MR005, '
-'MR034, MR046.';
+'MR034, MR046, MR050.';
 
 create or replace trigger guard_append
 before insert on event_store.events

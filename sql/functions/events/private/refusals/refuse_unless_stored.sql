@@ -24,6 +24,7 @@ begin
   if not event_store_private.is_stored(
     v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final, v_expected_version
   ) then
+    perform event_store_private.require_accepted(v_decider, v_event, v_event_version, v_data);
     perform event_store_private.refuse_append(v_decider, v_decider_id, v_event_id, v_previous_id, v_expected_version);
   end if;
 end
@@ -31,4 +32,4 @@ $$;
 
 comment on function event_store_private.refuse_unless_stored(
   text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint, jsonb
-) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046. Returns where it is a retry of a stored one.';
+) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns where it is a retry of a stored one.';

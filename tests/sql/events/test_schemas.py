@@ -1,0 +1,535 @@
+"""An event's schema: what is taken as one, who sets it, which data are refused and how that is said.
+
+Belongs here: registration, refusals, races. Not here: what each keyword means for random data (test_schema_properties).
+"""
+
+import calendar
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.errors import (
+    DataRefused,
+    DeciderCaptured,
+    EventIdReused,
+    EventNotRegistered,
+    Malformed,
+    NotDeciderOwner,
+    SchemaDiffers,
+)
+from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store.json_text import jsonb
+from tests.sql.events.test_every_way_in import STORES, accepted, event, insert
+from tests.support.factories import Connect, append, everything, new_event, refusal, rows, start, value, wait_blocked
+from tests.support.logins import Login
+from tests.support.patience import patience
+
+WRITER = "event_store_writer"
+NUMBER = {"type": "number"}
+ORDER: dict[str, Any] = {
+    "description": "A customer placed an order.",
+    "type": "object",
+    "required": ["amount"],
+    "properties": {
+        "amount": {"type": "number", "minimum": 0},
+        "note": {"type": ["string", "null"], "maxLength": 20},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+    },
+    "$defs": {"line": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+}
+
+
+def schemas(store: EventStore) -> list[tuple[Any, ...]]:
+    return rows(
+        store.connection,
+        "select decider, event, event_version, accepts is not null, digest from event_store.event_schemas"
+        " join event_store.deciders using (decider, event, event_version) order by 1, 2, 3",
+    )
+
+
+def refused(store: EventStore, schema: Json, data: Json) -> str | None:
+    """Return why data do not fit a schema; None where they do. Nothing stays."""
+    with store.connection.transaction(force_rollback=True):
+        store.register_event_schema("order", "judged", schema)
+        try:
+            append(store, event="judged", data=data)
+        except DataRefused as error:
+            return error.detail
+    return None
+
+
+# What a schema means
+
+
+def test_lax_comparisons_pass_no_array_for_what_is_in_it(orders: EventStore) -> None:
+    within = {"type": "object", "properties": {"a": {"minimum": 0, "pattern": "^x$"}, "b": {"items": NUMBER}}}
+    unfit: list[Json] = [{"a": -5}, {"a": "y"}, [{"a": 5}], {"b": [[5]]}, {"b": [{"c": 1}]}]
+    fit: list[Json] = [{"a": [-5]}, {"a": ["y"]}, {"b": [5]}, {"b": {"c": []}}]
+    for data in unfit:
+        assert refused(orders, within, data), data
+    for data in fit:
+        assert refused(orders, within, data) is None, data
+    assert refused(orders, {"properties": {"a": NUMBER}}, {"a": [5]})
+
+
+def test_an_array_at_the_root_is_judged_as_an_array(orders: EventStore) -> None:
+    for schema in (
+        {"required": ["a"]},
+        {"properties": {"a": {"const": 1}}},
+        {"additionalProperties": False},
+        {"minimum": 9},
+    ):
+        assert refused(orders, schema, [{"a": 2}, 3]) is None
+    assert refused(orders, {"items": {"required": ["a"]}}, [{"a": 2}, {}])
+    assert refused(orders, {"not": {"type": "array"}}, [])
+
+
+def test_what_is_not_known_to_fit_is_refused(orders: EventStore) -> None:
+    """Comparing different types, or looking into what has no parts, is unknown to jsonpath; "not" of it, too."""
+    for schema in (
+        {"const": 1},
+        {"enum": ["1", None]},
+        {"not": {"not": {"const": "x"}}},
+        {"type": "string", "minLength": 1},
+    ):
+        other: list[Json] = [{}, [], True, [1], {"a": 1}, [["x"]]]
+        for data in other:
+            assert refused(orders, schema, data), (schema, data)
+    deep = {
+        "type": "object",
+        "required": ["a"],
+        "properties": {"a": {"type": "object", "required": ["b"], "properties": {"b": NUMBER}}},
+    }
+    broken: list[Json] = [{}, {"a": 5}, {"a": {}}, {"a": {"b": None}}, {"a": [{"b": 5}]}]
+    for data in broken:
+        assert refused(orders, deep, data), data
+        assert refused(orders, {"not": deep}, data) is None, data
+
+
+def test_what_must_be_there_or_has_a_type_is_said_by_another_rule_only_where_that_rule_says_it(
+    orders: EventStore,
+) -> None:
+    """A predicate leaves out what the rest of it implies."""
+    a, object_ = {"properties": {"a": NUMBER}}, {"type": "object"}
+    needed = {"required": ["a"]}
+    unfit: list[tuple[Json, Json]] = [
+        (needed | a, {}),
+        (needed | object_, {}),
+        (needed | object_ | {"properties": {"a": {"minimum": 1}}}, {}),
+        (needed | object_ | {"properties": {"a": {"properties": {"b": NUMBER}}}}, {}),
+        (needed | object_ | {"properties": {"b": NUMBER}}, {}),
+        (needed | object_ | a, []),
+        (object_ | a, []),
+        ({"required": ["b"]} | object_ | a, [{"a": 1}]),
+        (NUMBER | {"maxLength": 3}, "x"),
+        ({"type": "integer", "minimum": 0}, 0.5),
+        ({"type": ["integer", "null"], "minimum": 0}, 0.5),
+        ({"items": needed | object_ | a}, [{}]),
+        ({"items": {"type": "integer", "minimum": 0}}, ["x"]),
+        ({"additionalProperties": {"type": "string", "minLength": 1}}, {"a": 1}),
+        ({"not": {"type": "string"}, "minLength": 1}, "x"),
+    ]
+    for schema, data in unfit:
+        assert refused(orders, schema, data), (schema, data)
+    fit: list[tuple[Json, Json]] = [
+        (needed | a, 5),
+        (a, {}),
+        (object_ | a, {}),
+        ({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}, needed | object_ | a]}, {"a": 1}),
+        ({"oneOf": [{"type": "string", "minLength": 1}, NUMBER]}, 5),
+        ({"not": needed | object_ | a}, {}),
+        ({"not": {"type": "string", "minLength": 1}}, 5),
+    ]
+    for schema, data in fit:
+        assert refused(orders, schema, data) is None, (schema, data)
+
+
+SAID: list[tuple[Any, Any, str]] = [
+    ({"type": "string"}, 5, "data is 5, not of type string, by /type of the schema"),
+    ({"type": ["integer", "null"]}, "x", 'data is "x", not of type integer or null, by /type'),
+    ({"properties": {"a": {"minimum": 0}}}, {"a": -1}, "data.a is -1, less than 0, by /properties/a/minimum"),
+    ({"maximum": 2.5}, 3, "data is 3, more than 2.5, by /maximum"),
+    ({"exclusiveMinimum": 0}, 0, "data is 0, not more than 0, by /exclusiveMinimum"),
+    ({"exclusiveMaximum": -1}, -1, "data is -1, not less than -1, by /exclusiveMaximum"),
+    ({"multipleOf": 0.01}, 0.125, "data is 0.125, no multiple of 0.01, by /multipleOf"),
+    ({"minLength": 2}, "x", 'data is "x", shorter than 2 characters, by /minLength'),
+    ({"minLength": 256}, "x" * 255, "x…, shorter than 256 characters, by /minLength"),
+    ({"maxLength": 1000}, "x" * 1001, "x…, longer than 1000 characters, by /maxLength"),
+    ({"pattern": "^a"}, "b", 'data is "b", not like "^a", by /pattern'),
+    ({"format": "date"}, "x", 'data is "x", no date, by /format'),
+    ({"enum": ["a", 1, None]}, "x", 'data is "x", none of "a", 1, null, by /enum'),
+    ({"const": True}, False, "data is false, not true, by /const"),
+    ({"required": ["a", "b"]}, {"a": 1}, 'data is {"a": 1}, without "b", by /required/1'),
+    # of several the first
+    ({"required": ["a", "b"]}, {}, 'data is {}, without "a", by /required/0'),
+    ({"minItems": 1}, [], "data is [], of fewer than 1 items, by /minItems"),
+    ({"maxItems": 1}, [1, 2], "data is [1, 2], of more than 1 items, by /maxItems"),
+    ({"additionalProperties": False}, {"a": 1}, "with a key that is not among the properties, or whose value is unfit"),
+    ({"items": {"items": NUMBER}}, [[1], [2, "x"]], 'data[1][1] is "x", not of type number, by /items/items/type'),
+    ({"anyOf": [NUMBER, {"const": "x"}]}, [], "data is [], unfit for each schema of anyOf, by /anyOf"),
+    ({"oneOf": [NUMBER, {"const": 1}]}, 1, "data is 1, not fit for exactly one schema of oneOf, by /oneOf"),
+    ({"not": NUMBER}, 1, "data is 1, fit for the schema of not, by /not"),
+    ({"allOf": [{}, {"minimum": 1}]}, 0, "by /allOf/1/minimum"),
+    ({"properties": {"a/~b": False}}, {"a/~b": 1}, "data.a/~b is 1, which is not allowed, by /properties/a~1~0b of"),
+    ({"$ref": "#/$defs/a~1~0b", "$defs": {"a/~b": NUMBER}}, "x", "by /$defs/a~1~0b/type"),
+    (False, {}, "data is {}, which is not allowed, by the whole of the schema"),
+]
+
+
+@pytest.mark.parametrize(("schema", "data", "said"), SAID)
+def test_a_refusal_names_the_value_and_the_rule(orders: EventStore, schema: Json, data: Json, said: str) -> None:
+    detail = refused(orders, schema, data)
+    assert detail is not None
+    assert said in detail
+    assert detail.startswith("event judged version 1 of decider order: data")
+
+
+FITS = (
+    "select d @@ format('strict exists($ ? (%%s))', c.predicate)::jsonpath"
+    " from (select %s::jsonb as d) given cross join lateral event_store_private.compile_schema(%s) c"
+)
+
+
+def test_numbers_are_decimal_and_have_their_digits(orders: EventStore) -> None:
+    cents = {"multipleOf": 0.01, "minimum": 0.3}
+    for number in ("0.3", "0.30", "1e2", "19.99", "1" + "0" * 800 + ".07"):
+        assert value(orders.connection, FITS, number, jsonb(cents)), number
+    for number in ("0.299999999999999999999", "19.999", "0.3000000000000000000001"):
+        assert not value(orders.connection, FITS, number, jsonb(cents)), number
+    whole = {"type": "integer"}
+    assert [value(orders.connection, FITS, n, jsonb(whole)) for n in ("1.0", "-3e0", "1e300", "1.5", "1e-300")] == [
+        *(True, True, True, False, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fit", "unfit"),
+    [
+        (r"^\w+$", "aZ_9", "ü"),
+        (r"^\W$", "ü", "_"),
+        (r"^\d+$", "12", "٣"),
+        (r"^\D$", "٣", "3"),
+        (r"^\s$", "\u2003", "_"),
+        (r"^[^\s]$", "_", "\u00a0"),
+        (r"^[\w-.]+$", "a-b.c", "a+b"),
+        (r"^[-\d]+$", "1-2", "1.2"),
+        (r"^[\]\-a]+$", "]-a", "b"),
+        (r"^[[]$", "[", "]"),
+        ("^.$", "🌊", "\n"),
+        ("a|^b", "xa", "xb"),
+        ("^(?:ab){2,3}$", "abab", "ab"),
+        ("^a$", "a", "a\n"),
+    ],
+)
+def test_a_pattern_means_what_it_does_in_ecma_262(orders: EventStore, pattern: str, fit: str, unfit: str) -> None:
+    assert refused(orders, {"pattern": pattern}, fit) is None
+    assert refused(orders, {"pattern": pattern}, unfit)
+
+
+def test_dates_are_those_of_the_calendar(orders: EventStore) -> None:
+    said = rows(
+        orders.connection,
+        """
+        select y, m, d, format('%%s-%%s-%%s', to_char(y, 'FM0000'), to_char(m, 'FM00'), to_char(d, 'FM00'))
+          ~ event_store_private.format_pattern('date')
+        from unnest('{1900,2000,2023,2024,2100,2400}'::int[]) y, generate_series(0, 13) m, generate_series(0, 32) d
+        """,
+    )
+    assert [row for row in said if row[3] != is_date(*row[:3])] == []
+
+
+def is_date(year: int, month: int, day: int) -> bool:
+    return 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
+
+
+# What is taken
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ({"if": {}}, "if at /if is not taken"),
+    ({"properties": {"a": {"uniqueItems": True}}}, "uniqueItems at /properties/a/uniqueItems is not taken"),
+    *(({keyword: {}}, f"{keyword} at /{keyword} is not taken") for keyword in ("unevaluatedProperties", "$dynamicRef")),
+    *(({keyword: {}}, f"{keyword} at /{keyword} is not taken") for keyword in ("patternProperties", "$anchor", "Type")),
+    ({"items": {"anyOf": [{}, {"contains": {}}]}}, "contains at /items/anyOf/1/contains is not taken"),
+    ({"properties": {"a": {"$id": "x"}}}, "$id at /properties/a/$id is not taken"),
+    ({"$ref": "https://example.org/a"}, "names nothing of the schema"),
+    ({"$ref": "#/$defs/a"}, "$ref at /$ref names nothing of the schema"),
+    ({"$ref": "#/%24defs/a", "$defs": {"a": {}}}, "names nothing of the schema"),
+    ({"properties": {"a": {"$ref": "#"}}}, "$ref at /properties/a/$ref refers to a schema that it is in"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}}, "/$defs/a/items/$ref refers to a schema"),
+    ({"type": "text"}, "type at /type names no type"),
+    ({"type": []}, "names no type"),
+    ({"type": [["string"]]}, "names no type"),
+    ({"minimum": "1"}, "minimum at /minimum is no number"),
+    ({"exclusiveMinimum": True}, "is no number"),
+    ({"multipleOf": 0}, "is not above 0"),
+    ({"minItems": -1}, "is no count"),
+    ({"maxLength": 1.5}, "is no count"),
+    ({"maxLength": 1001}, "maxLength at /maxLength is above 1000"),
+    ({"required": "a"}, "is no list of names"),
+    ({"required": [1]}, "is no list of names"),
+    ({"properties": []}, "properties at /properties is no object"),
+    ({"properties": {"a~/": 5}}, "/properties/a~0~1 is no schema"),
+    ({"items": [{}]}, "/items is no schema"),
+    ({"anyOf": []}, "anyOf at /anyOf is no list of schemas"),
+    ({"not": None}, "/not is no schema"),
+    ({"enum": []}, "is no list of values"),
+    ({"enum": [{}]}, "enum at /enum has an array or an object"),
+    ({"const": [1]}, "const at /const has an array or an object"),
+    ({"format": "email"}, 'format at /format is "email"; date, date-time and uuid are taken'),
+    ({"pattern": "x" * 1001}, "pattern at /pattern has more than 1000 characters"),
+    ({"format": 5}, "format at /format is 5"),
+    (5, "the whole is no schema"),
+    ({"properties": {f"p{n}": {"pattern": f"^a{n}$"} for n in range(25)}}, "25 different patterns"),
+    ({"description": "x" * 65536}, "bytes as text"),
+]
+UNLIKE = [
+    *(
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)",
+        "(?<n>a)",
+        "(?i)a",
+        r"\bword",
+        r"\B",
+        r"(a)\1",
+        r"\p{L}",
+        r"\u0061",
+        r"\x61",
+        r"\cA",
+        "a{256}",
+    ),
+    *(
+        "a{1,256}",
+        "a{,5}",
+        "a{x}",
+        "[]",
+        "[^]",
+        r"[a-\d]",
+        r"[\D]",
+        r"[\b]",
+        "*a",
+        "(a",
+        "[a",
+        "a**",
+        "***=a",
+        "[b-a]",
+        "\\",
+        r"\A",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"), [*REFUSED, *(({"pattern": p}, "pattern at /pattern has something") for p in UNLIKE)]
+)
+def test_what_is_not_taken_is_refused_by_keyword_and_place(orders: EventStore, schema: Json, why: str) -> None:
+    error = refusal(Malformed, lambda: orders.register_event_schema("order", "placed", schema))
+    assert why in str(error.detail)
+    assert schemas(orders) == []
+
+
+def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: EventStore) -> None:
+    deep: Any = {}
+    for _ in range(40):
+        deep = {"items": deep}
+    # each refers twice to the one before it: a million in all
+    doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n - 1}"}] * 2} for n in range(1, 20)} | {"d0": {}}
+    wide = {"properties": {f"p{n}": {"enum": [f"a rather long text {m}" for m in range(100)]} for n in range(25)}}
+    large: list[tuple[Json, str]] = [
+        (deep, "is nested in more than 32 schemas"),
+        ({"$ref": "#/$defs/d15", "$defs": doubled}, "is too large, with what it refers to"),
+        ({"allOf": [{"$ref": "#/$defs/w"}] * 3, "$defs": {"w": wide}}, "is too large, with what it refers to"),
+    ]
+    for schema, why in large:
+        with pytest.raises(Malformed, match=why):
+            orders.register_event_schema("order", "placed", schema)
+
+
+def test_annotations_are_kept_and_say_nothing_of_data(orders: EventStore) -> None:
+    schema: dict[str, Any] = {
+        "title": "T",
+        "x-scale": {"type": 1},
+        "examples": [1],
+        "$comment": "c",
+        "$schema": "s",
+        "default": {},
+        "$id": "i",
+    }
+    orders.register_event_schema(
+        "order", "placed", schema | {"uniqueItems": False, "properties": {"a": {"title": "A"}, "b": True}}
+    )
+    assert value(orders.connection, "select schema ->> 'x-scale' from event_store.event_schemas") == '{"type": 1}'
+    assert schemas(orders)[0][3] is False
+    append(orders, data=[])
+
+
+# Who registers, and when
+
+
+def test_a_version_has_one_schema_for_ever(orders: EventStore) -> None:
+    first = orders.register_event_schema("order", "placed", ORDER)
+    before = everything(orders)
+    assert orders.register_event_schema("order", "placed", dict(reversed(ORDER.items()))) == first
+    error = refusal(SchemaDiffers, lambda: orders.register_event_schema("order", "placed", {"type": "object"}))
+    assert first.digest in str(error.detail)
+    assert everything(orders) == before
+    other = orders.register_event_schema("order", "placed", {"type": "object"}, 2)
+    assert other.digest != first.digest
+    audited = [entry.detail for entry in orders.audit_log() if entry.operation == "register_event_schema"]
+    assert {entry["digest"] for entry in audited} == {first.digest, other.digest}
+    assert [row[:4] for row in schemas(orders)] == [("order", "placed", 1, True), ("order", "placed", 2, True)]
+    assert orders.append_events([NewEvent("order", "o-1", "placed", data={}, event_version=2)])[0].appended
+
+
+def test_an_event_that_nobody_registered_is_registered_with_the_schemas_description(store: EventStore) -> None:
+    store.register_event_schema("order", "placed", ORDER)
+    store.register_event_schema("order", "paid", {"title": "Paid"})
+    store.register_event_schema("order", "sent", True)
+    assert rows(store.connection, "select event, description from event_store.deciders order by 1") == [
+        ("paid", "Paid"), ("placed", "A customer placed an order."), ("sent", ""),
+    ]  # fmt: skip
+    refusal(Malformed, lambda: store.register_event_schema("", "placed", ORDER))
+
+
+def test_only_members_of_the_deciders_role_register_its_schemas(login: Login) -> None:
+    team = login(WRITER).info.user
+    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    member.register_decider_event("payment", "paid", "Paid.", owner=team)
+    refusal(NotDeciderOwner, lambda: other.register_event_schema("payment", "paid", ORDER))
+    refusal(NotDeciderOwner, lambda: other.register_event_schema("payment", "new", ORDER))
+    member.register_event_schema("payment", "paid", ORDER)
+    refusal(DataRefused, lambda: append(member, decider="payment", event="paid"))
+    other.register_event_schema("order", "placed", ORDER)
+
+
+def test_the_decider_of_a_captured_table_has_no_schema(orders: EventStore) -> None:
+    captures = CaptureStore(orders.connection)
+    first, second = (TableRegistration("public", name, f"table:{name}", None, "1") for name in ("a", "b"))
+    captures.register_capture("c", "slot", "publication", [first])
+    refusal(DeciderCaptured, lambda: orders.register_event_schema("table:a", "updated", ORDER))
+    orders.register_decider_event("table:b", "updated", "", owner="event_store_owner")
+    orders.register_event_schema("table:b", "updated", ORDER)
+    error = refusal(DeciderCaptured, lambda: captures.register_capture("d", "slot_d", "publication", [second]))
+    assert "has a schema for its event updated" in str(error.detail)
+
+
+def test_of_two_sessions_that_register_other_schemas_one_is_refused(orders: EventStore, connect: Connect) -> None:
+    first, second = connect(autocommit=False), EventStore(connect())
+    known = EventStore(first).register_event_schema("order", "placed", ORDER)
+    late = start(lambda: second.register_event_schema("order", "placed", {"type": "object"}))
+    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    first.commit()
+    with pytest.raises(SchemaDiffers, match=known.digest):
+        late.result(patience())
+    # the same again waits for nobody
+    EventStore(first).register_event_schema("order", "paid", ORDER)
+    assert second.register_event_schema("order", "placed", ORDER) == known
+    same = start(lambda: second.register_event_schema("order", "paid", ORDER))
+    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    first.commit()
+    assert same.result(patience()).event == "paid"
+
+
+def test_a_registration_with_an_older_snapshot_is_to_be_repeated(orders: EventStore, connect: Connect) -> None:
+    old = connect(autocommit=False)
+    old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    old.execute("select count(*) from event_store.deciders")
+    orders.register_event_schema("order", "placed", ORDER)
+    with pytest.raises(errors.SerializationFailure):
+        EventStore(old).register_event_schema("order", "placed", {"type": "object"})
+
+
+# Appends
+
+
+def test_data_that_do_not_fit_are_refused_whichever_way_they_come(orders: EventStore) -> None:
+    orders.register_event_schema("order", "placed", {"properties": {"n": {"type": "integer"}}})
+    bad = [(event(data='{"n": "12"}'), 'data.n is "12", not of type integer, by /properties/n/type')]
+    assert accepted(orders, bad, DataRefused, ways=STORES) == []
+    for way in STORES:
+        with orders.connection.transaction(force_rollback=True):
+            way(orders.connection, event(data='{"n": 12}'))
+            assert value(orders.connection, "select count(*) from event_store.events where data = '{\"n\": 12}'") == 1
+
+
+def test_a_batch_is_refused_by_its_first_unfit_event_and_stores_nothing(orders: EventStore) -> None:
+    orders.register_event_schema("order", "placed", ORDER)
+    good, bad = ({"amount": 1}, {"amount": -1})
+    made = [
+        NewEvent("order", "o-1", name, data=data)
+        for name, data in (("paid", bad), ("placed", good), ("placed", bad), ("placed", {}))
+    ]
+    error = refusal(DataRefused, lambda: orders.append_events(made))
+    assert str(error.detail).startswith(
+        "event 3 of the batch: event placed version 1 of decider order: data.amount is -1, less"
+    )
+    # what is malformed, or unknown, is said first
+    refusal(Malformed, lambda: orders.append_events([*made, NewEvent("order", "", "placed")]))
+    refusal(EventNotRegistered, lambda: orders.append_events([made[1], NewEvent("order", "o-1", "unknown")]))
+    assert value(orders.connection, "select count(*) from event_store.events") == 0
+
+
+def test_a_history_from_before_the_schema_goes_on_and_is_never_judged_again(orders: EventStore) -> None:
+    unfit = new_event("o-1")
+    orders.append_events([unfit])
+    stored = append(orders, "o-2")
+    third = event(decider_id="o-3", data='{"n": 1}')
+    insert(orders.connection, third)
+    orders.register_event_schema("order", "placed", ORDER)
+
+    again = orders.append_events([unfit, NewEvent("order", "o-1", "placed", data={"amount": 5})])
+    assert [row.appended for row in again] == [False, True]
+    assert append(orders, "o-2", event_id=stored.event_id, command_id=stored.command_id).offset == stored.offset
+    insert(orders.connection, third)
+    # with its event_id, other data are another event
+    refusal(EventIdReused, lambda: append(orders, "o-2", event_id=stored.event_id, data={}))
+    refusal(EventIdReused, lambda: orders.append_events([NewEvent("order", "o-1", "placed", unfit.event_id, data={})]))
+    refusal(DataRefused, lambda: append(orders, "o-2", stored.event_id))
+    append(orders, "o-2", stored.event_id, data={"amount": 0})
+    # other events of the decider, and the event of another decider, have no schema
+    append(orders, "o-4", event="paid")
+    append(orders, "o-4", decider="invoice")
+
+
+def test_unfit_data_are_said_before_a_conflict(orders: EventStore) -> None:
+    orders.register_event_schema("order", "placed", ORDER)
+    append(orders, data={"amount": 1})
+    refusal(DataRefused, lambda: append(orders))
+
+
+def test_an_append_that_began_before_a_registration_stores_and_the_next_is_judged(
+    orders: EventStore, connect: Connect
+) -> None:
+    early = connect(autocommit=False)
+    append(EventStore(early))
+    # nobody waits for the other
+    orders.register_event_schema("order", "placed", ORDER)
+    refusal(DataRefused, lambda: append(EventStore(early), "o-2"))
+    early.rollback()
+    append(EventStore(early), data={"amount": 1})
+    orders.register_event_schema("order", "paid", ORDER)
+    early.commit()
+    assert len(orders.get_events("o-1", "order")) == 1
+    held = connect(autocommit=False)
+    held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    held.execute("select count(*) from event_store.deciders")
+    orders.register_event_schema("order", "shipped", ORDER)
+    append(EventStore(held), "o-3", event="shipped")
+    held.commit()
+    assert orders.get_events("o-3", "order")[0].data == {"n": 1}
+
+
+def test_a_predicate_of_every_size_is_stored(orders: EventStore) -> None:
+    """A row of a few kilobytes is read as it is; one that fits no page is compressed, or moved out."""
+    for count in (1, 25, 60, 90):
+        name = f"of {count}"
+        properties = {f"property_{n}": {"type": "number", "minimum": n, "maximum": n + 1} for n in range(count)}
+        orders.register_event_schema("order", name, {"type": "object", "properties": properties})
+        good = {f"property_{n}": n + 0.5 for n in range(count)}
+        append(orders, name, event=name, data=good)
+        with pytest.raises(DataRefused):
+            append(orders, "other", event=name, data=good | {"property_0": 2})
