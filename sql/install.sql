@@ -344,7 +344,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c66f3cb023f11aa69f8e3bc7ed375b7304c0509d5174cf577456df3bc574c48a'),
+  (0, '1caee69f46a94573a1abcbc522f25f9dfa652c282cc0c08106952f8bd6f0d01e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
-from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of, tokens_of
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store.client import LONGEST_WAIT_S, STREAM_PAGE, listed, moment_of, tokens_of
 from millrace.resources.event_store.json_text import events_json, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
@@ -421,18 +422,25 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         the log. A `position` is None where that was too short.
 
         Raises:
+            Malformed: `positions_within_s` is out of range.
             TransactionOpen: Positions are asked for, and the connection is in a transaction, before whose end there are
                 none.
         """
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
             return await self._all(AppendedEvent, append, (events_json(given),))
+        if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
+            raise Malformed(
+                "request is malformed",
+                detail=f"positions_within_s is {positions_within_s!r}",
+                hint=f"It is from 0 to {LONGEST_WAIT_S}.",
+            )
         look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
         async with self._committing() as store:
             appended = await store._all(AppendedEvent, append, (events_json(given),))
             placed = await store._all(EventPosition, look, (ids, positions_within_s))
         places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
-        return [replace(each, **places[each.event_id]) for each in appended]
+        return [replace(each, **places.get(each.event_id, {})) for each in appended]
 
     async def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.

@@ -66,6 +66,8 @@ from millrace.resources.times import SAID, bound
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
+# for positions of events that were appended
+LONGEST_WAIT_S = 60
 
 
 class EventStore(Rounds, Waiting):
@@ -158,18 +160,25 @@ class EventStore(Rounds, Waiting):
         the log. A `position` is None where that was too short.
 
         Raises:
+            Malformed: `positions_within_s` is out of range.
             TransactionOpen: Positions are asked for, and the connection is in a transaction, before whose end there are
                 none.
         """
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
             return self._all(AppendedEvent, append, (events_json(given),))
+        if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
+            raise Malformed(
+                "request is malformed",
+                detail=f"positions_within_s is {positions_within_s!r}",
+                hint=f"It is from 0 to {LONGEST_WAIT_S}.",
+            )
         look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
         with self._committing() as store:
             appended = store._all(AppendedEvent, append, (events_json(given),))
             placed = store._all(EventPosition, look, (ids, positions_within_s))
         places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
-        return [replace(each, **places[each.event_id]) for each in appended]
+        return [replace(each, **places.get(each.event_id, {})) for each in appended]
 
     def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.

@@ -54,6 +54,8 @@ def test_an_append_that_is_refused_leaves_nothing_and_the_connection_goes_on(ord
     late = NewEvent("order", before.decider_id, "placed", previous_id=uuid4(), data={})
     refusal(Conflict, lambda: orders.append_events([new_event("o-2"), late], positions_within_s=5))
     assert orders.get_events("o-2", "order") == []
+    refusal(Malformed, lambda: orders.append_events([new_event("o-2")], positions_within_s=61))
+    assert orders.get_events("o-2", "order") == []
     (own,) = orders.append_events([new_event("o-2")], positions_within_s=5)
     assert own.position is not None
 

@@ -57,7 +57,7 @@ begin
   -- until this transaction ends, nobody else sequences
   perform event_store_private.bound_idle_transaction();
 
-  -- not asked again where the row is the one that was looked at: it is half of what one event costs
+  -- not asked again where the row is the one that was looked at
   if (_foreign or _last.revision <> _looked_at) and event_store_private.has_foreign_ids(_last) then
     return event_store_private.rebase_sequencer();
   end if;
