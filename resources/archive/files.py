@@ -43,8 +43,13 @@ _ARROW = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-# names, order and types of the source event_log
-SCHEMA = pa.schema([(name, _ARROW[type_]) for name, (type_, _) in COLUMNS.items()])
+# names, order and types of the source event_log; and the columns' numbers from 1, for readers that know columns by these
+SCHEMA = pa.schema(
+    [
+        pa.field(name, _ARROW[type_], metadata={"PARQUET:field_id": str(number)})
+        for number, (name, (type_, _)) in enumerate(COLUMNS.items(), 1)
+    ]
+)
 # Of a range the first event of so many is looked at to choose its fields, of a small one every event. A prime: events
 # come in patterns, such as of four events a stream.
 LOOKED_AT = 17

@@ -43,6 +43,11 @@ begin
       'A name has at most 1024 bytes, a description 10000.'
     );
   end if;
+  if v_decider = 'privacy' or starts_with(v_decider, 'model:') then
+    perform event_store_private.refuse_request(
+      format('decider %L has a reserved name', v_decider), 'Name it otherwise: privacy and model:… are reserved.'
+    );
+  end if;
   if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
     perform event_store_private.refuse_request(format('there is no role %I', v_owner), 'Name a role that logins are members of.');
   end if;

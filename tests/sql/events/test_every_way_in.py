@@ -279,6 +279,7 @@ METADATA = {
     '{"correlation_id": null}': "correlation_id of metadata is no text of 1 to 1024 bytes",
     '{"user": ""}': "user of metadata is no text of 1 to 1024 bytes",
     f'{{"traceparent": "{"x" * 1025}"}}': "traceparent of metadata is no text of 1 to 1024 bytes",
+    **{f'{{"{name}": "x"}}': f"{name} of metadata is a reserved word" for name in ("due_at", "marks", "subject")},
     f'{{"a": {10**901}}}': "metadata has a number of 902 digits; at most 900 are allowed",
     f'{{"a": "{"x" * MIB}"}}': "bytes as text; at most 1048576 are allowed",
 }
@@ -286,6 +287,18 @@ METADATA = {
 
 def test_metadata_that_do_not_fit_are_refused(orders: EventStore) -> None:
     assert accepted(orders, ((event(metadata=text), why) for text, why in METADATA.items()), ways=STORES) == []
+
+
+def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders: EventStore) -> None:
+    why = "$sealed of data is a reserved word; it is 1.<key>.<nonce>.<ciphertext>"
+    sealed = ("null", "7", "{}", '"1.k.n"', '"2.k.n.c"', '"1.k..c"', '"1.k.n.c.d"')
+    assert accepted(orders, ((event(data=f'{{"$sealed": {text}}}'), why) for text in sealed), ways=STORES) == []
+    append(orders, "sealed", data={"$sealed": "1.k.n.c", "a": {"$sealed": 1}})
+    append(orders, "other", data=["$sealed"])
+    for decider in ("privacy", "model:", "model:orders"):
+        told = refusal(Malformed, lambda: orders.register_decider_event(decider, "erased", ""))
+        assert "reserved name" in str(told.detail)
+    orders.register_decider_event("privacy:x", "erased", "")
 
 
 # The decider of a captured table: only its capture appends

@@ -1,5 +1,5 @@
 -- What makes metadata unfit to be stored, or null. They are an object with the limits of data. What is known by name is a
--- text that fits an index; all else is the caller's affair.
+-- text that fits an index; some words are kept for what Millrace may say by them; all else is the caller's affair.
 create or replace function event_store_private.metadata_fault(
   v_metadata jsonb
 )
@@ -12,9 +12,15 @@ as $$
     else coalesce(
       (
         select format('%s of metadata is no text of 1 to 1024 bytes', k.name)
-        from unnest('{correlation_id,causation_id,traceparent,user}'::text[]) k(name)
+        from unnest('{correlation_id,causation_id,message_id,traceparent,user}'::text[]) k(name)
         where v_metadata ? k.name
           and (jsonb_typeof(v_metadata -> k.name) = 'string' and octet_length(v_metadata ->> k.name) between 1 and 1024) is not true
+        limit 1
+      ),
+      (
+        select format('%s of metadata is a reserved word', k.name)
+        from unnest('{due_at,marks,subject}'::text[]) k(name)
+        where v_metadata ? k.name
         limit 1
       ),
       regexp_replace(event_store_private.data_fault(v_metadata), '^data (has|is)', 'metadata \1')
