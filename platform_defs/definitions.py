@@ -48,7 +48,7 @@ def build_defs(
     limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures
     assets = [
-        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
+        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else [], found.events),
         view_events_asset(found, settings),
         *(read_model_asset(model, partitions, archive, limits, captures.values()) for model in models),
         archive_asset(partitions, archive),

@@ -43,6 +43,16 @@ def weekly():
     all_of_them = {{"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}}
     return dg.RunRequest(tags=all_of_them)
 """
+EVENT = """
+from millrace.events import event
+from pydantic import BaseModel
+
+@event(decider="d", version={version}, name={name!r})
+class Happened(BaseModel):
+    '''It happened.'''
+
+    n: {type}
+"""
 SORTED_MODEL = MODEL.format(view="a", name="A")
 
 Declare = Callable[..., str]
@@ -72,6 +82,8 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
         read_models__z="from declared_here.read_models.a import A\n",
         captures=CAPTURE.format(name="c", table="t"),
         reports__days=REPORT.format(name="days", start="2026-11-01"),
+        events__b=EVENT.format(version=2, name="happened", type="int"),
+        events__a=EVENT.format(version=1, name=None, type="int") + "from declared_here.events.b import Happened as H\n",
     )
     (tmp_path / package / "read_models" / "deeper").mkdir()
     (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
@@ -79,6 +91,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     assert list(found.models) == ["a", "b"]
     assert list(found.captures) == ["c"]
     assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
+    assert [str(each) for each in found.events] == [f"event happened version {n} of decider d" for n in (1, 2)]
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
@@ -133,6 +146,10 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
         ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice"),
         ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice"),
         ({"captures__b": CAPTURE.format(name="a", table="u")}, "capture a: a view has this name"),
+        (
+            {"events__b": EVENT.format(version=1, name=None, type="str")},
+            "event happened version 1 of decider d is declared",
+        ),
         ({"reports__b": REPORT.format(name="days", start="2026-11-02")}, "report reports/days is declared twice"),
     ],
 )
@@ -141,6 +158,7 @@ def test_two_things_of_one_name_are_refused_with_both_files(declare: Declare, fi
         read_models__a=SORTED_MODEL,
         captures__a=CAPTURE.format(name="c", table="t"),
         reports__a=REPORT.format(name="days", start="2026-11-01"),
+        events__a=EVENT.format(version=1, name=None, type="int"),
         **files,
     )
     with pytest.raises(InvalidDeclarations, match=said) as refused:
