@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from millrace.resources.errors import MillraceError, SchemaDiffers
 from millrace.resources.event_store import EventStore
+from millrace.resources.events.fields import Schema
 from millrace.resources.events.model import DeclaredEvent, InvalidEvent, declared_event
 
 # how many streams are listed
@@ -101,6 +102,22 @@ def _standing(store: EventStore, event: DeclaredEvent, *, keep: bool) -> Standin
     except MillraceError as refusal:
         return Standing(event, State.REFUSED, str(refusal))
     return Standing(event, State.NEW if known is None else State.REGISTERED)
+
+
+def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tuple[str, str, int], Schema | None]:
+    """Return the schema of each version of an event, registered or declared, by decider, event and version.
+
+    None stands for an event without a schema. A declared one counts before that of the store.
+    """
+    rows = store.connection.execute(
+        """
+        select d.decider, d.event, d.event_version, s.schema
+        from event_store.deciders d
+        left join event_store.event_schemas s using (decider, event, event_version)
+        """
+    ).fetchall()
+    known = {(decider, event, version): schema for decider, event, version, schema in rows}
+    return known | {(each.decider, each.event, each.version): each.schema for each in events}
 
 
 def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
