@@ -126,17 +126,17 @@ COLUMNS: tuple[tuple[str, list[str], list[str]], ...] = (
     ('x = sum_("data.cents")\n    y = last("data.by")\n    z = last("event")', [], []),
     ('x = last("data.bye")', [], [SENTENCE.format("x", "bye", "did you mean data.by?")]),
     (
-        'x = sum_("data.quantity", events=["item_added"])',
-        [SENTENCE.format("x", "quantity", "there are data.cents")],
+        'x = sum_("data.x_y_z", events=["item_added"])',
+        [SENTENCE.format("x", "x_y_z", "there are data.cents")],
         [],
     ),
     ('x = last("data.by", events=["item_added"])', [SENTENCE.format("x", "by", "there are data.cents")], []),
     # of an event without a schema nothing is known
-    ('x = last("data.quantity", events=["emptied"])', [], []),
+    ('x = last("data.x_y_z", events=["emptied"])', [], []),
     (
-        'x = sum_("data.quantity", events=["emptied", "item_added"])',
+        'x = sum_("data.x_y_z", events=["emptied", "item_added"])',
         [],
-        [SENTENCE.format("x", "quantity", "there are data.cents")],
+        [SENTENCE.format("x", "x_y_z", "there are data.cents")],
     ),
 )
 
