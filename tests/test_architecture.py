@@ -74,7 +74,7 @@ SQL = {
     "resources.event_store.rounds": "calls functions",
     "resources.event_store.waiting": "calls functions",
     "resources.event_store.migrations": "makes the schema that functions stand in",
-    "resources.events.registering": "reads what is registered, and judges the history",
+    "resources.events.*": "reads what is registered, and judges the history",
     "resources.alerts.store": "calls functions",
     "resources.archive.store": "calls functions",
     "resources.archive.files": "one cursor over what a file gets",

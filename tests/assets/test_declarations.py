@@ -208,8 +208,10 @@ def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, t
 
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
-        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n"
-    )
+        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",
+        # a file that is named as a decider of another one
+        events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
+    )  # fmt: skip
     found = declared(package)
     defs = build_defs(declarations=found)
     dg.Definitions.validate_loadable(defs)
@@ -223,6 +225,8 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
         "declaration_loads"
     }
     assert "b.py:1: ModuleNotFoundError" in str(defs.metadata["files that fail"].value)
+    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
+    assert check_of_d == {"schemas_match_code", "declaration_loads"}
     # only what loads is rebuilt, and checked for its lag
     assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 
