@@ -13,6 +13,7 @@ class Group:
     SOURCES = "sources"  # tables of other databases
     CHANGE_CAPTURE = "change_capture"  # their changes, which become events
     EVENT_STORE = "event_store"  # the tables of the store
+    EVENTS = "events"  # what the events of a decider are declared to be
     CONSUMPTION = "consumption"  # the drains of views
     READ_MODELS = "read_models"  # the tables that drains build
     SUBSCRIPTIONS = "subscriptions"  # functions that are called for events, elsewhere

@@ -1,7 +1,8 @@
-"""Find what a user declared: read models, captures, reports, subscriptions and schedules of a package, its programs.
+"""Find what a user declared: events, read models, captures, reports and more of a package, its programs.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
-      read_models/          a file each, or one module read_models.py; each of these is optional
+      events/               Pydantic models; a file each, or one module events.py; each of these is optional
+      read_models/
       captures/
       reports/              Dagster assets
       subscriptions/        functions that `millrace run handlers` calls for events
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 
     from millrace.resources.capture.declaration import Capture
     from millrace.resources.consumers.declaration import Subscription
+    from millrace.resources.events.model import DeclaredEvent
     from millrace.resources.read_models.declaration import ReadModel
 
-ROOMS = ("read_models", "captures", "reports", "subscriptions", "schedules")
+ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
@@ -79,6 +81,7 @@ class Declarations:
         subscriptions: The subscriptions by view.
         schedules: The schedules, each of a job of its own or of one of `millrace.platform_defs.jobs`, by its name.
         faults: The files that fail to load; what they declared before stays as it is in the store.
+        events: The events, each version by itself.
         package: The name of the package; None where nothing is declared.
         files: Where each thing was found, by its kind and name, such as `read model orders`.
 
@@ -92,6 +95,7 @@ class Declarations:
     subscriptions: "Mapping[str, Subscription]" = field(default_factory=dict)
     schedules: "tuple[dg.ScheduleDefinition, ...]" = ()
     faults: tuple[Fault, ...] = ()
+    events: "tuple[DeclaredEvent, ...]" = ()
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
 
@@ -137,6 +141,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     # Spark comes with the one: the command line's help does without
     from millrace.resources.capture.declaration import Capture
     from millrace.resources.consumers.declaration import Subscription
+    from millrace.resources.events.model import declared_event
     from millrace.resources.read_models.declaration import ReadModel
 
     find_package(package)
@@ -150,6 +155,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     things = [thing for _, thing in found.things]
     models = {thing.name: thing for thing in things if isinstance(thing, ReadModel)}
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
+    events = filter(None, map(declared_event, things))
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
     return Declarations(
         models=dict(sorted(models.items())),
@@ -158,6 +164,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         subscriptions=dict(sorted(subscriptions.items())),
         schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in found.things if room == "schedules"),
         faults=tuple(faults),
+        events=tuple(sorted(events, key=lambda event: (event.decider, event.event, event.version))),
         package=package,
         files=found.files,
     )
@@ -249,6 +256,11 @@ def _names(room: str, value: object) -> Iterator[str]:
 
         if isinstance(value, dg.ScheduleDefinition):
             yield f"schedule {value.name}"
+    elif room == "events":
+        from millrace.resources.events.model import declared_event
+
+        if declared := declared_event(value):
+            yield str(declared)
     elif room == "read_models":
         from millrace.resources.read_models.declaration import ReadModel
 

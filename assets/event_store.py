@@ -4,14 +4,17 @@ Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how
 (`millrace.resources.event_store.migrations`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 import dagster as dg
 import psycopg
 
 from millrace.assets import OWNERS, Group
+from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.events.model import DeclaredEvent
+from millrace.resources.events.registering import standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.producers import ProducerStore
 
@@ -34,8 +37,17 @@ TABLES: dict[str, tuple[list[str], str]] = {
 }
 
 
-def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ()) -> dg.AssetsDefinition:
-    """Make the multi-asset of the event store's tables; `sources` are assets that append events."""
+def event_store_assets(
+    log_partitions: int, sources: Sequence[dg.AssetKey] = (), events: Iterable[DeclaredEvent] = ()
+) -> dg.AssetsDefinition:
+    """Make the multi-asset of the event store's tables.
+
+    Args:
+        log_partitions: How many a new store gets.
+        sources: Assets that append events.
+        events: What it registers. One that the store refuses keeps no other back; `deciders` shows it.
+    """
+    declared = [*events]
 
     @dg.multi_asset(
         name="event_store",
@@ -54,9 +66,18 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
             for table, (upstreams, description) in TABLES.items()
         ],
     )
-    def event_store(postgres: PostgresResource) -> Iterator[dg.MaterializeResult[None]]:
+    def event_store(
+        context: dg.AssetExecutionContext, postgres: PostgresResource
+    ) -> Iterator[dg.MaterializeResult[None]]:
         report = migrate(postgres.current_dsn(), log_partitions=log_partitions)
         with postgres.connect() as connection:
+            refused = {
+                str(each.event): each.said
+                for each in standing_of(EventStore(connection), declared, keep=True)
+                if each.is_wrong
+            }
+            for said in refused.values():
+                context.log.warning(said)
             for table in TABLES:
                 yield dg.MaterializeResult(
                     asset_key=["event_store", table],
@@ -64,6 +85,7 @@ def event_store_assets(log_partitions: int, sources: Sequence[dg.AssetKey] = ())
                         "dagster/row_count": table_rows(connection, table),
                         "dagster/column_schema": table_schema(connection, "event_store", table),
                         "schema_version": report.version,
+                        **({"refused": refused} if refused and table == "deciders" else {}),
                         **(asdict(ProducerStore(connection).producer_totals()) if table == "producers" else {}),
                     },
                 )

@@ -4,11 +4,13 @@ Belongs here: which asset a source of a column is in. Not here: what a declarati
 (`millrace.resources.read_models.shown.lineage`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
+from millrace.assets.events import asset_key, field_columns, taken
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.shown.lineage import ColumnOrigin, origins
 
@@ -23,12 +25,18 @@ def column_schema(model: ReadModel) -> dg.TableSchema:
     return dg.TableSchema([dg.TableColumn(name, type_, said[name]) for name, type_ in model.public_columns().items()])
 
 
-def column_lineage(model: ReadModel, captures: Iterable[Capture] = ()) -> dg.TableColumnLineage:
+def column_lineage(
+    model: ReadModel, captures: Iterable[Capture] = (), events: Iterable[DeclaredEvent] = ()
+) -> dg.TableColumnLineage:
     """Return the fields of events that each column is computed from, and behind them the captured columns."""
-    known = list(captures)
+    known, declared = list(captures), taken(model, events)
     return dg.TableColumnLineage(
         {
-            origin.column: [dep for source in origin.sources for dep in _deps(model, source, known)]
+            origin.column: [
+                dep
+                for source in origin.sources
+                for dep in (*_deps(model, source, known), *_fields(model, origin.column, source, declared))
+            ]
             for origin in origins(model)
         }
     )
@@ -53,6 +61,22 @@ def _stated(lineage: object, schema: object) -> Iterator[ColumnOrigin]:
             for dep in deps
         )
         yield ColumnOrigin(column, said.get(column, ""), tuple(sources))
+
+
+def _fields(
+    model: ReadModel, column: str, source: str, declared: Sequence[DeclaredEvent]
+) -> Iterator[dg.TableColumnDep]:
+    """Yield the declared fields that a source is, each once for all versions of its event."""
+    wanted = model.columns[column].events if column in model.columns else None
+    name = source.removeprefix("data.").split(".", maxsplit=1)[0]
+    found = {
+        (event.decider, field): None
+        for event in declared
+        if source.startswith("data.") and (wanted is None or event.event in wanted)
+        if (field := f"{event.event}.{name}") in field_columns(event)
+    }
+    for decider, field in found:
+        yield dg.TableColumnDep(asset_key(decider), field)
 
 
 def _deps(model: ReadModel, source: str, captures: Iterable[Capture]) -> Iterator[dg.TableColumnDep]:

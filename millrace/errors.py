@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from millrace.resources.archive.files import ArchiveDamaged
     from millrace.resources.archive.folder import ForeignArchive
     from millrace.resources.archive.history import LogIncomplete
+    from millrace.resources.events.model import InvalidEvent
     from millrace.resources.read_models.declaration import InvalidReadModel
     from millrace.resources.settings import InvalidSetting
 else:
@@ -76,6 +77,7 @@ else:
             "resources.archive.files": "ArchiveDamaged",
             "resources.archive.folder": "ForeignArchive",
             "resources.archive.history": "LogIncomplete",
+            "resources.events.model": "InvalidEvent",
             "resources.read_models.declaration": "InvalidReadModel",
             "resources.settings": "InvalidSetting",
         },
@@ -85,11 +87,11 @@ __all__ = [
     "ArchiveDamaged", "BackupDamaged", "BelongsToReadModel", "CaptureInUse", "ChangesDiffer", "ChangesWaiting",
     "Conflict", "DataRefused", "DeciderCaptured", "EventIdReused", "EventNotRegistered", "ForbiddenChange",
     "ForeignArchive", "GaveUp", "HandlersHang", "HistoryNeeded", "HistoryPurged", "ImportRefused", "InvalidCapture",
-    "InvalidReadModel", "InvalidSetting", "InvalidSubscription", "LeaseLost", "LogIncomplete", "Malformed",
-    "MessageDiffers", "MessageInDoubt", "MillraceError", "NeverSeen", "NotDeciderOwner", "NotEmpty", "NotInFlight",
-    "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner", "PartitionLeased", "PositionOutOfRange",
-    "ProducerFenced", "ReadingOver", "SchemaDiffers", "SchemaMismatch", "SequenceGap", "StreamClosed",
-    "StreamWentOn", "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture", "UnknownPartition",
-    "UnknownProducer", "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "ViewInUse",
-    "WrongMode",
+    "InvalidEvent", "InvalidReadModel", "InvalidSetting", "InvalidSubscription", "LeaseLost", "LogIncomplete",
+    "Malformed", "MessageDiffers", "MessageInDoubt", "MillraceError", "NeverSeen", "NotDeciderOwner", "NotEmpty",
+    "NotInFlight", "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner", "PartitionLeased",
+    "PositionOutOfRange", "ProducerFenced", "ReadingOver", "SchemaDiffers", "SchemaMismatch", "SequenceGap",
+    "StreamClosed", "StreamWentOn", "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture",
+    "UnknownPartition", "UnknownProducer", "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData",
+    "ViewInUse", "WrongMode",
 ]  # fmt: skip

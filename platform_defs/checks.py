@@ -4,6 +4,7 @@ Belongs here: what is checked and how bad a breach is. Not here: repairing anyth
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 
 import dagster as dg
 
@@ -11,10 +12,13 @@ from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.errors_in_runs import faults_by_asset
+from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.errors import MillraceError
+from millrace.resources.events.model import DeclaredEvent
+from millrace.resources.events.registering import State, standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.known_names import LOOKED_AT, unknown_names
@@ -42,6 +46,7 @@ def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
         offsets_are_dense,
         *STANDING_CHECKS,
         *(lag_check(objective) for objective in objectives(declared)),
+        *starmap(schemas_check, by_decider(declared.events).items()),
         *(names_check(model) for model in declared.models.values()),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
         *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
@@ -144,6 +149,29 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
             unknown = unknown_names(connection, model)
         return dg.AssetCheckResult(
             passed=not unknown, severity=dg.AssetCheckSeverity.WARN, metadata={"unknown": unknown} if unknown else {}
+        )
+
+    return check
+
+
+def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChecksDefinition:
+    """Make the check that the store has a decider's events as they are declared; one that is new is no error."""
+
+    @dg.asset_check(
+        asset=asset_key(decider),
+        name="schemas_match_code",
+        description="The store has the schema of each event as it is declared.",
+    )
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        with postgres.store() as store:
+            found = standing_of(store, events, keep=False)
+        wrong = any(each.is_wrong for each in found)
+        return dg.AssetCheckResult(
+            passed=all(each.state is State.REGISTERED for each in found),
+            severity=dg.AssetCheckSeverity.ERROR if wrong else dg.AssetCheckSeverity.WARN,
+            metadata={
+                str(each.event): f"{each.state}. {each.said}" for each in found if each.state is not State.REGISTERED
+            },
         )
 
     return check

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 import dagster as dg
 
 from millrace.assets.archive import archive_asset
-from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets, source_table_specs
+from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
 from millrace.assets.consumption import view_events_asset
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.errors_in_runs import stand_ins
 from millrace.assets.event_store import event_store_assets
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
 from millrace.assets.runs import while_it_runs
-from millrace.assets.subscriptions import subscription_specs
+from millrace.assets.shown_only import specs_shown_only
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
@@ -48,9 +47,9 @@ def build_defs(
     limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures
     assets = [
-        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else []),
+        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else [], found.events),
         view_events_asset(found, settings),
-        *(read_model_asset(model, partitions, archive, limits, captures.values()) for model in models),
+        *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
         archive_asset(partitions, archive),
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
@@ -61,9 +60,8 @@ def build_defs(
     together = shared_drain_job(found, archive, limits, everything)
     jobs = ((CAPTURE, captures), (REBUILD, models), (together, models))
     needed = [job for job, declared_ones in jobs if declared_ones]
-    absent = stand_ins(found, [key for each in assets for key in each.keys])
     return dg.Definitions(
-        assets=[*assets, *source_table_specs(captures), *subscription_specs(found.subscriptions.values()), *absent],
+        assets=[*assets, *specs_shown_only(found, assets)],
         asset_checks=all_checks(found),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=all_schedules(found, settings),

@@ -1,10 +1,11 @@
-"""Functions that users declare: whether a call of one runs its body.
+"""What users declare, before it is called: its name for the store, and whether a call of it runs its body.
 
-Belongs here: telling that by the function, and by its result. Not here: calling it, and what follows where it did not
-run.
+Belongs here: telling that by the declaration, and by its result. Not here: calling it, and what follows where it
+did not run.
 """
 
 import inspect
+import re
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import Future
 from functools import partial
@@ -17,6 +18,11 @@ Result = TypeVar("Result")
 
 class NeverRan(MillraceError):
     """A function returned, but its work is not done: its result says that it still has to run."""
+
+
+def snake_case(name: str) -> str:
+    """Return the name of what a class or a function declares."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def is_async(function: object) -> bool:

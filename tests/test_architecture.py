@@ -25,7 +25,7 @@ LAYERS = (
     ("resources.read_models", "resources.backup", "resources.metrics", "resources.alerts.store"),
     ("resources.archive", "resources.capture", "resources.importer"),
     ("resources.sequencer", "resources.reports", "resources.consumers"),
-    ("resources.producers",),
+    ("resources.producers", "resources.events"),
     ("resources.postgres", "resources.spark"),
     ("resources.event_store",),
     (
@@ -74,6 +74,7 @@ SQL = {
     "resources.event_store.rounds": "calls functions",
     "resources.event_store.waiting": "calls functions",
     "resources.event_store.migrations": "makes the schema that functions stand in",
+    "resources.events.*": "reads what is registered, and judges the history",
     "resources.alerts.store": "calls functions",
     "resources.archive.store": "calls functions",
     "resources.archive.files": "one cursor over what a file gets",

@@ -12,12 +12,22 @@ import millrace
 from millrace.resources import errors
 from millrace.resources.settings import PROJECT
 
-PUBLIC = ("capture", "errors", "ops", "producers", "rows", "spark", "tracing")
+PUBLIC = ("capture", "errors", "events", "ops", "producers", "rows", "spark", "tracing")
 FACES = {"millrace", *(f"millrace.{module}" for module in PUBLIC)}
 
 HEAVY = {"dagster", "pyspark", "psycopg", "pyarrow", "pandas", "requests"}
 # what a user's own code may need besides
-PACKAGES = {"psycopg", "psycopg_pool", "dagster", "pyspark", "typer", "tenacity", "starlette", "standardwebhooks"}
+PACKAGES = {
+    "psycopg",
+    "psycopg_pool",
+    "pydantic",
+    "dagster",
+    "pyspark",
+    "typer",
+    "tenacity",
+    "starlette",
+    "standardwebhooks",
+}
 
 
 @pytest.mark.parametrize("name", sorted(FACES))
@@ -62,7 +72,7 @@ def test_importing_it_imports_nothing_heavy_and_each_name_only_its_own() -> None
         "import millrace\nfrom millrace import ops\nprint(*dir(millrace), *dir(ops))"
     )
     assert "dagster" not in loaded_after("from millrace import read_model, fold, count, Capture, Conflict")
-    services = "import millrace.rows, millrace.errors, millrace.producers, millrace.tracing"
+    services = "import millrace.rows, millrace.errors, millrace.events, millrace.producers, millrace.tracing"
     assert not loaded_after(f"{services}\nfrom millrace import EventStore, handle") & {"dagster", "pyspark"}
     assert not loaded_after("from millrace.ops import migrate, consume") & {"dagster", "pyspark"}
 

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, consumption
+from millrace.assets.events import asset_key, by_decider, taken
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema
 from millrace.assets.partitions import log_partition_key, log_partition_of
 from millrace.assets.runs import release_dead
@@ -20,6 +21,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.errors import MillraceError
+from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark.resource import SparkResource
@@ -40,13 +42,14 @@ def read_model_asset(
     archive: Path,
     limits: Limits,
     captures: Iterable[Capture] = (),
+    events: Sequence[DeclaredEvent] = (),
 ) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
     One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself:
     where one fails, Dagster shows which.
     """
-    lineage = column_lineage(model, captures)
+    lineage = column_lineage(model, captures, events)
 
     @_asset(
         key=["read_models", model.name],
@@ -56,6 +59,7 @@ def read_model_asset(
         deps=[
             dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
+            *(dg.AssetDep(asset_key(decider)) for decider in by_decider(taken(model, events))),
         ],
         group_name=Group.READ_MODELS,
         kinds={"spark", "postgres", "table"},

@@ -149,7 +149,8 @@ def platform() -> Iterator[Platform]:
 
 def pay(found: Platform) -> None:
     """Append an event that two kinds of views want."""
-    event = NewEvent("payment", str(uuid4()), "payment_requested", uuid4(), {"amount": 1, "method": "card"}, uuid4())
+    data = {"order_id": "order-1", "customer_id": "customer-1", "amount": 1, "method": "card"}
+    event = NewEvent("payment", str(uuid4()), "payment_requested", uuid4(), data, uuid4())
     with psycopg.connect(found.server.dsn(DATABASE), autocommit=True) as connection:
         EventStore(connection).append_events([event])
 

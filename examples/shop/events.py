@@ -6,58 +6,101 @@ that is `lives`.
 Ids are `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and its customer.
 """
 
-from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
 
 from millrace import EventStore
-from millrace.rows import DeciderEvent
+from millrace.events import event, register_events
+
+Euros = Annotated[Decimal, Field(ge=0, decimal_places=2)]
 
 
-@dataclass(frozen=True)
-class ShopEvent:
-    """An event of the shop; `final` ones close their stream."""
+class Whose(BaseModel):
+    """The order and the customer that an event is about."""
 
-    decider: str
-    event: str
-    description: str
-    final: bool = False
+    order_id: str
+    customer_id: str
+
+
+@event(decider="order")
+class OrderPlaced(BaseModel):
+    """A customer began an order."""
+
+    customer_id: str
+    channel: Literal["web", "app", "phone", "store"]
+
+
+@event(decider="order")
+class OrderLineAdded(BaseModel):
+    """A product was put on the order."""
+
+    product: str
+    quantity: int = Field(ge=1)
+    amount: Euros = Field(description="Quantity times price.")
+
+
+@event(decider="order")
+class OrderConfirmed(BaseModel):
+    """The shop took the order on."""
+
+    total: Euros = Field(description="The sum of its lines' amounts.")
+
+
+@event(decider="order")
+class OrderCancelled(BaseModel):
+    """The order will not be delivered."""
+
+    reason: str
+
+
+@event(decider="payment")
+class PaymentRequested(Whose):
+    """The customer was asked to pay."""
+
+    amount: Euros
+    method: Literal["card", "ideal", "invoice", "paypal"]
+
+
+@event(decider="payment")
+class PaymentReceived(Whose):
+    """The customer paid."""
+
+    amount: Euros
+
+
+@event(decider="payment")
+class PaymentFailed(Whose):
+    """The payment did not work; it may be requested again."""
+
+    reason: str
+
+
+@event(decider="shipment")
+class ShipmentPrepared(Whose):
+    """A parcel was packed."""
+
+    carrier: str
+
+
+@event(decider="shipment")
+class ShipmentDispatched(Whose):
+    """The carrier took the parcel."""
+
+
+@event(decider="shipment")
+class ShipmentDelivered(Whose):
+    """The customer has the parcel."""
 
 
 SHOP = (
-    ShopEvent(
-        "order",
-        "order_placed",
-        "A customer began an order. data: customer_id, channel (web, app, phone or store).",
-    ),
-    ShopEvent(
-        "order",
-        "order_line_added",
-        "A product was put on the order. data: product, quantity, amount (quantity times price, two decimals).",
-    ),
-    ShopEvent("order", "order_confirmed", "The shop took the order on. data: total (the sum of its lines' amounts)."),
-    ShopEvent("order", "order_cancelled", "The order will not be delivered. data: reason.", final=True),
-    ShopEvent(
-        "payment",
-        "payment_requested",
-        "The customer was asked to pay. data: order_id, customer_id, amount, method (card, ideal, invoice or paypal).",
-    ),
-    ShopEvent("payment", "payment_received", "The customer paid. data: order_id, customer_id, amount.", final=True),
-    ShopEvent(
-        "payment",
-        "payment_failed",
-        "The payment did not work; it may be requested again. data: order_id, customer_id, reason.",
-    ),
-    ShopEvent("shipment", "shipment_prepared", "A parcel was packed. data: order_id, customer_id, carrier."),
-    ShopEvent("shipment", "shipment_dispatched", "The carrier took the parcel. data: order_id, customer_id."),
-    ShopEvent(
-        "shipment", "shipment_delivered", "The customer has the parcel. data: order_id, customer_id.", final=True
-    ),
-)
-
-FINAL = frozenset((known.decider, known.event) for known in SHOP if known.final)
+    OrderPlaced, OrderLineAdded, OrderConfirmed, OrderCancelled, PaymentRequested, PaymentReceived, PaymentFailed,
+    ShipmentPrepared, ShipmentDispatched, ShipmentDelivered,
+)  # fmt: skip
+FINAL = {("order", "order_cancelled"), ("payment", "payment_received"), ("shipment", "shipment_delivered")}
 
 
-def register_shop(store: EventStore) -> list[DeciderEvent]:
-    """Register the shop's events and return them as registered; again: no-op."""
-    return store.register_decider_events(
-        DeciderEvent(known.decider, known.event, 1, known.description) for known in SHOP
-    )
+def register_shop(store: EventStore) -> None:
+    """Register the shop's events with their schemas; again: no-op."""
+    register_events(store, SHOP)

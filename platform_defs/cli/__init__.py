@@ -13,11 +13,11 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from millrace.platform_defs.cli import backup, capture, dead, dev, importing, run, system, view
+from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, view
 from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
-from millrace.platform_defs.cli.show import audit, events, history, incidents, lineage, partitions
+from millrace.platform_defs.cli.show import audit, catalog, events, history, incidents, lineage, partitions
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
@@ -61,15 +61,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for verbs in (system, new, importing, backup):
+for verbs in (system, check, new, importing, backup):
     app.add_typer(verbs.app)
 show = typer.Typer(no_args_is_help=True)
-for command in (events, history, lineage, partitions, audit, incidents):
+for command in (events, catalog, history, lineage, partitions, audit, incidents):
     show.add_typer(command.app)
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock, sign or remove a view.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
-app.add_typer(show, name="show", help="Show events, streams, lineage, partitions, audit, incidents.")
+app.add_typer(show, name="show", help="Show events, their catalog, streams, lineage, partitions, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 

@@ -4,7 +4,7 @@ Belongs here: which store a command means, and the connection to it. Not here: w
 `millrace.resources.postgres.dsn`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
+    from millrace.assets.declarations import Declarations
     from millrace.resources.read_models.declaration import ReadModel
 
 DsnOption = Annotated[
@@ -36,6 +37,14 @@ def chosen_store(dsn: str | None) -> Iterator[EventStore]:
     """Connect to that store for a command; each call is a transaction of its own."""
     with connect(chosen_dsn(dsn)) as connection:
         yield EventStore(connection)
+
+
+def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> "Declarations":
+    """Return what is declared for that store: no example for one that was stated."""
+    from millrace.assets.declarations import ROOMS, declared
+
+    settings = Settings() if dsn is None else Settings().model_copy(update={"dsn": dsn})
+    return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
 def declared_model(name: str) -> "ReadModel":

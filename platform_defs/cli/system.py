@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
@@ -43,12 +43,20 @@ def up_command() -> None:
 
 @app.command("migrate")
 def migrate_command(dsn: DsnOption = None) -> None:
-    """Bring the event store's schema to this version of the code."""
+    """Bring the event store's schema to this version of the code, and register the events that are declared."""
     from millrace.resources.event_store.migrations import migrate
+    from millrace.resources.events.registering import State, standing_of
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
     Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    with chosen_store(dsn) as store:
+        found = standing_of(store, declared_beside(dsn, ["events"]).events, keep=True)
+    for each in found:
+        if each.state is State.NEW:
+            Screen().print(Text(f"Registered: {each.event}."), soft_wrap=True)
+    if wrong := [each.said for each in found if each.is_wrong]:
+        raise MillraceError("\n".join(wrong))
 
 
 @app.command("status")

@@ -21,6 +21,7 @@ from psycopg import sql
 
 from millrace.resources.read_models.column_types import postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.user_code import snake_case
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -234,11 +235,6 @@ def read_model(
         return model
 
     return declare
-
-
-def snake_case(name: str) -> str:
-    """Return the name of the read model that a class or a function declares."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def naming_problems(

@@ -1,17 +1,19 @@
 """Names in a declaration that the store does not know: of deciders, events, and fields of data.
 
-Belongs here: telling them, from what is registered and from the newest events. Not here: who is told
-(`millrace.platform_defs.checks`). None of this is an error: an event may come later, and a field be rare.
+Belongs here: telling them, from what is registered, from the newest events and from schemas. Not here: who is told
+(`millrace.platform_defs.checks`, `millrace check`). Only a field that schemas forbid is an error: an event may come
+later, and a field be rare.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 import psycopg
 
+from millrace.resources.events.fields import Reach, Schema, field_types, reach
 from millrace.resources.read_models.columns import data_path
 from millrace.resources.read_models.declaration import ReadModel
 
@@ -20,6 +22,8 @@ LOOKED_AT = 2_000
 _MOST_BYTES = 65_536
 # how many names a sentence lists
 _MOST_NAMED = 20
+
+_WHERE = {"field": "is in none of the newest events", "property": "is in no schema of the events that it is read from"}
 
 # a kind of event that came: decider, event, version
 Kind = tuple[str, str, int]
@@ -93,6 +97,31 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
     return said + [sentence for reader in readers for sentence in _of_field(reader, keys, has)]
 
 
+def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[tuple[str, bool]]:
+    """Yield a sentence for each field in a declaration that no schema of the events it is read from names.
+
+    With it goes whether all of these schemas forbid the field, so that it is never there.
+
+    Args:
+        model: The read model.
+        schemas: All kinds of event, each with its schema; None for an event without one, which may have every field.
+    """
+    for reader in _readers(model):
+        taken = [
+            schema
+            for (decider, event, _), schema in schemas.items()
+            if all(known is None or name in known for name, known in (
+                (decider, model.deciders), (event, model.events), (event, reader.events)
+            ))
+        ]  # fmt: skip
+        judging = [schema for schema in taken if schema is not None]
+        reached = {reach(schema, data_path(reader.source) or ()) for schema in judging}
+        if judging and Reach.NAMED not in reached:
+            named = {f"data.{name}" for schema in judging for name in field_types(schema)}
+            forbidden = reached == {Reach.NEVER} and len(judging) == len(taken)
+            yield f"column {reader.column}: " + _unknown("property", reader.source, named), forbidden
+
+
 def _readers(model: ReadModel) -> list[_Reader]:
     columns = [(name, key.source, None) for name, key in model.keys.items()]
     read = [(name, one.source, one.events) for name, column in model.columns.items() for one in column.reads]
@@ -127,7 +156,7 @@ def _of_field(reader: _Reader, keys: dict[Kind, set[str]], has: dict[Kind, set[s
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    where = "is in none of the newest events" if kind == "field" else "is not registered"
+    where = _WHERE.get(kind, "is not registered")
     ordered: Sequence[str] = sorted(known)
     near = get_close_matches(name, ordered, 1)
     # of a path of two keys the first one may be right

@@ -20,8 +20,9 @@ from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.columns import StateColumn
-from millrace.resources.read_models.declaration import refuse, snake_case
+from millrace.resources.read_models.declaration import refuse
 from millrace.resources.read_models.function_model import FunctionModel, declare, replaced, replaced_position
+from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -43,6 +43,16 @@ def weekly():
     all_of_them = {{"dagster/asset_partition_range_start": "p00", "dagster/asset_partition_range_end": "p15"}}
     return dg.RunRequest(tags=all_of_them)
 """
+EVENT = """
+from millrace.events import event
+from pydantic import BaseModel
+
+@event(decider="d", version={version}, name={name!r})
+class Happened(BaseModel):
+    '''It happened.'''
+
+    n: {type}
+"""
 SORTED_MODEL = MODEL.format(view="a", name="A")
 
 Declare = Callable[..., str]
@@ -72,6 +82,8 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
         read_models__z="from declared_here.read_models.a import A\n",
         captures=CAPTURE.format(name="c", table="t"),
         reports__days=REPORT.format(name="days", start="2026-11-01"),
+        events__b=EVENT.format(version=2, name="happened", type="int"),
+        events__a=EVENT.format(version=1, name=None, type="int") + "from declared_here.events.b import Happened as H\n",
     )
     (tmp_path / package / "read_models" / "deeper").mkdir()
     (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
@@ -79,6 +91,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     assert list(found.models) == ["a", "b"]
     assert list(found.captures) == ["c"]
     assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
+    assert [str(each) for each in found.events] == [f"event happened version {n} of decider d" for n in (1, 2)]
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
@@ -133,6 +146,10 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
         ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice"),
         ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice"),
         ({"captures__b": CAPTURE.format(name="a", table="u")}, "capture a: a view has this name"),
+        (
+            {"events__b": EVENT.format(version=1, name=None, type="str")},
+            "event happened version 1 of decider d is declared",
+        ),
         ({"reports__b": REPORT.format(name="days", start="2026-11-02")}, "report reports/days is declared twice"),
     ],
 )
@@ -141,6 +158,7 @@ def test_two_things_of_one_name_are_refused_with_both_files(declare: Declare, fi
         read_models__a=SORTED_MODEL,
         captures__a=CAPTURE.format(name="c", table="t"),
         reports__a=REPORT.format(name="days", start="2026-11-01"),
+        events__a=EVENT.format(version=1, name=None, type="int"),
         **files,
     )
     with pytest.raises(InvalidDeclarations, match=said) as refused:
@@ -190,8 +208,10 @@ def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, t
 
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
-        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n"
-    )
+        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",
+        # a file that is named as a decider of another one
+        events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
+    )  # fmt: skip
     found = declared(package)
     defs = build_defs(declarations=found)
     dg.Definitions.validate_loadable(defs)
@@ -205,6 +225,8 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
         "declaration_loads"
     }
     assert "b.py:1: ModuleNotFoundError" in str(defs.metadata["files that fail"].value)
+    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
+    assert check_of_d == {"schemas_match_code", "declaration_loads"}
     # only what loads is rebuilt, and checked for its lag
     assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 

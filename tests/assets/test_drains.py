@@ -19,7 +19,6 @@ from millrace.assets.partitions import log_partition_key as key
 from millrace.assets.partitions import log_partitions
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
-from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
@@ -30,7 +29,7 @@ from millrace.resources.read_models.columns import last, min_
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.elsewhere import postgres_at
-from tests.support.factories import pump
+from tests.support.factories import pump, register_shop_without_schemas
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
 QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
@@ -46,7 +45,7 @@ Result = dg.ExecuteInProcessResult
 
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
-    register_shop(store)
+    register_shop_without_schemas(store)
     return store
 
 

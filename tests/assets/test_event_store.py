@@ -6,15 +6,18 @@ from pathlib import Path
 
 import dagster as dg
 import psycopg
+from pydantic import BaseModel
 
 from millrace.assets.archive import KEY
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
+from millrace.events import event
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
+from millrace.resources.events.model import declared_event
 from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import Settings
@@ -36,6 +39,32 @@ def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, d
     assert isinstance(schema, dg.TableSchema)
     assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
     assert schema.columns[0].description == "The log partition."
+
+
+def test_applying_the_schema_registers_declared_events_and_shows_those_that_are_refused(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore
+) -> None:
+    @event(decider="cart")
+    class Emptied(BaseModel):
+        """A customer emptied the cart."""
+
+    @event(decider="cart")
+    class Paid(BaseModel):
+        """The customer paid."""
+
+        cents: int
+
+    store.register_event_schema("cart", "emptied", {"type": "array"})
+    events = tuple(each for each in map(declared_event, (Emptied, Paid)) if each)
+    defs = build_defs(declarations=Declarations(events=events), resources={"postgres": postgres_at(dsn)})
+    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
+    (shown,) = [m for m in result.asset_materializations_for_node("event_store") if m.asset_key.path[-1] == "deciders"]
+    refused = shown.metadata["refused"].value
+    assert isinstance(refused, dict)
+    assert list(refused) == ["event emptied version 1 of decider cart"]
+    assert "event has another schema" in str(refused)
+    found = store.connection.execute("select event from event_store.event_schemas order by 1").fetchall()
+    assert found == [("emptied",), ("paid",)]
 
 
 def test_what_became_of_all_producers_messages_is_plotted_and_one_that_nobody_ends_is_a_warning(

@@ -32,7 +32,20 @@ def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Defi
     for name, model in SHOP.models.items():
         for column in model.public_columns():
             assert EVENTS.to_user_string() in {asset for asset, _ in deps(defs, name, column)}
-    assert deps(defs, "orders", "customer_id") == {("event_store/events", "data.customer_id")}
+    assert deps(defs, "orders", "customer_id") == {
+        ("event_store/events", "data.customer_id"),
+        ("events/order", "order_placed.customer_id"),
+    }
+    # each event that has the field, of each decider, but no event that the column does not look at
+    assert deps(defs, "customers", "customer_id") == {
+        ("event_store/events", "data.customer_id"),
+        ("events/order", "order_placed.customer_id"),
+        *(("events/payment", f"payment_{what}.customer_id") for what in ("requested", "received", "failed")),
+    }
+    assert deps(defs, "customers", "paid") == {
+        ("event_store/events", "data.amount"),
+        ("events/payment", "payment_received.amount"),
+    }
     assert deps(defs, "orders", "order_id") == {("event_store/events", "decider_id")}
     assert deps(defs, "crm_customers", "city") == {("event_store/events", "data"), ("event_store/events", "event")}
 

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations
-from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.archive.history import day_history, log_history
@@ -20,7 +19,7 @@ from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from tests.support.elsewhere import postgres_at
-from tests.support.factories import Connect, rows, set_clock
+from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,7 @@ TABLE = "select day::text, channel, orders, lines, worth, cancelled from reports
 
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
-    register_shop(store)
+    register_shop_without_schemas(store)
     return store
 
 

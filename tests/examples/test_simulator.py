@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from millrace.examples.shop import simulator
-from millrace.examples.shop.events import SHOP
+from millrace.examples.shop.events import FINAL
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
 from millrace.resources.archive.store import ArchiveStore
@@ -94,7 +94,7 @@ def each_event_has_the_data_that_it_promises(events: list[tuple[str, str, str, d
         "shipment_delivered": whose,
     }
     final = {(decider, event) for decider, _, event, _, closes in events if closes}
-    assert final == {(known.decider, known.event) for known in SHOP if known.final}
+    assert final == FINAL
 
 
 # Counts and ids --------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 
 from millrace.assets.consumption import LAG_CHECK, model_objective
 from millrace.assets.declarations import Declarations, declared
-from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
+from tests.support.factories import register_shop_without_schemas
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
@@ -22,7 +22,7 @@ ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
 
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
-    register_shop(store)
+    register_shop_without_schemas(store)
     for model in (ORDERS, SHIPMENTS):
         ensure_version(store.connection, model)
     return store
@@ -66,7 +66,7 @@ def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn
 
 
 def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
-    register_shop(store)
+    register_shop_without_schemas(store)
     place(store)
     assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 views is late")
     assert said(instance, "orders") == []

@@ -12,7 +12,6 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
-from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
@@ -24,6 +23,7 @@ from millrace.resources.read_models.columns import last
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
+from tests.support.factories import register_shop_without_schemas
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 
@@ -37,7 +37,7 @@ def kept() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
-    register_shop(store)
+    register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
     return store
 

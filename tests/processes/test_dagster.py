@@ -9,7 +9,6 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.examples.shop.events import register_shop
 from millrace.platform_defs import standing as judged
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.local.surroundings import PROGRAMS
@@ -19,6 +18,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.versions import ensure_version
 from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
+from tests.support.factories import register_shop_without_schemas
 from tests.support.patience import patience, wait_until
 from tests.support.running.dagster_instance import instance
 
@@ -119,7 +119,7 @@ def sensor_tick(instance: dg.DagsterInstance, dsn: str) -> dg.SensorResult:
 def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
     instance: dg.DagsterInstance, dsn: str, store: EventStore
 ) -> None:
-    register_shop(store)
+    register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
     store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
     assert sensor_tick(instance, dsn).run_requests

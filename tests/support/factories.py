@@ -17,9 +17,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millrace.examples.shop.events import SHOP
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AppendedEvent, Delivery, Event, EventStore, Json, NewEvent
 from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.resources.events.model import declared_event
 from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
@@ -34,6 +36,12 @@ def register_orders(store: EventStore) -> EventStore:
         for event in ("placed", "paid", "shipped"):
             store.register_decider_event(decider, event, f"{decider} was {event}")
     return store
+
+
+def register_shop_without_schemas(store: EventStore) -> None:
+    """Let the example shop append its events with any data."""
+    for each in filter(None, map(declared_event, SHOP)):
+        store.register_decider_event(each.decider, each.event, each.description)
 
 
 def append(

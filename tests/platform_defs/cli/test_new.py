@@ -13,7 +13,7 @@ from millrace.platform_defs.cli.run import subscriptions_of
 from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 
-ROOMS = ("read_models", "deciders", "subscriptions", "captures", "reports")
+ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")
 
 
 REFUSED = {
@@ -96,7 +96,7 @@ def test_the_repository_requires_the_millrace_that_made_it(tmp_path: Path, monke
             (installed / "direct_url.json").write_text(json.dumps(origin))
         make_repository(tmp_path / f"new_platform_{number}")
         project = tomllib.loads((tmp_path / f"new_platform_{number}" / "pyproject.toml").read_text())
-        assert project["project"]["dependencies"] == [requirement, "psycopg"]
+        assert project["project"]["dependencies"] == [requirement, "psycopg", "pydantic"]
 
 
 def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +109,7 @@ def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatc
         *(f"new_platform/{room}/__init__.py" for room in ROOMS),
         "new_platform/read_models/orders.py",
         "new_platform/deciders/order.py",
+        "new_platform/events/order.py",
         "new_platform/subscriptions/confirmations.py",
     }  # fmt: skip
     for file in folder.rglob("*.py"):
@@ -116,6 +117,7 @@ def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(folder))
     found = declared("new_platform")
     assert (list(found.models), found.faults) == (["orders"], ())
+    assert [str(each) for each in found.events] == ["event order_placed version 1 of decider order"]
     assert [each.view for each in subscriptions_of("new_platform.subscriptions")] == ["confirmations"]
 
 

@@ -6,12 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.examples.shop.events import register_shop
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.settings import EXAMPLE
 from tests.support import command_line
-from tests.support.factories import start, value
+from tests.support.factories import register_shop_without_schemas, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -28,7 +27,7 @@ def place(store: EventStore, decider_id: str) -> None:
 def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_anew(
     dsn: str, store: EventStore
 ) -> None:
-    register_shop(store)
+    register_shop_without_schemas(store)
     place(store, "order-1")
     assert "1 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
     assert value(store.connection, "select order_id from read_models.orders") == "order-1"

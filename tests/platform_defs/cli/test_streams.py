@@ -10,7 +10,6 @@ import pytest
 from psycopg import sql
 
 from millrace.assets.declarations import declared
-from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.cli.show.history import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
@@ -19,7 +18,7 @@ from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of
 from millrace.resources.read_models.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
-from tests.support.factories import value
+from tests.support.factories import register_shop_without_schemas, value
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDER = ("order_placed", "order_line_added", "order_confirmed")
@@ -43,7 +42,7 @@ def view_of(found: dict[str, Any], view: str) -> dict[str, Any]:
 @pytest.fixture
 def shop(store: EventStore) -> EventStore:
     """Make a shop with an order of three events, and the tables and views of its read models."""
-    register_shop(store)
+    register_shop_without_schemas(store)
     for model in MODELS.values():
         ensure_version(store.connection, model)
     add(store, "order-1", *ORDER)
@@ -144,7 +143,7 @@ def test_more_events_than_are_shown_are_told(dsn: str) -> None:
 
 
 def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) -> None:
-    register_shop(store)
+    register_shop_without_schemas(store)
     add(store, "order-1", *ORDER)
     ((partition,),) = store.connection.execute("select partition from event_store.event_log limit 1").fetchall()
     archive = ArchiveStore(store.connection)
@@ -158,7 +157,7 @@ def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) 
 def test_a_model_without_a_table_or_that_may_not_be_read_is_told(
     store: EventStore, dsn: str, connect: Callable[..., psycopg.Connection]
 ) -> None:
-    register_shop(store)
+    register_shop_without_schemas(store)
     add(store, "order-1", *ORDER)
     assert "Read model orders: Not shown: it has no table yet. Its first drain makes it." in millrace(
         dsn, "order", "order-1"

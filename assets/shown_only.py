@@ -1,0 +1,26 @@
+"""The assets that Dagster shows and never runs: captured tables, events, subscriptions, and files that fail to load.
+
+Belongs here: putting them together. Not here: what each of them is (`captures`, `events`, `subscriptions`,
+`errors_in_runs`).
+"""
+
+from collections.abc import Iterable
+
+import dagster as dg
+
+from millrace.assets.captures.asset import source_table_specs
+from millrace.assets.declarations import Declarations
+from millrace.assets.errors_in_runs import stand_ins
+from millrace.assets.events import event_specs
+from millrace.assets.subscriptions import subscription_specs
+
+
+def specs_shown_only(declared: Declarations, assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetSpec]:
+    """Make what is shown beside the assets that run."""
+    specs = [
+        *source_table_specs(declared.captures),
+        *event_specs(declared.events),
+        *subscription_specs(declared.subscriptions.values()),
+    ]
+    taken = [*(key for each in assets for key in each.keys), *(spec.key for spec in specs)]
+    return [*specs, *stand_ins(declared, taken)]

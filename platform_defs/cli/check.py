@@ -1,0 +1,98 @@
+"""The command that compares declarations with a store, for CI: `millrace check`.
+
+Belongs here: its options, what it prints, and its exit code. Not here: how an event stands in a store
+(`millrace.resources.events.registering`), which names are unknown (`millrace.resources.read_models.known_names`).
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside
+from millrace.platform_defs.cli.output import JsonOption, print_json, table
+from millrace.platform_defs.screen import Screen
+from millrace.resources.errors import MillraceError
+
+if TYPE_CHECKING:
+    from millrace.assets.declarations import Declarations
+
+app = typer.Typer()
+
+
+@app.command("check")
+def check_command(
+    history: Annotated[
+        tuple[str, str] | None,
+        typer.Option(help="Judge the stored events by what is declared of this event.", metavar="DECIDER EVENT"),
+    ] = None,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Compare what is declared with a store, and change nothing; exit code 1 where something is wrong.
+
+    Each event is registered, new, differs from the store's schema, or is refused. A column whose field is in no schema
+    of its events is told, and is wrong where these schemas forbid it.
+    """
+    from millrace.resources.events.registering import known_schemas, standing_of
+    from millrace.resources.read_models.known_names import unknown_properties
+
+    if history is not None:
+        _judge(declared_beside(dsn, ["events"]), *history, dsn)
+        return
+    known = declared_beside(dsn)
+    with chosen_store(dsn) as store:
+        found = standing_of(store, known.events, keep=False)
+        schemas = known_schemas(store, known.events)
+    wrong = [
+        *(f"A declaration fails to load: {fault}" for fault in known.faults),
+        *(each.said for each in found if each.is_wrong),
+    ]
+    warnings: list[str] = []
+    for model in known.models.values():
+        for said, forbidden in unknown_properties(model, schemas):
+            (wrong if forbidden else warnings).append(f"read model {model.name}, {said}")
+    rows = [(each.event.decider, each.event.event, each.event.version, each.state) for each in found]
+    if as_json:
+        names = ("decider", "event", "event_version", "state")
+        events = [dict(zip(names, row, strict=True)) for row in rows]
+        print_json({"events": events, "errors": wrong, "warnings": warnings})
+    else:
+        if rows:
+            Screen().print(table("Events", ("decider", "event", "version", "state"), rows))
+        _say(warnings, "yellow")
+        _say(wrong, "red")
+        if not wrong:
+            Screen().print("Nothing is wrong.")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> None:
+    """Say of each declared version of an event which stored ones its schema refuses."""
+    from millrace.resources.events.registering import unfit_history
+
+    versions = [each for each in known.events if (each.decider, each.event) == (decider, event)]
+    if not versions:
+        raise MillraceError(
+            f"No event {event!r} of decider {decider!r} is declared.",
+            detail="\n".join(f"A declaration fails to load: {fault}" for fault in known.faults) or None,
+            hint=f"Declared are: {', '.join(map(str, known.events)) or 'none'}.",
+        )
+    refused = 0
+    with chosen_store(dsn) as store:
+        for each in versions:
+            found = unfit_history(store, each)
+            refused += found.events
+            said = f"{found.events:,} events of {found.streams:,} streams do not fit" if found.events else "all fit"
+            Screen().print(Text(f"{each}: {said}"), soft_wrap=True)
+            if found.first:
+                rows = [(stream.decider_id, stream.events, stream.version) for stream in found.first]
+                Screen().print(table(f"The first {len(rows)} streams", ("stream", "events", "first version"), rows))
+    if refused:
+        raise typer.Exit(1)
+
+
+def _say(sentences: list[str], style: str) -> None:
+    for sentence in sentences:
+        Screen().print(Text(sentence, style=style), soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Events that users declare as Pydantic models."""

@@ -1,0 +1,99 @@
+"""What a JSON Schema says of the fields of data: which there are, and whether there can be another.
+
+Belongs here: reading schemas that the store has taken. Not here: judging data, which the store does (`sql/`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+# a schema is an object, or true, or false
+Schema = Mapping[str, Any] | bool
+
+
+class Reach(IntEnum):
+    """Whether data that fit a schema have a field: never, maybe one that it does not name, or one that it names."""
+
+    NEVER = 0
+    UNNAMED = 1
+    NAMED = 2
+
+
+def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Reach:
+    """Return what a schema says of a field, by its path from the data; the root is where `$ref` looks."""
+    root = schema if root is None else root
+    if schema is False:
+        return Reach.NEVER
+    if not path:
+        return Reach.NAMED
+    if schema is True:
+        return Reach.UNNAMED
+    both = [_own(schema, path, root), *(reach(each, path, root) for each in _all_of(schema, root))]
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            both.append(max(reach(each, path, root) for each in schema[key]))
+    return Reach.NEVER if Reach.NEVER in both else max(both)
+
+
+def field_types(schema: Schema) -> dict[str, str]:
+    """Return the fields of the data that a schema names, each with its type as people read it, and ? where optional."""
+    return dict(_named(schema, schema))
+
+
+def _own(schema: Mapping[str, Any], path: Sequence[str], root: Schema) -> Reach:
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not {"object", "array"} & {*types}:
+        return Reach.NEVER
+    name, rest = path[0], path[1:]
+    if name in schema.get("properties", {}):
+        return reach(schema["properties"][name], rest, root)
+    if name.isdecimal() and "array" in types:
+        return reach(schema.get("items", True), rest, root)
+    others = schema.get("additionalProperties", True)
+    return Reach.UNNAMED if others is True else reach(others, rest, root)
+
+
+def _all_of(schema: Mapping[str, Any], root: Schema) -> Iterator[Schema]:
+    yield from schema.get("allOf", [])
+    if "$ref" in schema:
+        yield _behind(schema["$ref"], root)
+
+
+def _behind(ref: str, root: Schema) -> Schema:
+    found: Any = root
+    for part in ref.removeprefix("#").split("/")[1:]:
+        found = found[part.replace("~1", "/").replace("~0", "~")]
+    return found  # type: ignore[no-any-return]
+
+
+def _named(schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
+    if isinstance(schema, bool):
+        return
+    for name, each in schema.get("properties", {}).items():
+        yield name, _type(each, root) + ("" if name in schema.get("required", ()) else "?")
+    for each in (*_all_of(schema, root), *schema.get("anyOf", []), *schema.get("oneOf", [])):
+        yield from _named(each, root)
+
+
+def _type(schema: Schema, root: Schema) -> str:
+    if isinstance(schema, bool):
+        return "any"
+    if "enum" in schema or "const" in schema:
+        return " | ".join(map(repr, schema.get("enum", [schema.get("const")])))
+    said = [each if isinstance(each, str) else _type(each, root) for each in _kinds(schema, root)]
+    if said == ["array"]:
+        return f"array of {_type(schema.get('items', True), root)}"
+    if said == ["string"]:
+        return str(schema.get("format", "string"))
+    return " | ".join(dict.fromkeys(said)) or "any"
+
+
+def _kinds(schema: Mapping[str, Any], root: Schema) -> list[Any]:
+    types = schema.get("type", [])
+    return [
+        *([types] if isinstance(types, str) else types),
+        *_all_of(schema, root),
+        *schema.get("anyOf", []),
+        *schema.get("oneOf", []),
+    ]

@@ -1,0 +1,158 @@
+"""An event of a decider, declared as a Pydantic model: its name, its version, and the schema that its data must fit.
+
+Belongs here: the declaration, its schema, and the event to append that data of it make. Not here: setting schemas in a
+store (`registering`), finding declarations (`millrace.assets.declarations`), what a schema means (`sql/`).
+
+    @event(decider="order")
+    class OrderPlaced(BaseModel):
+        \"\"\"A customer placed an order.\"\"\"
+
+        customer_id: str
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from millrace.resources.event_store.rows import NewEvent
+from millrace.resources.user_code import snake_case
+
+Model = TypeVar("Model", bound=BaseModel)
+# what a schema is made of
+_NAMED, _LISTED, _ONE = {"properties", "$defs"}, {"anyOf", "allOf", "oneOf"}, {"items", "additionalProperties", "not"}
+# what says nothing of data: a version has one schema for ever, and its words may be bettered
+_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
+
+
+class InvalidEvent(ValueError):
+    """An event is declared in a way that cannot work; the text says what is allowed."""
+
+
+@dataclass(frozen=True)
+class DeclaredEvent:
+    """An event as a Pydantic model declares it.
+
+    Attributes:
+        decider: Whose event it is.
+        event: Its name.
+        version: Which of the event's versions the model is.
+        description: What happened: the model's docstring.
+        model: The model.
+        schema: The JSON Schema of its data, with what the store checks alone: no titles, descriptions and defaults.
+    """
+
+    decider: str
+    event: str
+    version: int
+    description: str
+    model: type[BaseModel]
+    schema: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Name it as refusals do."""
+        return f"event {self.event} version {self.version} of decider {self.decider}"
+
+
+def event(*, decider: str, version: int = 1, name: str | None = None) -> Callable[[type[Model]], type[Model]]:
+    """Declare an event: the model's docstring is its description, its fields are the event's data.
+
+    Args:
+        decider: Whose event it is.
+        version: Which of the event's versions the model is, from 1.
+        name: The event's name; by default the class's, in snake_case.
+
+    Raises:
+        InvalidEvent: It is no Pydantic model, has no docstring, or has a field that no JSON Schema describes.
+    """
+
+    def declare(model: type[Model]) -> type[Model]:
+        named = name or snake_case(model.__name__)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise InvalidEvent(f"event {named}: it is no Pydantic model: derive it from pydantic.BaseModel")
+        description = " ".join((model.__doc__ or "").split())
+        for bad, problem in (
+            (not description, "has no docstring: say what happened"),
+            (not decider, "has no decider: name the one whose event it is"),
+            (version < 1, f"has version {version}: the first one is 1"),
+        ):
+            if bad:
+                raise InvalidEvent(f"event {named}: {model.__name__!r} {problem}")
+        try:
+            schema = _rules(model.model_json_schema(schema_generator=_Schema))
+        except (InvalidEvent, PydanticInvalidForJsonSchema, PydanticUserError) as error:
+            said = str(error).partition("\n")[0]
+            raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {said}") from error
+        model.__event__ = DeclaredEvent(decider, named, version, description, model, schema)  # type: ignore[attr-defined]
+        return model
+
+    return declare
+
+
+def declared_event(model: object) -> DeclaredEvent | None:
+    """Return what a model declares; None for all else, and for a class below a model that declares."""
+    found = vars(model).get("__event__") if isinstance(model, type) else None
+    return found if isinstance(found, DeclaredEvent) else None
+
+
+def new_event(
+    data: BaseModel, decider_id: str, *, expected_version: int | None = None, final: bool = False
+) -> NewEvent:
+    """Return the event to append that data make; `dataclasses.replace` states what else a `NewEvent` has.
+
+    Args:
+        data: An object of a declared event.
+        decider_id: The stream.
+        expected_version: How many events the stream has before it, 0 for a new stream; None wherever it stands.
+        final: Whether the event closes its stream.
+
+    Raises:
+        InvalidEvent: The model declares no event.
+    """
+    declared = declared_event(type(data))
+    if declared is None:
+        raise InvalidEvent(f"{type(data).__name__} declares no event: write @event(decider=…) above it")
+    return NewEvent(
+        declared.decider,
+        decider_id,
+        declared.event,
+        data=data.model_dump(mode="json", by_alias=True),
+        event_version=declared.version,
+        expected_version=expected_version,
+        final=final,
+    )
+
+
+class _Schema(GenerateJsonSchema):
+    """Pydantic's schemas, but of decimals: a text with its digits, as Pydantic writes it, or a number of as many."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """Return what a decimal may be."""
+        written: Mapping[str, Any] = {**schema.get("serialization", {})}
+        if written.get("return_schema", {}).get("type") == "float":
+            raise InvalidEvent("a Decimal is written as a float, which has other digits: leave out its serializer")
+        number, places = super().decimal_schema(schema)["anyOf"][0], schema.get("decimal_places")
+        sign = "" if schema.get("ge", schema.get("gt", -1)) >= 0 else "-?"
+        digits = "[0-9]+" + ("" if places == 0 else rf"(\.[0-9]{'+' if places is None else f'{{1,{places}}}'})?")
+        if places is not None:
+            number["multipleOf"] = 10**-places if places else 1
+        return {"anyOf": [number, {"type": "string", "pattern": f"^{sign}{digits}$"}]}
+
+
+def _rules(schema: Any) -> Any:  # noqa: ANN401 - a schema is an object, or true, or false
+    """Return a schema without its annotations."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in _ANNOTATIONS and not key.startswith("x-")}
+    for key, value in kept.items():
+        if key in _NAMED:
+            kept[key] = {name: _rules(each) for name, each in value.items()}
+        elif key in _LISTED:
+            kept[key] = [_rules(each) for each in value]
+        elif key in _ONE:
+            kept[key] = _rules(value)
+    return kept

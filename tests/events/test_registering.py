@@ -1,0 +1,118 @@
+"""Declared events in a store: those that are new are set, those that cannot be cost no other, a history is judged."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import BaseModel, Field
+
+from millrace.errors import DataRefused, Malformed, SchemaDiffers
+from millrace.events import event, new_event, register_events
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.events.model import DeclaredEvent, declared_event
+from millrace.resources.events.registering import UnfitStream, standing_of, unfit_history
+
+
+@event(decider="cart", name="item_added")
+class ItemAdded(BaseModel):
+    """A customer put an item into the cart."""
+
+    cents: int
+
+
+@event(decider="cart", name="item_added")
+class OtherAdded(BaseModel):
+    """A customer put another thing into the cart."""
+
+    cents: str
+
+
+@event(decider="cart")
+class Tagged(BaseModel):
+    """Somebody tagged the cart."""
+
+    tags: set[str]
+
+
+@event(decider="cart")
+class Paid(BaseModel):
+    """The customer paid."""
+
+    cents: int = Field(ge=0)
+
+
+def declared(*models: type[BaseModel]) -> list[DeclaredEvent]:
+    return [each for each in map(declared_event, models) if each]
+
+
+def stands(store: EventStore, *models: type[BaseModel], keep: bool = False) -> list[str]:
+    return [each.state for each in standing_of(store, declared(*models), keep=keep)]
+
+
+def test_registered_events_are_guarded_and_described_and_again_is_no_op(store: EventStore) -> None:
+    for _ in range(2):
+        register_events(store, [ItemAdded, Paid])
+    found = store.connection.execute("select event, description from event_store.deciders order by 1").fetchall()
+    assert found == [("item_added", "A customer put an item into the cart."), ("paid", "The customer paid.")]
+    store.append_events([new_event(ItemAdded(cents=5), "cart-1")])
+    with pytest.raises(DataRefused):
+        store.append_events([NewEvent("cart", "cart-1", "item_added", data={"cents": "5"})])
+    with pytest.raises(SchemaDiffers):
+        register_events(store, [OtherAdded])
+
+
+def test_to_ask_how_events_stand_registers_none(store: EventStore) -> None:
+    for _ in range(2):
+        assert stands(store, ItemAdded, Tagged, Paid) == ["new", "refused", "new"]
+    assert store.connection.execute("select from event_store.deciders").fetchall() == []
+
+
+def test_an_event_that_is_refused_keeps_no_other_back_and_says_what_is_wrong(store: EventStore) -> None:
+    register_events(store, [ItemAdded])
+    for state in ("new", "registered"):
+        found = standing_of(store, declared(OtherAdded, Tagged, Paid, ItemAdded), keep=True)
+        assert [each.state for each in found] == ["differs", "refused", state, "registered"]
+        assert [each.is_wrong for each in found] == [True, True, False, False]
+        digests = store.connection.execute("select digest from event_store.event_schemas").fetchall()
+        assert digests[0][0] in found[0].said
+        assert found[0].said.count("digest") == 1
+        assert "uniqueItems at /properties/tags/uniqueItems is not taken" in found[1].said
+    registered = store.connection.execute("select event from event_store.deciders order by 1").fetchall()
+    assert registered == [("item_added",), ("paid",)]
+
+
+def history(store: EventStore, streams: dict[str, list[Any]], version: int = 1) -> None:
+    store.register_decider_event("cart", "item_added", "", version)
+    store.append_events(
+        NewEvent("cart", stream, "item_added", data=each, event_version=version)
+        for stream, data in streams.items()
+        for each in data
+    )
+
+
+def test_a_history_is_judged_before_its_schema_is_set(
+    store: EventStore, connect: Callable[..., psycopg.Connection]
+) -> None:
+    (judged,) = declared(ItemAdded)
+    assert unfit_history(store, judged).streams == 0
+    history(store, {"b": [{"cents": 1}, {"cents": "1"}, {}], "a": [None], "c": [{"cents": 2}]})
+    history(store, {"b": [{"cents": "2"}]}, version=2)  # of another version, which this one is not asked for
+    found = unfit_history(store, judged)
+    assert (found.events, found.streams) == (3, 2)
+    assert found.first == [UnfitStream("a", 1, 1), UnfitStream("b", 2, 2)]
+    assert store.connection.execute("select from event_store.event_schemas").fetchall() == []
+    # what is set is not judged again, and says the same
+    register_events(EventStore(connect()), [ItemAdded])
+    assert unfit_history(store, judged) == found
+    with pytest.raises(SchemaDiffers):
+        unfit_history(store, *declared(OtherAdded))
+    with pytest.raises(Malformed):
+        unfit_history(store, *declared(Tagged))
+
+
+def test_of_many_streams_twenty_are_listed_and_all_counted(store: EventStore) -> None:
+    history(store, {f"cart-{number:02}": [{}, {}] for number in range(25)})
+    found = unfit_history(store, *declared(ItemAdded))
+    assert (found.events, found.streams, len(found.first)) == (50, 25, 20)
+    assert found.first[-1] == UnfitStream("cart-19", 2, 1)

@@ -1,0 +1,174 @@
+"""`millrace check`, and `millrace migrate` with declared events: what is said of code and store, and the exit code."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support import command_line
+from tests.support.command_line import cells
+
+EVENTS = """
+from millrace.events import event
+from pydantic import BaseModel
+
+@event(decider="cart")
+class ItemAdded(BaseModel):
+    '''A customer put an item into the cart.'''
+
+    model_config = {"extra": "forbid"}
+    cents: int
+
+@event(decider="cart")
+class Paid(BaseModel):
+    '''The customer paid.'''
+
+    by: str
+"""
+MODEL = """
+from millrace import last, read_model, stream_id, sum_
+
+@read_model(view="carts", deciders=["cart"], key=["cart_id"])
+class Carts:
+    '''One row per cart.'''
+
+    cart_id = stream_id()
+    cents = sum_("data.cents")
+"""
+SENTENCE = "read model carts, column {}: property data.{} is in no schema of the events that it is read from; {}"
+ADDED = {"properties": {"cents": {"type": "integer"}}, "required": ["cents"], "type": "object"}
+
+Declare = Callable[..., None]
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
+    """Write the files of a package in the current folder, which MILLRACE_DECLARATIONS names."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "checked_here")
+    # it tells two texts of one size and second apart by nothing
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(**files: str) -> None:
+        forget()
+        (tmp_path / "checked_here").mkdir(exist_ok=True)
+        for name, text in files.items():
+            (tmp_path / "checked_here" / name).with_suffix(".py").write_text(text)
+
+    yield write
+    forget()
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "checked_here"]:
+        del sys.modules[name]
+
+
+def check(dsn: str, *arguments: str, code: int = 0) -> str:
+    return command_line.millrace("check", *arguments, dsn=dsn, code=code)
+
+
+def told(dsn: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(check(dsn, "--json", code=code))
+    found["events"] = {each["event"]: each["state"] for each in found["events"]}
+    return found
+
+
+def test_events_are_new_until_the_store_is_migrated_and_then_registered(
+    declare: Declare, store: EventStore, dsn: str
+) -> None:
+    declare(events=EVENTS, read_models=MODEL)
+    for _ in range(2):
+        said = check(dsn)
+        assert cells(said) == [["cart", "item_added", "1", "new"], ["cart", "paid", "1", "new"]]
+        assert "Nothing is wrong." in said
+    assert "Registered: event paid version 1 of decider cart." in command_line.millrace("migrate", dsn=dsn)
+    assert "Registered" not in command_line.millrace("migrate", dsn=dsn)
+    assert told(dsn) == {"events": {"item_added": "registered", "paid": "registered"}, "errors": [], "warnings": []}
+    assert len(store.connection.execute("select from event_store.event_schemas").fetchall()) == 2
+
+
+def test_no_example_is_checked_against_or_registered_in_a_store_that_was_stated(
+    store: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
+    command_line.millrace("migrate", dsn=dsn)
+    assert told(dsn)["events"] == {}
+    assert store.connection.execute("select from event_store.deciders").fetchall() == []
+
+
+def test_another_schema_one_that_is_not_taken_and_a_file_that_fails_are_wrong(
+    declare: Declare, store: EventStore, dsn: str
+) -> None:
+    declare(events=EVENTS.replace("by: str", "by: set[str]"), read_models=MODEL, captures="1 / 0\n")
+    store.register_event_schema("cart", "item_added", ADDED)
+    found = told(dsn, code=1)
+    assert found["events"] == {"item_added": "differs", "paid": "refused"}
+    fails, differs, refused = found["errors"]
+    assert "captures.py:1: ZeroDivisionError" in fails
+    assert "event item_added version 1 of decider cart has the schema with digest " in differs
+    assert "uniqueItems at /properties/by/uniqueItems is not taken" in refused
+    assert "event has another schema" in check(dsn, code=1)
+    # what is refused keeps no other back
+    declare(events=EVENTS, captures="")
+    with pytest.raises(MillraceError, match="event has another schema") as raised:
+        command_line.millrace("migrate", dsn=dsn)
+    assert "Registered: event paid" in "".join(raised.value.__notes__)
+
+
+# the columns of a model, and what is said of them
+COLUMNS: tuple[tuple[str, list[str], list[str]], ...] = (
+    ('x = sum_("data.cents")\n    y = last("data.by")\n    z = last("event")', [], []),
+    ('x = last("data.bye")', [], [SENTENCE.format("x", "bye", "did you mean data.by?")]),
+    (
+        'x = sum_("data.x_y_z", events=["item_added"])',
+        [SENTENCE.format("x", "x_y_z", "there are data.cents")],
+        [],
+    ),
+    ('x = last("data.by", events=["item_added"])', [SENTENCE.format("x", "by", "there are data.cents")], []),
+    # of an event without a schema nothing is known
+    ('x = last("data.x_y_z", events=["emptied"])', [], []),
+    (
+        'x = sum_("data.x_y_z", events=["emptied", "item_added"])',
+        [],
+        [SENTENCE.format("x", "x_y_z", "there are data.cents")],
+    ),
+)
+
+
+def test_a_field_that_no_schema_names_is_told_and_wrong_where_all_forbid_it(
+    declare: Declare, store: EventStore, dsn: str
+) -> None:
+    store.register_decider_event("cart", "emptied", "A customer emptied the cart.")
+    for columns, errors, warnings in COLUMNS:
+        declare(events=EVENTS, read_models=MODEL.replace('cents = sum_("data.cents")', columns))
+        found = told(dsn, code=1 if errors else 0)
+        assert (found["errors"], found["warnings"]) == (errors, warnings)
+
+
+def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: EventStore, dsn: str) -> None:
+    store.register_event_schema("cart", "emptied", {"properties": {"why": {}}})
+    declare(events=EVENTS, read_models=MODEL.replace('sum_("data.cents")', 'last("data.why")'))
+    assert told(dsn)["warnings"] == []
+    # of another decider
+    declare(read_models=MODEL.replace('["cart"]', '["order"]'))
+    assert told(dsn)["warnings"] == []
+
+
+def test_a_history_is_judged_by_what_is_declared(declare: Declare, store: EventStore, dsn: str) -> None:
+    declare(events=EVENTS)
+    store.register_decider_event("cart", "item_added", "")
+    store.append_events([NewEvent("cart", "cart-1", "item_added", data={"cents": 5})])
+    assert "event item_added version 1 of decider cart: all fit" in check(dsn, "--history", "cart", "item_added")
+    store.append_events(NewEvent("cart", f"cart-{n}", "item_added", data={"cents": "5"}) for n in (1, 2, 1))
+    said = check(dsn, "--history", "cart", "item_added", code=1)
+    assert "3 events of 2 streams do not fit" in said
+    assert cells(said) == [["cart-1", "2", "2"], ["cart-2", "1", "1"]]
+    assert store.connection.execute("select from event_store.event_schemas").fetchall() == []
+    with pytest.raises(MillraceError, match="No event 'lost' of decider 'cart' is declared"):
+        check(dsn, "--history", "cart", "lost")
