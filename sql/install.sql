@@ -343,7 +343,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '67215e19ad2f4af194f446db0cf1e7d6df820a65d314fbd3cf4dc0d47102e3e3'),
+  (0, 'a417a1a9a3634a79d14d146e8655dff51e0822223001415adb1a6fb6b1956140'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
