@@ -178,7 +178,6 @@ set local check_function_bodies = off;
 \ir functions/events/private/schemas/data_violation.sql
 \ir functions/events/private/schemas/format_pattern.sql
 \ir functions/events/private/schemas/pointer_path.sql
-\ir functions/events/private/schemas/require_accepted.sql
 \ir functions/events/private/schemas/schema_fault.sql
 \ir functions/events/private/schemas/schema_pattern.sql
 \ir functions/events/private/take_turns.sql
@@ -344,7 +343,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1caee69f46a94573a1abcbc522f25f9dfa652c282cc0c08106952f8bd6f0d01e'),
+  (0, 'a417a1a9a3634a79d14d146e8655dff51e0822223001415adb1a6fb6b1956140'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

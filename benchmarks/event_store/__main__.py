@@ -39,6 +39,7 @@ from benchmarks.servers import add_postgres_option
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "clients-32": single_appends.clients_32,
     "many-clients": many_clients.behind_a_pool,
+    "hot-stream": many_clients.on_one_stream,
     "views-100": single_appends.views_100,
     "isolation": single_appends.isolation,
     "single-append": appends.single,

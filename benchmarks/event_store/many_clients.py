@@ -1,7 +1,8 @@
-"""Hundreds of clients behind a pool in transaction mode append to 100,000 streams, some of which they share.
+"""Many clients that meet: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
 
-Most appends go to a stream of the client's own; one in ten goes to one of a hundred that all share, where clients meet
-and all but one are refused. Beside them the sequencer runs. Somebody looks all the time which session waits for a lock.
+Of the hundreds most append to a stream of their own; one append in ten goes to one of a hundred that all share, where
+clients meet and all but one are refused. Beside them the sequencer runs. Somebody looks all the time which session
+waits for a lock.
 """
 
 import tempfile
@@ -12,11 +13,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from uuid import UUID, uuid4
 
-from benchmarks.cpu import of_server, with_children
+import psycopg
+
+from benchmarks.cpu import backend_us, of_server, with_children
 from benchmarks.event_store.bench import Bench, Database, Result
+from benchmarks.event_store.single_appends import append_chain
 from benchmarks.event_store.workers import sequencing
-from tests.support.crowd import Appended, Crowd, Waits, append_as
+from tests.support.crowd import CONFLICT, Appended, Crowd, Waits, append_as
 from tests.support.views.pooler import PROGRAM, pooled
 
 CLIENTS = 500
@@ -26,6 +31,7 @@ STREAMS = 100_000
 SHARED = 100
 PROCESSES = 2
 TARGET_MS = 100
+ON_ONE_STREAM = 32
 
 
 @dataclass
@@ -64,7 +70,7 @@ def behind_a_pool(bench: Bench) -> list[Result]:
     shared, other = (max(1000 * getattr(run.waits, kind) for run in all_runs) for kind in ("shared", "other"))
     what = f"{clients} clients behind a pool of {SESSIONS} sessions, {streams:,} streams"
     return [
-        Result(f"{what}, against {clients // 10} clients", many, few, ratio=many / few),
+        Result(f"{what}, against {clients // 10} clients", many, few, ratio=many / few, target=0.9),
         Result("  CPU of the server, sequencing included", *cpu(runs, clients, "server_us"), "us/event"),
         Result("  CPU of the pooler", *cpu(runs, clients, "pooler_us"), "us/event"),
         Result("  appends refused for another client's event", 100 * conflicts, unit="% of events"),
@@ -80,30 +86,87 @@ def cpu(runs: dict[int, list[Run]], clients: int, kind: str) -> tuple[float, flo
 
 
 def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
-    """Let a crowd append in processes of its own, and watch."""
-    waits = Waits()
+    """Let a crowd append behind a pool, and watch."""
     with (
         tempfile.TemporaryDirectory(prefix="pool-") as folder,
         pooled(database.dsn, Path(folder), SESSIONS, crowd.clients + 10) as address,
         sequencing(database),
-        ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool,
-        database.connect() as watching,
     ):
         pooler = int((Path(folder) / "pid").read_text())
         before = of_server(bench.server), with_children(pooler)
+        done, waits = watched(database, crowd, address)
+        server, pool_s = of_server(bench.server) - before[0], with_children(pooler) - before[1]
+    for lock, seen in Counter(lock for lock, _ in waits.others).items():
+        bench.console.log(f"  {seen} appends to streams of one client waited for a lock of the kind {lock}")
+    ((deadlocks,),) = database.run("select deadlocks from pg_stat_database where datname = current_database()")
+    return Run(done, waits, server / done.events * 1e6, pool_s / done.events * 1e6, int(str(deadlocks)))
+
+
+def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, Waits]:
+    """Let a crowd append in processes of its own, and look who waits."""
+    waits = Waits()
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool, database.connect() as watching:
         bounds = [crowd.clients * n // PROCESSES for n in range(PROCESSES + 1)]
         futures: list[Future[Appended]] = [
             pool.submit(append_as, crowd, address, first, last) for first, last in pairwise(bounds)
         ]
         waits.watch(watching, lambda: all(future.done() for future in futures))
         parts = [future.result() for future in futures]
-        server, pool_s = of_server(bench.server) - before[0], with_children(pooler) - before[1]
-    for lock, seen in Counter(lock for lock, _ in waits.others).items():
-        bench.console.log(f"  {seen} appends to streams of one client waited for a lock of the kind {lock}")
-    ((deadlocks,),) = database.run("select deadlocks from pg_stat_database where datname = current_database()")
-    done = Appended(
-        sum(part.events for part in parts),
-        sum(part.conflicts for part in parts),
-        max(part.seconds for part in parts),
-    )
-    return Run(done, waits, server / done.events * 1e6, pool_s / done.events * 1e6, int(str(deadlocks)))
+    return Appended(
+        events=sum(part.events for part in parts),
+        conflicts=sum(part.conflicts for part in parts),
+        seconds=max(part.seconds for part in parts),
+        stored_s=sum(part.stored_s for part in parts),
+        longest_s=max(part.longest_s for part in parts),
+        conflicts_s=sum(part.conflicts_s for part in parts),
+    ), waits
+
+
+def on_one_stream(bench: Bench) -> list[Result]:
+    """32 clients on one stream: what a conflict takes against a stored event, and how long who waits for a lock."""
+    crowd = Crowd(ON_ONE_STREAM, bench.size(20, 2), streams=1, shared=1, shared_part=1)
+    runs: list[tuple[Appended, Waits]] = []
+    number = bench.size(1000, 20)
+    alone = bench.ours()
+    with alone.connect() as one, alone.connect() as other:
+        first, _ = append_chain(other, "stream", None, 1)
+        append_chain(other, "stream", first, 1)
+
+        def crowded() -> float:
+            database = bench.ours()
+            runs.append(watched(database, crowd, database.dsn))
+            done = runs[-1][0]
+            return 1000 * done.stored_s / done.events
+
+        stored_us, conflict_us, stored_ms, conflict_ms = bench.in_turn(
+            lambda: backend_us(one, lambda: append_chain(one, str(uuid4()), None, number), number),
+            lambda: backend_us(other, lambda: refused(other, "stream", first, number), number),
+            crowded,
+            lambda: 1000 * runs[-1][0].conflicts_s / runs[-1][0].conflicts,
+        )
+    what = f"{ON_ONE_STREAM} clients on one stream"
+    waited, longest = (1000 * max(seconds) for seconds in zip(*((w.shared, d.longest_s) for d, w in runs), strict=True))
+    conflicts = sum(done.conflicts for done, _ in runs) / sum(done.events for done, _ in runs)
+    return [
+        less(f"{what}: the answer of a conflict against that of a stored event", conflict_ms, stored_ms, "ms", 1.2),
+        less("  CPU of the backend, one client", conflict_us, stored_us, "us", 1.2),
+        less("  longest wait for a lock against the longest append", waited, longest, "ms", 1),
+        Result("  conflicts for each stored event", conflicts, unit=""),
+    ]
+
+
+def less(what: str, ours: float, other: float, unit: str, most: float) -> Result:
+    """Return a line whose first number may be so many times the other one at most."""
+    return Result(what, ours, other, unit, other / max(ours, 0.001), 1 / most)
+
+
+def refused(connection: psycopg.Connection, stream: str, previous: UUID | None, number: int) -> None:
+    """Try so many appends after an event that is not the last one any more."""
+    for _ in range(number):
+        try:
+            append_chain(connection, stream, previous, 1)
+        except psycopg.Error as error:
+            if error.sqlstate != CONFLICT:
+                raise
+        else:
+            raise RuntimeError(f"An event was stored behind {previous}, which another one followed.")

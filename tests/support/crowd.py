@@ -39,11 +39,18 @@ class Crowd:
 
 @dataclass
 class Appended:
-    """What clients did: events that are stored, and attempts that met another client's event."""
+    """What clients did: events that are stored, and attempts that met another client's event.
+
+    Beside the seconds of all stand those that the answers took: the sum for stored events, the longest of them, and the
+    sum for conflicts.
+    """
 
     events: int = 0
     conflicts: int = 0
     seconds: float = 0.0
+    stored_s: float = 0.0
+    longest_s: float = 0.0
+    conflicts_s: float = 0.0
 
 
 def append_as(crowd: Crowd, address: str, first: int, last: int) -> Appended:
@@ -75,14 +82,13 @@ async def _one(crowd: Crowd, number: int, connection: psycopg.AsyncConnection, d
     for _ in range(crowd.appends):
         if random.random() < crowd.shared_part:
             stream = f"{SHARED}-{random.randrange(crowd.shared)}"
-            while not await _append(connection, stream, await _head(connection, stream)):
-                done.conflicts += 1
+            while not await _append(connection, stream, await _head(connection, stream), done):
+                pass
         else:
             stream = f"own-{number}-{random.randrange(crowd.streams // crowd.clients)}"
-            stored = await _append(connection, stream, own.get(stream))
+            stored = await _append(connection, stream, own.get(stream), done)
             assert stored, f"nobody else appends to {stream}"
             own[stream] = stored
-        done.events += 1
 
 
 async def _head(connection: psycopg.AsyncConnection, stream: str) -> UUID | None:
@@ -91,9 +97,12 @@ async def _head(connection: psycopg.AsyncConnection, stream: str) -> UUID | None
     return row[0] if row else None
 
 
-async def _append(connection: psycopg.AsyncConnection, stream: str, previous: UUID | None) -> UUID | None:
+async def _append(
+    connection: psycopg.AsyncConnection, stream: str, previous: UUID | None, done: Appended
+) -> UUID | None:
     """Append one event; return its id, or None where the stream has gone on."""
     event_id = uuid4()
+    began = time.monotonic()
     try:
         await connection.execute(
             "select from event_store.append_event('placed', %s, 'order', %s::text, %s, %s, %s)",
@@ -102,7 +111,13 @@ async def _append(connection: psycopg.AsyncConnection, stream: str, previous: UU
     except psycopg.Error as error:
         if error.sqlstate != CONFLICT:
             raise
+        done.conflicts += 1
+        done.conflicts_s += time.monotonic() - began
         return None
+    took = time.monotonic() - began
+    done.events += 1
+    done.stored_s += took
+    done.longest_s = max(done.longest_s, took)
     return event_id
 
 

@@ -29,6 +29,7 @@ as $$
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _head record;
+  _follows boolean;
 begin
   -- as head_of_stream does, which costs more
   select e.event_id as last_event_id, e."offset", e.version, e.final into _head
@@ -41,56 +42,62 @@ begin
     from event_store.purged_streams p
     where p.decider_id = v_decider_id and p.decider = v_decider;
   end if;
-  -- all that an event must meet; which of it was not met is asked where nothing was stored
-  return query
-  insert into event_store.events as e (
-    event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata
-  )
-  select
-    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, _head.last_event_id, v_final,
-    event_store_private.clock(), nextval('event_store.events_offset_seq'), coalesce(_head.version, 0) + 1, v_metadata
-  from event_store.deciders d
-  where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
-    and (d.owner is null or event_store_private.may_append(d.decider, d.owner))
-    and event_store_private.event_fault(
-      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
-    ) is null
-    and (d.accepts is null or (v_data @@ d.accepts) is true)
-    and not event_store_private.is_upper_uuid(v_decider_id)
-    and _head.final is not true
-    -- else the store was copied without its sequences
-    and coalesce(_head."offset", 0) <= coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
-    and case
-      when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
-      else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
-    end
-  on conflict do nothing
-  returning
-    e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
-    e.created_at, e."offset";
-  if not found then
-    if event_store_private.are_sequences_behind(_head."offset") then
-      perform event_store_private.advance_sequences();
-      return query
-      select * from event_store.append_event(
-        v_event, v_event_id, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_event_version, v_final,
-        v_expected_version, v_metadata
-      );
+  _follows := case
+    when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
+    else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
+  end;
+  -- a conflict is answered without an INSERT that would store nothing and take as long as one that does
+  if _follows then
+    -- all else that an event must meet; which of it was not met is asked where nothing was stored
+    return query
+    insert into event_store.events as e (
+      event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata
+    )
+    select
+      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, _head.last_event_id, v_final,
+      event_store_private.clock(), nextval('event_store.events_offset_seq'), coalesce(_head.version, 0) + 1, v_metadata
+    from event_store.deciders d
+    where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+      and (d.owner is null or event_store_private.may_append(d.decider, d.owner))
+      and event_store_private.event_fault(
+        v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
+      ) is null
+      and (d.accepts is null or (v_data @@ d.accepts) is true)
+      and not event_store_private.is_upper_uuid(v_decider_id)
+      and _head.final is not true
+      -- else the store was copied without its sequences
+      and coalesce(_head."offset", 0) <= coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)
+    on conflict do nothing
+    returning
+      e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
+      e.created_at, e."offset";
+    if found then
+      if pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
+        or current_setting('transaction_isolation') <> 'read committed'
+      then
+        perform event_store_private.require_unpurged(array[v_event_id]);
+      end if;
+      if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
+        perform event_store_private.wake_sequencer();
+      end if;
       return;
     end if;
-    perform event_store_private.refuse_unless_stored(
-      v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final,
+  end if;
+  -- asked by a conflict only where no head was seen: the stream may be purged, and purge_seq behind
+  if (_follows or _head.version is null) and event_store_private.are_sequences_behind(_head."offset") then
+    perform event_store_private.advance_sequences();
+    return query
+    select * from event_store.append_event(
+      v_event, v_event_id, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_event_version, v_final,
       v_expected_version, v_metadata
     );
-    return query select * from event_store.recorded_events r where r.event_id = v_event_id;
-  elsif pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
-    or current_setting('transaction_isolation') <> 'read committed'
-  then
-    perform event_store_private.require_unpurged(array[v_event_id]);
+    return;
   end if;
-  if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
-    perform event_store_private.wake_sequencer();
-  end if;
+  perform event_store_private.refuse_unless_stored(
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final,
+    v_expected_version, v_metadata
+  );
+  return query select * from event_store.recorded_events r where r.event_id = v_event_id;
 end
 $$;
 

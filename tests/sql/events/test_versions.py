@@ -108,3 +108,28 @@ def test_of_two_writers_who_expect_a_version_one_is_first(orders: EventStore, co
         getattr(first.connection, ends)()
         assert isinstance(waiting.exception(patience()), Conflict if ends == "commit" else NoneType)
     assert versions(orders) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("by", ["event", "batch"])
+def test_a_conflict_waits_for_nobody_once_the_winner_committed_and_holds_no_lock(
+    orders: EventStore, connect: Connect, by: str
+) -> None:
+    append(orders, "o-1", append(orders, "o-1").event_id)
+    ahead, late = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
+    expecting(ahead, 2)  # and it does not commit
+    late.connection.execute("select")
+
+    def write() -> None:
+        with late.connection.transaction():  # a savepoint: what is locked before it would stay
+            late.append_events([expected(1)]) if by == "batch" else expecting(late, 1)
+
+    assert isinstance(start(write).exception(patience()), Conflict)
+    # its own ids aside, and sequences, whose use Postgres marks until the transaction ends
+    held = """
+        select l.locktype, l.mode from pg_locks l
+        where l.pid = %s and l.locktype not in ('virtualxid', 'transactionid')
+          and not exists (select from pg_sequence s where s.seqrelid = l.relation)
+    """
+    assert rows(orders.connection, held, late.connection.info.backend_pid) == []
+    ahead.connection.commit()
+    assert versions(orders) == [1, 2, 3]

@@ -15,6 +15,7 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _head record;
+  _meets boolean;
 begin
   if new.transaction_id = '3' then
     if (select sequenced_at from event_store.sequencer) <> 'infinity' then
@@ -25,7 +26,7 @@ begin
     end if;
     return new;
   end if;
-  perform event_store_private.require_fit_event(
+  _meets := event_store_private.require_fit_event(
     new.event, new.event_id, new.event_version, new.decider, new.decider_id, new.data, new.command_id, new.final, null, new.metadata
   );
   perform event_store_private.hold_off_purges(array[new.decider_id]);
@@ -34,7 +35,9 @@ begin
   ) then
     return null;
   end if;
-  perform event_store_private.require_accepted(new.decider, new.event, new.event_version, new.data);
+  if not _meets then
+    perform event_store_private.refuse_data(new.decider, new.event, new.event_version, new.data);
+  end if;
   select * into _head from event_store_private.head_of_stream(new.decider_id, new.decider);
   if _head.final is true or _head.last_event_id is distinct from new.previous_id then
     perform event_store_private.refuse_append(new.decider, new.decider_id, new.event_id, new.previous_id);

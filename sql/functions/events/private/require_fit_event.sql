@@ -1,4 +1,5 @@
--- Refuses an event that no stream could take: malformed, of a captured table, or not registered for its decider.
+-- Refuses an event that no stream could take: malformed, of a captured table, or not registered for its decider. Returns
+-- whether its data meet its schema: false refuses an event that is not stored yet.
 create or replace function event_store_private.require_fit_event(
   v_event text,
   v_event_id uuid,
@@ -11,7 +12,7 @@ create or replace function event_store_private.require_fit_event(
   v_expected_version bigint,
   v_metadata jsonb
 )
-returns void
+returns boolean
 language plpgsql
 stable
 set search_path = event_store, pg_temp
@@ -20,6 +21,7 @@ declare
   _fault text := event_store_private.event_fault(
     v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
   );
+  _meets boolean;
 begin
   if _fault is null and event_store_private.is_upper_uuid(v_decider_id) then
     _fault := format('decider_id %s is a UUID in upper case; write it in lower case', v_decider_id);
@@ -28,18 +30,20 @@ begin
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
-  if exists (select from event_store.captured_tables c where c.decider = v_decider) then
-    perform event_store_private.refuse_captured_decider(v_decider);
-  end if;
-  if not exists (
-    select from event_store.deciders d
-    where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
-      and (d.owner is null or event_store_private.may_use(d.owner))
-  ) then
+  -- as append_event asks
+  select d.accepts is null or (v_data @@ d.accepts) is true into _meets
+  from event_store.deciders d
+  where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
+    and (d.owner is null or event_store_private.may_append(d.decider, d.owner));
+  if not found then
+    if exists (select from event_store.captured_tables c where c.decider = v_decider) then
+      perform event_store_private.refuse_captured_decider(v_decider);
+    end if;
     perform event_store_private.refuse_unregistered_event(v_decider, v_event, v_event_version);
   end if;
+  return _meets;
 end
 $$;
 
 comment on function event_store_private.require_fit_event(text, uuid, bigint, text, text, jsonb, uuid, boolean, bigint, jsonb) is
-'Refuses an event that no stream could take: MR004, MR005, MR034, MR046.';
+'Refuses an event that no stream could take: MR004, MR005, MR034, MR046. Returns whether its data meet its schema.';

@@ -50,7 +50,7 @@ begin
     return next;
     return;
   end if;
-  with ahead as materialized (
+  with ahead as ( -- not materialized: it would have to be sorted again
     select
       w.ctid as at, w.commit_lsn, w.commit_idx, w.event_id, w.decider, w.decider_id, w.action,
       event_store_private.change_bytes(w.data) as bytes,

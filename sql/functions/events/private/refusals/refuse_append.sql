@@ -15,7 +15,14 @@ as $$
 declare
   _stream record;
 begin
-  select * into _stream from event_store_private.head_of_stream(v_decider_id, v_decider);
+  select
+    h.*,
+    exists (
+      select from event_store.events e
+      where e.event_id = v_previous_id and e.decider_id = v_decider_id and e.decider = v_decider
+    ) as knows_previous
+  into _stream
+  from event_store_private.head_of_stream(v_decider_id, v_decider) h;
   if _stream.final then
     raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
       using
@@ -28,10 +35,7 @@ begin
     message = case
       when v_expected_version <> coalesce(_stream.version, 0) then 'expected_version must be the version of the decider stream'
       when v_previous_id is null then 'previous_id can only be null for the first decider event'
-      when exists (
-        select from event_store.events
-        where event_id = v_previous_id and decider_id = v_decider_id and decider = v_decider
-      ) then 'previous_id must be the last event of the decider stream'
+      when _stream.knows_previous then 'previous_id must be the last event of the decider stream'
       else 'previous_id must be in the same decider'
     end,
     detail = format(

@@ -17,14 +17,17 @@ language plpgsql
 volatile -- sees what committed while the caller waited
 set search_path = event_store, pg_temp
 as $$
-begin
-  perform event_store_private.require_fit_event(
+declare
+  _meets constant boolean := event_store_private.require_fit_event(
     v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
   );
+begin
   if not event_store_private.is_stored(
     v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final, v_expected_version
   ) then
-    perform event_store_private.require_accepted(v_decider, v_event, v_event_version, v_data);
+    if not _meets then
+      perform event_store_private.refuse_data(v_decider, v_event, v_event_version, v_data);
+    end if;
     perform event_store_private.refuse_append(v_decider, v_decider_id, v_event_id, v_previous_id, v_expected_version);
   end if;
 end
