@@ -189,6 +189,7 @@ set local check_function_bodies = off;
 \ir functions/events/register_event_schema.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
+\ir functions/events/upcasts/moved.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
 \ir functions/log/is_sequenced.sql
@@ -344,7 +345,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1caee69f46a94573a1abcbc522f25f9dfa652c282cc0c08106952f8bd6f0d01e'),
+  (0, 'c81ab3ad94f47ecbf75236f0eb036e0374676a8fc6baa919a4f09cc3a9641a8f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -1,0 +1,1 @@
+"""Events: how data of one version become data of the next."""
