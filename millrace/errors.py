@@ -57,9 +57,13 @@ from millrace.resources.errors import (
     UnknownView,
     Unreachable,
     UnreadableData,
+    UpcastDiffers,
+    UpcastMissing,
+    UpcastNeeded,
     ViewInUse,
     WrongMode,
 )
+from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.producers.exactly_once import MessageInDoubt
 
 if TYPE_CHECKING:
@@ -85,11 +89,11 @@ __all__ = [
     "ArchiveDamaged", "BackupDamaged", "BelongsToReadModel", "CaptureInUse", "ChangesDiffer", "ChangesWaiting",
     "Conflict", "DataRefused", "DeciderCaptured", "EventIdReused", "EventNotRegistered", "ForbiddenChange",
     "ForeignArchive", "GaveUp", "HandlersHang", "HistoryNeeded", "HistoryPurged", "ImportRefused", "InvalidCapture",
-    "InvalidReadModel", "InvalidSetting", "InvalidSubscription", "LeaseLost", "LogIncomplete", "Malformed",
+    "InvalidEvent", "InvalidReadModel", "InvalidSetting", "InvalidSubscription", "LeaseLost", "LogIncomplete", "Malformed",
     "MessageDiffers", "MessageInDoubt", "MillraceError", "NeverSeen", "NotDeciderOwner", "NotEmpty", "NotInFlight",
     "NotParked", "NotProducerOwner", "NotQuarantined", "NotViewOwner", "PartitionLeased", "PositionOutOfRange",
     "ProducerFenced", "ReadingOver", "SchemaDiffers", "SchemaMismatch", "SequenceGap", "StreamClosed",
     "StreamWentOn", "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture", "UnknownPartition",
-    "UnknownProducer", "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "ViewInUse",
-    "WrongMode",
+    "UnknownProducer", "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData", "UpcastDiffers",
+    "UpcastMissing", "UpcastNeeded", "ViewInUse", "WrongMode",
 ]  # fmt: skip

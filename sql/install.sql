@@ -182,14 +182,19 @@ set local check_function_bodies = off;
 \ir functions/events/private/schemas/schema_fault.sql
 \ir functions/events/private/schemas/schema_pattern.sql
 \ir functions/events/private/take_turns.sql
+\ir functions/events/private/upcasts/is_move_path.sql
+\ir functions/events/private/upcasts/moves_fault.sql
+\ir functions/events/private/upcasts/unreadable_fields.sql
 \ir functions/events/private/version_from.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
+\ir functions/events/register_event_upcast.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
+\ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
 \ir functions/log/is_sequenced.sql
@@ -345,7 +350,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c81ab3ad94f47ecbf75236f0eb036e0374676a8fc6baa919a4f09cc3a9641a8f'),
+  (0, 'a54294be1a2c9187e49c260e6206cc95885eae2730067faa9ddbee2253c6ac86'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

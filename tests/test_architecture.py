@@ -56,7 +56,6 @@ PURE = (
     "resources.consumption.failing_streams",
     "resources.archive.json_fields",
     "resources.archive.jsonb_text",
-    "resources.events.moves",
     "resources.event_log_source.ranges",
     "platform_defs.polling",
     "resources.read_models.column_types",

@@ -12,7 +12,7 @@ import millrace
 from millrace.resources import errors
 from millrace.resources.settings import PROJECT
 
-PUBLIC = ("capture", "errors", "ops", "producers", "rows", "spark", "tracing")
+PUBLIC = ("capture", "errors", "events", "ops", "producers", "rows", "spark", "tracing")
 FACES = {"millrace", *(f"millrace.{module}" for module in PUBLIC)}
 
 HEAVY = {"dagster", "pyspark", "psycopg", "pyarrow", "pandas", "requests"}

@@ -3,7 +3,7 @@
 -- A move never raises: where it does not apply, data stay as they are. Paths lead through objects only, from the root.
 -- Every path and every way to a target is walked: #> and jsonb_set would enter arrays.
 -- Races: none; it reads its arguments only.
--- Example: select moved(data, event_version, '[{"to_version": 2, "moves": [{"move": "drop", "path": ["note"]}]}]') from events
+-- Example: select moved('{"a": 1}', 1, '[{"to_version": 2, "moves": [{"move": "drop", "path": ["a"]}]}]')
 create or replace function event_store_platform.moved(
   v_data jsonb,
   v_event_version bigint,
@@ -40,7 +40,10 @@ begin
     if _to_version < _version then
       return event_store_platform.moved(
         v_data, v_event_version,
-        (select jsonb_agg(u.upcast order by (u.upcast -> 'to_version')::bigint) from jsonb_array_elements(v_upcasts) u(upcast))
+        (
+          select jsonb_agg(u.upcast order by (u.upcast -> 'to_version')::bigint)
+          from jsonb_array_elements(v_upcasts) u(upcast)
+        )
       );
     end if;
     _version := _to_version;
@@ -71,15 +74,18 @@ begin
         _text := _value #>> '{}';
         _value := case
           when _kind = 'values' then case when _is = 'string' then _move -> 'values' -> _text end
-          -- so long that no number which is an event's own is longer, and short of what numeric holds
+          -- no number of an event is longer, and numeric holds more: it is exact, and never fails
           when _kind = 'scale' then case
             when _is = 'number' and octet_length(_text) <= 1000 then
               to_jsonb(trim_scale(_text::numeric * ('1e' || (_move ->> 'power'))::numeric))
           end
           when _move ->> 'type' = 'string' then case when _is <> 'string' then to_jsonb(_text) end
-          when _move ->> 'type' = 'boolean' then case when _is = 'string' and _text in ('true', 'false') then _text::jsonb end
+          when _move ->> 'type' = 'boolean' then case
+            when _is = 'string' and _text in ('true', 'false') then _text::jsonb
+          end
           when _is = 'number' then case
-            when _move ->> 'type' = 'integer' and _text::numeric = trunc(_text::numeric) then to_jsonb(trim_scale(_text::numeric))
+            when _move ->> 'type' = 'integer' and _text::numeric = trunc(_text::numeric) then
+              to_jsonb(trim_scale(_text::numeric))
           end
           -- counts in a pattern are slow
           when _is = 'string' and octet_length(_text) <= 202 and _text ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?$'
