@@ -4,7 +4,7 @@
     from millrace.errors import StreamClosed
     from millrace.testing import given
 
-Public are the names here and in `millrace.errors`, `rows`, `capture`, `events`, `producers`, `tracing`, `spark`, `ops`
+Public are the names here and in `millrace.errors`, `events`, `rows`, `capture`, `producers`, `tracing`, `spark`, `ops`
 and `testing`; nothing else is. The names here are looked up when they are first used: every process imports this
 package, and few need Spark or Dagster. Not here: what they name; nothing inside imports from these modules.
 """

@@ -57,16 +57,19 @@ from millrace.resources.errors import (
     UnknownView,
     Unreachable,
     UnreadableData,
+    UpcastDiffers,
+    UpcastMissing,
+    UpcastNeeded,
     ViewInUse,
     WrongMode,
 )
+from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.producers.exactly_once import MessageInDoubt
 
 if TYPE_CHECKING:
     from millrace.resources.archive.files import ArchiveDamaged
     from millrace.resources.archive.folder import ForeignArchive
     from millrace.resources.archive.history import LogIncomplete
-    from millrace.resources.events.model import InvalidEvent
     from millrace.resources.read_models.declaration import InvalidReadModel
     from millrace.resources.settings import InvalidSetting
 else:
@@ -77,7 +80,6 @@ else:
             "resources.archive.files": "ArchiveDamaged",
             "resources.archive.folder": "ForeignArchive",
             "resources.archive.history": "LogIncomplete",
-            "resources.events.model": "InvalidEvent",
             "resources.read_models.declaration": "InvalidReadModel",
             "resources.settings": "InvalidSetting",
         },
@@ -93,5 +95,5 @@ __all__ = [
     "PositionOutOfRange", "ProducerFenced", "ReadingOver", "SchemaDiffers", "SchemaMismatch", "SequenceGap",
     "StreamClosed", "StreamWentOn", "TransactionEnded", "TransactionOpen", "TryLater", "UnknownCapture",
     "UnknownPartition", "UnknownProducer", "UnknownTransaction", "UnknownView", "Unreachable", "UnreadableData",
-    "ViewInUse", "WrongMode",
+    "UpcastDiffers", "UpcastMissing", "UpcastNeeded", "ViewInUse", "WrongMode",
 ]  # fmt: skip

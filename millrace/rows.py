@@ -8,6 +8,7 @@ from millrace.resources.event_store import (
     DeadLetter,
     DeciderEvent,
     EventSchema,
+    EventUpcast,
     Json,
     Lock,
     PartitionInfo,
@@ -21,6 +22,6 @@ from millrace.resources.event_store import (
 from millrace.resources.read_models.fold_event import FoldEvent, State
 
 __all__ = [
-    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "FoldEvent",
-    "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
+    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",
+    "FoldEvent",     "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
 ]  # fmt: skip

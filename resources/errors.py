@@ -38,6 +38,9 @@
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
     ├── ReadingOver              MR049   another reading of the captured table began
     ├── DataRefused              MR050   the data do not fit the schema of the event
+    ├── UpcastNeeded             MR051   by the schema data of the version before cannot be read
+    ├── UpcastDiffers            MR052   the version of the event has another upcast
+    ├── UpcastMissing            MR053   there is no upcast to a version before
     ├── SchemaDiffers            MR054   the version of the event has another schema
     ├── NeverSeen                a view will not have an event by itself
     ├── TransactionOpen          nothing can be waited for in a transaction
@@ -244,6 +247,18 @@ class NotDeciderOwner(MillraceError):
 
 class DataRefused(MillraceError):
     """The data do not fit the schema of the event; the detail has the value and the rule."""
+
+
+class UpcastNeeded(MillraceError):
+    """Who reads by the schema cannot read data of the version before, and no upcast leads from there."""
+
+
+class UpcastDiffers(MillraceError):
+    """The version of the event has another upcast: it has one for ever."""
+
+
+class UpcastMissing(MillraceError):
+    """An upcast to a version before is missing: data of old versions could not be moved that far."""
 
 
 class SchemaDiffers(MillraceError):

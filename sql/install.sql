@@ -181,13 +181,19 @@ set local check_function_bodies = off;
 \ir functions/events/private/schemas/schema_fault.sql
 \ir functions/events/private/schemas/schema_pattern.sql
 \ir functions/events/private/take_turns.sql
+\ir functions/events/private/upcasts/is_move_path.sql
+\ir functions/events/private/upcasts/moves_fault.sql
+\ir functions/events/private/upcasts/unreadable_fields.sql
 \ir functions/events/private/version_from.sql
 \ir functions/events/read_stream.sql
 \ir functions/events/register_decider_event.sql
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
+\ir functions/events/register_event_upcast.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
+\ir functions/events/upcasts/moved.sql
+\ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
 \ir functions/log/is_sequenced.sql
@@ -343,7 +349,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a417a1a9a3634a79d14d146e8655dff51e0822223001415adb1a6fb6b1956140'),
+  (0, 'a54294be1a2c9187e49c260e6206cc95885eae2730067faa9ddbee2253c6ac86'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

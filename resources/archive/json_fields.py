@@ -1,6 +1,7 @@
 """Fields of jsonb's text by path, as Postgres' `data #>> path` gives them: of one text, and of an Arrow array of texts.
 
-Belongs here: finding the value at a path. Not here: which texts are read (`spark_reader`).
+Belongs here: finding the value at a path. Not here: the parts of one text (`jsonb_text`), which texts are read
+(`spark_reader`).
 
 A number keeps the digits that it has in the text. So Spark's own functions for JSON are of no use: from_json makes 1.5
 of 1.50 and Infinity of 1e400, and writes nested values anew.
@@ -25,14 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.resources.archive.jsonb_text import elements, end, members
+
 # the text that Postgres reads as the position in an array: C's strtol
 _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")
 # a key that stands in a text as it is, and begins with nothing that may follow the end of a string
 _PLAIN = re.compile(r"[^\x00-\x1f\"\\\ud800-\udfff,:}\]][^\x00-\x1f\"\\\ud800-\udfff]*")
 _NOWHERE = np.int64(2**62)
-# a string or number, a string or bracket, of a text that Postgres printed
-_SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^],}\s]++')
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]')
 _WORD = 8
 _PIECE = 4096
 
@@ -46,54 +46,18 @@ def field(text: str, path: Sequence[str]) -> str | None:
     for key in path:
         values: Iterator[int] | None = None
         if text[start] == "{":
-            values = (value for name, value in _members(text, start) if json.loads(name) == key)
+            values = (value for name, value in members(text, start) if json.loads(name) == key)
         elif text[start] == "[" and _INDEX.fullmatch(key):
-            elements, index = list(_elements(text, start)), int(key)
-            values = iter(elements[index:][:1] if -len(elements) <= index < len(elements) else ())
+            items, index = list(elements(text, start)), int(key)
+            values = iter(items[index:][:1] if -len(items) <= index < len(items) else ())
         found = next(values, None) if values is not None else None
         if found is None:
             return None
         start = found
-    value = text[start : _end(text, start)]
+    value = text[start : end(text, start)]
     if value == "null":
         return None
     return str(json.loads(value)) if value.startswith('"') else value
-
-
-def _members(text: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield each key of the object that begins there, as it is written, and the place where its value begins."""
-    position = start + 1
-    while text[position] == '"':
-        after = _end(text, position)
-        value = after + len(": ")
-        yield text[position:after], value
-        position = _end(text, value) + len(", ")
-        if text[position - len(", ")] != ",":
-            return
-
-
-def _elements(text: str, start: int) -> Iterator[int]:
-    """Yield the place where each element of the array that begins there begins."""
-    position = start + 1
-    while text[position] != "]":
-        yield position
-        position = _end(text, position) + len(", ")
-        if text[position - len(", ")] != ",":
-            return
-
-
-def _end(text: str, start: int) -> int:
-    """Return the place after the value that begins there."""
-    if text[start] not in "{[":
-        scalar = _SCALAR.match(text, start)
-        assert scalar is not None
-        return scalar.end()
-    depth = 0
-    for token in _STRING_OR_BRACKET.finditer(text, start):
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
-        if depth == 0:
-            return token.end()
-    raise ValueError(f"no JSON of Postgres: {text[:100]!r}")
 
 
 def fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.ChunkedArray]:

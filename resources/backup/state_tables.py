@@ -23,6 +23,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.event_schemas",
         ("decider", "event", "event_version", "schema", "checks", "digest"),
     ),
+    "event_upcasts": ("event_store.event_upcasts", ("decider", "event", "to_version", "moves", "digest")),
     "purged_streams": (
         "event_store.purged_streams",
         ("decider", "decider_id", "last_event_id", "last_offset", "version", "final"),

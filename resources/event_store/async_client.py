@@ -19,7 +19,7 @@ from psycopg.rows import BaseRowFactory, scalar_row
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store.client import LONGEST_WAIT_S, STREAM_PAGE, listed, moment_of, tokens_of
-from millrace.resources.event_store.json_text import events_json, jsonb
+from millrace.resources.event_store.json_text import events_json, flat, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
     Lease,
@@ -32,6 +32,7 @@ from millrace.resources.event_store.lease_rows import (
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.rounds import by_view
 from millrace.resources.event_store.rows import (
+    NEWEST_SHAPE,
     AppendedCount,
     AppendedEvent,
     AuditEntry,
@@ -45,6 +46,7 @@ from millrace.resources.event_store.rows import (
     EventBehindState,
     EventPosition,
     EventSchema,
+    EventUpcast,
     Json,
     Lock,
     LogPosition,
@@ -367,6 +369,19 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             (decider, event, jsonb(schema), event_version),
         )
 
+    async def register_event_upcast(
+        self, decider: str, event: str, to_version: int, moves: Iterable[Json]
+    ) -> EventUpcast:
+        """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
+
+        Moves are those of `millrace.events`, or lists of them. A version that is not registered is.
+        """
+        return await self._one(
+            EventUpcast,
+            "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
+            (decider, event, to_version, jsonb(flat(moves))),
+        )
+
     async def append_event(
         self,
         event: str,
@@ -454,9 +469,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             (events,),
         )
 
-    async def get_events(self, decider_id: str | UUID, decider: str) -> list[Event]:
-        """Return the events of one stream in order."""
-        return await self._all(Event, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+    async def get_events(self, decider_id: str | UUID, decider: str, *, upcast: bool = False) -> list[Event]:
+        """Return the events of one stream in order; with `upcast` their data in the newest shape."""
+        query = "select {} from event_store.get_events(%s, %s)"
+        return await self._all(Event, query.format(NEWEST_SHAPE if upcast else "*"), (decider_id, decider))
 
     async def read_stream(
         self,
@@ -466,6 +482,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         limit: int | None = None,
         *,
         backwards: bool = False,
+        upcast: bool = False,
     ) -> AsyncIterator[Event]:
         """Read the events of one stream as they are asked for, a page at a time.
 
@@ -475,12 +492,15 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             from_version: The first version to read; None for the first of all, backwards for the last of all.
             limit: How many at most; None for all.
             backwards: Whether the latest comes first.
+            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
         """
+        query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
+        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
             page = await self._all(
                 Event,
-                "select * from event_store.read_stream(%s, %s, %s, %s, %s)",
+                query,
                 (decider, decider_id, from_version, size, backwards),
             )
             for each in page:

@@ -18,7 +18,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.json_text import events_json, jsonb
+from millrace.resources.event_store.json_text import events_json, flat, jsonb
 from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
     Lease,
@@ -28,6 +28,7 @@ from millrace.resources.event_store.lease_rows import (
 )
 from millrace.resources.event_store.rounds import Rounds
 from millrace.resources.event_store.rows import (
+    NEWEST_SHAPE,
     AppendedCount,
     AppendedEvent,
     AuditEntry,
@@ -41,6 +42,7 @@ from millrace.resources.event_store.rows import (
     EventBehindState,
     EventPosition,
     EventSchema,
+    EventUpcast,
     Json,
     Lock,
     LogPosition,
@@ -103,6 +105,17 @@ class EventStore(Rounds, Waiting):
             EventSchema,
             "select * from event_store.register_event_schema(%s, %s, %s, %s)",
             (decider, event, jsonb(schema), event_version),
+        )
+
+    def register_event_upcast(self, decider: str, event: str, to_version: int, moves: Iterable[Json]) -> EventUpcast:
+        """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
+
+        Moves are those of `millrace.events`, or lists of them. A version that is not registered is.
+        """
+        return self._one(
+            EventUpcast,
+            "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
+            (decider, event, to_version, jsonb(flat(moves))),
         )
 
     def append_event(
@@ -192,9 +205,10 @@ class EventStore(Rounds, Waiting):
             (events,),
         )
 
-    def get_events(self, decider_id: str | UUID, decider: str) -> list[Event]:
-        """Return the events of one stream in order."""
-        return self._all(Event, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+    def get_events(self, decider_id: str | UUID, decider: str, *, upcast: bool = False) -> list[Event]:
+        """Return the events of one stream in order; with `upcast` their data in the newest shape."""
+        query = "select {} from event_store.get_events(%s, %s)"
+        return self._all(Event, query.format(NEWEST_SHAPE if upcast else "*"), (decider_id, decider))
 
     def read_stream(
         self,
@@ -204,6 +218,7 @@ class EventStore(Rounds, Waiting):
         limit: int | None = None,
         *,
         backwards: bool = False,
+        upcast: bool = False,
     ) -> Iterator[Event]:
         """Read the events of one stream as they are asked for, a page at a time.
 
@@ -213,12 +228,15 @@ class EventStore(Rounds, Waiting):
             from_version: The first version to read; None for the first of all, backwards for the last of all.
             limit: How many at most; None for all.
             backwards: Whether the latest comes first.
+            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
         """
+        query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
+        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
             page = self._all(
                 Event,
-                "select * from event_store.read_stream(%s, %s, %s, %s, %s)",
+                query,
                 (decider, decider_id, from_version, size, backwards),
             )
             yield from page

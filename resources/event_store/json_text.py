@@ -11,7 +11,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.rows import NewEvent
+from millrace.resources.event_store.rows import Json, NewEvent
 
 # an escaped NUL, and not what follows an escaped backslash
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -50,6 +50,11 @@ def written(value: object) -> str:
             hint="Pass texts, finite numbers, true, false, None, lists, and objects with texts as keys; UUIDs become texts.",
         ) from error
     return text
+
+
+def flat(moves: Iterable[Json]) -> list[Json]:
+    """Return the moves of an upcast in one list: some constructors make several."""
+    return [move for each in moves for move in (flat(each) if isinstance(each, list | tuple) else [each])]
 
 
 def _event_json(event: NewEvent, number: int) -> str:

@@ -45,6 +45,9 @@ from millrace.resources.errors import (
     UnknownProducer,
     UnknownTransaction,
     UnknownView,
+    UpcastDiffers,
+    UpcastMissing,
+    UpcastNeeded,
     ViewInUse,
     WrongMode,
 )
@@ -86,6 +89,9 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR046": NotDeciderOwner,
     "MR049": ReadingOver,
     "MR050": DataRefused,
+    "MR051": UpcastNeeded,
+    "MR052": UpcastDiffers,
+    "MR053": UpcastMissing,
     "MR054": SchemaDiffers,
 }
 

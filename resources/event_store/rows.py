@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString
 from uuid import UUID
 
 from msgspec import Struct
@@ -22,6 +22,12 @@ from msgspec import Struct
 from millrace.resources.errors import UnreadableData
 from millrace.resources.event_store.ids import uuid7
 
+# the columns of an event, data in the newest shape
+NEWEST_SHAPE: LiteralString = (
+    "event, event_id, event_version, decider, decider_id,"
+    " event_store.upcast(decider, event, event_version, data) as data,"
+    ' command_id, previous_id, final, created_at, "offset"'
+)
 Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 
 
@@ -208,6 +214,16 @@ class EventSchema:
     decider: str
     event: str
     event_version: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class EventUpcast:
+    """That data of a version of an event are moved to the next; the digest tells its moves from others."""
+
+    decider: str
+    event: str
+    to_version: int
     digest: str
 
 

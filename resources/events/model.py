@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from millrace.resources.event_store.rows import NewEvent
+from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -27,10 +28,6 @@ Model = TypeVar("Model", bound=BaseModel)
 _NAMED, _LISTED, _ONE = {"properties", "$defs"}, {"anyOf", "allOf", "oneOf"}, {"items", "additionalProperties", "not"}
 # what says nothing of data: a version has one schema for ever, and its words may be bettered
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
-
-
-class InvalidEvent(ValueError):
-    """An event is declared in a way that cannot work; the text says what is allowed."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,23 @@ comment on column event_store.event_schemas.checks is
 'Each rule of the schema by itself: where it stands in the schema, where in the data, what it says, and its predicate.';
 comment on column event_store.event_schemas.digest is 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
+create table event_store.event_upcasts (
+  decider text not null,
+  event text not null,
+  to_version bigint not null,
+  moves jsonb not null,
+  digest text not null,
+  constraint event_upcasts_pkey primary key (decider, event, to_version),
+  constraint event_upcasts_follow_a_version check (to_version >= 2)
+);
+comment on table event_store.event_upcasts is
+'How data of one version of an event become data of the next. Rows are never changed or removed.';
+comment on column event_store.event_upcasts.decider is 'The decider.';
+comment on column event_store.event_upcasts.event is 'The event.';
+comment on column event_store.event_upcasts.to_version is 'The version that data of the one before are moved to.';
+comment on column event_store.event_upcasts.moves is 'A list of moves, in their order.';
+comment on column event_store.event_upcasts.digest is 'SHA-256 of the moves as Postgres writes them, in hexadecimal.';
+
 create sequence event_store.events_offset_seq;
 comment on sequence event_store.events_offset_seq is
 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';

@@ -297,6 +297,7 @@ create table event_store.audit_log (
     operation in (
       'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view',
       'end_locks', 'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_event_schema',
+      'register_event_upcast',
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_reading', 'supersede_changes'

@@ -318,7 +318,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_reading'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_reading'::text, 'supersede_changes'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1201,6 +1201,27 @@ COMMENT ON COLUMN event_store.event_schemas.checks IS 'Each rule of the schema b
 
 COMMENT ON COLUMN event_store.event_schemas.digest IS 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
+CREATE TABLE event_store.event_upcasts (
+    decider text NOT NULL,
+    event text NOT NULL,
+    to_version bigint NOT NULL,
+    moves jsonb NOT NULL,
+    digest text NOT NULL,
+    CONSTRAINT event_upcasts_follow_a_version CHECK ((to_version >= 2))
+);
+
+COMMENT ON TABLE event_store.event_upcasts IS 'How data of one version of an event become data of the next. Rows are never changed or removed.';
+
+COMMENT ON COLUMN event_store.event_upcasts.decider IS 'The decider.';
+
+COMMENT ON COLUMN event_store.event_upcasts.event IS 'The event.';
+
+COMMENT ON COLUMN event_store.event_upcasts.to_version IS 'The version that data of the one before are moved to.';
+
+COMMENT ON COLUMN event_store.event_upcasts.moves IS 'A list of moves, in their order.';
+
+COMMENT ON COLUMN event_store.event_upcasts.digest IS 'SHA-256 of the moves as Postgres writes them, in hexadecimal.';
+
 CREATE SEQUENCE event_store.events_offset_seq
     START WITH 1
     INCREMENT BY 1
@@ -1611,6 +1632,9 @@ ALTER TABLE ONLY event_store.event_log
 ALTER TABLE ONLY event_store.event_schemas
     ADD CONSTRAINT event_schemas_pkey PRIMARY KEY (decider, event, event_version);
 
+ALTER TABLE ONLY event_store.event_upcasts
+    ADD CONSTRAINT event_upcasts_pkey PRIMARY KEY (decider, event, to_version);
+
 ALTER TABLE ONLY event_store.events
     ADD CONSTRAINT events_event_id_key UNIQUE (event_id);
 
@@ -1756,6 +1780,10 @@ CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.
 
 COMMENT ON TRIGGER forbid_change ON event_store.event_schemas IS 'Raises, or warns where changes are ignored.';
 
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.event_upcasts FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER forbid_change ON event_store.event_upcasts IS 'Raises, or warns where changes are ignored.';
+
 CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata OR TRUNCATE ON event_store.events FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns where changes are ignored.';
@@ -1799,6 +1827,10 @@ COMMENT ON TRIGGER skip_change ON event_store.deciders IS 'Skips the rows where 
 CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.event_schemas FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_change ON event_store.event_schemas IS 'Skips the rows where changes are ignored.';
+
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.event_upcasts FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+
+COMMENT ON TRIGGER skip_change ON event_store.event_upcasts IS 'Skips the rows where changes are ignored.';
 
 CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, created_at, "offset", version, metadata ON event_store.events FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
@@ -2008,6 +2040,9 @@ GRANT SELECT ON TABLE event_store.drains TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.event_schemas TO event_store_reader;
 GRANT SELECT ON TABLE event_store.event_schemas TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.event_upcasts TO event_store_reader;
+GRANT SELECT ON TABLE event_store.event_upcasts TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.migrations TO event_store_reader;
 GRANT SELECT ON TABLE event_store.migrations TO event_store_owner;

@@ -91,6 +91,7 @@ def test_values_of_every_kind_come_back_whatever_the_logins_are_set_to(
     store.append_events(NewEvent(odd, odd, odd, uuid4(), data, uuid4()) for data in kinds)
     # none of them fits, and a restore judges nothing
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
+    store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
     store.register_view(odd, "2026-03-02T01:00:00Z", deciders=[odd, "x", "{a,b}", "null"], events=[odd])
     backup(with_odd_settings(dsn), tmp_path)
     restore(with_odd_settings(target), tmp_path)

@@ -143,6 +143,11 @@ begin
     from event_store.event_schemas s
     where s.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element));
   end if;
+  if _foreign is null then
+    select string_agg(format('decider %s has an upcast for its event %s', u.decider, u.event), '; ') into _foreign
+    from event_store.event_upcasts u
+    where u.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element));
+  end if;
   if _foreign is not null then
     raise exception 'decider is not a capture''s'
       using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';

@@ -11,6 +11,7 @@ TRUNCATIONS: list[LiteralString] = [
     "truncate event_store.events",
     "truncate event_store.deciders",
     "truncate event_store.event_schemas",
+    "truncate event_store.event_upcasts",
 ]
 CHANGES: list[LiteralString] = [
     "update event_store.events set data = '{}'",
@@ -22,6 +23,8 @@ CHANGES: list[LiteralString] = [
     "delete from event_store.deciders",
     "update event_store.event_schemas set checks = '[]'",
     "delete from event_store.event_schemas",
+    "update event_store.event_upcasts set moves = '[]'",
+    "delete from event_store.event_upcasts",
 ]
 
 
@@ -30,6 +33,7 @@ def facts(store: EventStore) -> object:
         rows(store.connection, "select * from event_store.events"),
         rows(store.connection, "select * from event_store.deciders order by 1, 2"),
         rows(store.connection, "select * from event_store.event_schemas"),
+        rows(store.connection, "select * from event_store.event_upcasts"),
     )
 
 
@@ -41,6 +45,7 @@ def change(store: EventStore, statement: LiteralString) -> int:
 def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore) -> None:
     append(orders)
     orders.register_event_schema("order", "placed", {"type": "object"})
+    orders.register_event_upcast("order", "placed", 2, [])
     before = facts(orders)
     settings: list[LiteralString] = [
         "select",
@@ -61,6 +66,7 @@ def test_where_changes_are_ignored_a_change_does_nothing_with_a_warning_and_trun
 ) -> None:
     append(orders)
     orders.register_event_schema("order", "placed", {"type": "object"})
+    orders.register_event_upcast("order", "placed", 2, [])
     before = facts(orders)
     notices: list[str | None] = []
     orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))

@@ -77,6 +77,11 @@ before update or delete or truncate on event_store.event_schemas
 for each statement execute function event_store_private.forbid_change();
 comment on trigger forbid_change on event_store.event_schemas is 'Raises, or warns where changes are ignored.';
 
+create or replace trigger forbid_change
+before update or delete or truncate on event_store.event_upcasts
+for each statement execute function event_store_private.forbid_change();
+comment on trigger forbid_change on event_store.event_upcasts is 'Raises, or warns where changes are ignored.';
+
 create or replace trigger skip_change
 before delete or update of event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final,
   created_at, "offset", version, metadata
@@ -114,3 +119,8 @@ create or replace trigger skip_change
 before update or delete on event_store.event_schemas
 for each row execute function event_store_private.forbid_change();
 comment on trigger skip_change on event_store.event_schemas is 'Skips the rows where changes are ignored.';
+
+create or replace trigger skip_change
+before update or delete on event_store.event_upcasts
+for each row execute function event_store_private.forbid_change();
+comment on trigger skip_change on event_store.event_upcasts is 'Skips the rows where changes are ignored.';

@@ -1,0 +1,118 @@
+-- Says how data of the version before v_to_version of an event become data of v_to_version: by moves, in their order.
+-- Nothing that is stored changes: upcast, and whoever reads with it, applies them. Registers the version of the event
+-- where it is not registered, with the description of the one before. A version has one upcast for ever: the same again
+-- is a no-op, which waits for nobody; another one is refused. A captured table's decider has none.
+-- Example: select * from register_event_upcast('order', 'order_placed', 2, '[{"move": "drop", "path": ["note"]}]')
+create or replace function event_store.register_event_upcast(
+  v_decider text,
+  v_event text,
+  v_to_version bigint,
+  v_moves jsonb
+)
+returns table (
+  decider text,
+  event text,
+  to_version bigint,
+  digest text
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  _digest constant text := encode(sha256(convert_to(v_moves::text, 'UTF8')), 'hex');
+  _fault constant text := case
+    when v_to_version is null or v_to_version < 2 then format('v_to_version is %s', coalesce(v_to_version::text, 'null'))
+    else event_store_private.moves_fault(v_moves)
+  end;
+  _known text;
+  _missing bigint;
+begin
+  if _fault is not null then
+    perform event_store_private.refuse_request(
+      _fault,
+      'An upcast leads to version 2 or above by at most 100 moves of 65536 bytes as text. Write each as {"move": "rename", '
+      '"path": [...], "to": [...]} with "to" outside of "path", or with move "default" and "value"; "drop"; "cast" and '
+      '"type", which is string, number, integer or boolean; "values" and "values"; "scale" and "power", a whole number from '
+      '-18 to 18 and not 0. Paths are lists of 1 to 32 keys.'
+    );
+  end if;
+  -- who may, and which names
+  perform event_store.register_decider_event(
+    v_decider, v_event,
+    coalesce(
+      (
+        select d.description from event_store.deciders d
+        where d.decider = v_decider and d.event = v_event and d.event_version < v_to_version
+        order by d.event_version desc limit 1
+      ), ''
+    ), v_to_version
+  );
+  for _attempt in 1..2 loop -- before and after others were locked out
+    if exists (select from event_store.captured_tables c where c.decider = v_decider) then
+      perform event_store_private.refuse_captured_decider(v_decider);
+    end if;
+    select u.digest into _known
+    from event_store.event_upcasts u
+    where u.decider = v_decider and u.event = v_event and u.to_version = v_to_version;
+    if _known <> _digest then
+      raise exception 'event has another upcast'
+        using
+          errcode = 'MR052',
+          detail = format(
+            'event %s of decider %s has the upcast to version %s with digest %s, not %s', v_event, v_decider,
+            v_to_version, _known, _digest
+          ),
+          hint = 'Register another version of the event, and the upcast to it.';
+    end if;
+    exit when _known is not null or _attempt = 2;
+    perform event_store_private.bound_idle_transaction();
+    lock table event_store.deciders in share row exclusive mode;
+  end loop;
+  if _known is null then
+    -- from the first version on, the next of those that follow it or an upcast
+    select min(n.version) into _missing
+    from (
+      select min(d.event_version) + 1 as version
+      from event_store.deciders d
+      where d.decider = v_decider and d.event = v_event
+      union all
+      select u.to_version + 1 from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event
+    ) n
+    where n.version < v_to_version and not exists (
+      select from event_store.event_upcasts u
+      where u.decider = v_decider and u.event = v_event and u.to_version = n.version
+    );
+    if _missing is not null then
+      raise exception 'an upcast to a version before is missing'
+        using
+          errcode = 'MR053',
+          detail = format('event %s of decider %s has no upcast to version %s', v_event, v_decider, _missing),
+          hint = format('Register the upcast to version %s first; without moves ([]) data stay as they are.', _missing);
+    end if;
+    insert into event_store.event_upcasts (decider, event, to_version, moves, digest)
+    values (v_decider, v_event, v_to_version, v_moves, _digest)
+    on conflict do nothing;
+    if not found then
+      raise exception 'an upcast is registered by a transaction that this one cannot see'
+        using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
+    end if;
+    perform event_store_private.audit(
+      'register_event_upcast', null, null,
+      jsonb_build_object('decider', v_decider, 'event', v_event, 'to_version', v_to_version, 'digest', _digest)
+    );
+  end if;
+  return query select v_decider, v_event, v_to_version, _digest;
+end
+$$;
+
+comment on function event_store.register_event_upcast(text, text, bigint, jsonb) is
+'Says by which moves data of the version before become data of v_to_version, and returns their digest. A version that '
+'is not registered is. The same moves again change nothing. MR005 the moves are malformed, or a name is empty or too '
+'long; MR034 the decider belongs to a capture; MR046 the decider belongs to another role; MR052 the version has another '
+'upcast; MR053 an upcast to a version before is missing.';
+revoke all on function event_store.register_event_upcast(text, text, bigint, jsonb) from public;
+grant execute on function event_store.register_event_upcast(text, text, bigint, jsonb)
+to event_store_writer, event_store_owner;

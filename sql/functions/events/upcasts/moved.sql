@@ -1,0 +1,134 @@
+-- Data of some version of an event in the shape of a later one. v_upcasts are entries {"to_version": …, "moves": […]} as
+-- event_upcasts has them: the moves to versions above v_event_version are applied, in the order of versions.
+-- A move never raises: where it does not apply, data stay as they are. Paths lead through objects only, from the root.
+-- Every path and every way to a target is walked: #> and jsonb_set would enter arrays.
+-- Races: none; it reads its arguments only.
+-- Example: select moved('{"a": 1}', 1, '[{"to_version": 2, "moves": [{"move": "drop", "path": ["a"]}]}]')
+create or replace function event_store_platform.moved(
+  v_data jsonb,
+  v_event_version bigint,
+  v_upcasts jsonb
+)
+returns jsonb
+language plpgsql
+immutable
+strict
+parallel safe
+-- no search_path of its own, which would cost each event of a rebuild as much as a move: all is built in
+as $$
+declare
+  _data jsonb := v_data;
+  _version bigint := v_event_version;
+  _to_version bigint;
+  _moves jsonb;
+  _move jsonb;
+  _kind text;
+  _keys jsonb;
+  _path text[];
+  _target text[];
+  _value jsonb;
+  _at jsonb;
+  _is text;
+  _text text;
+begin
+  if jsonb_typeof(_data) <> 'object' then
+    return _data;
+  end if;
+  for _u in 0 .. jsonb_array_length(v_upcasts) - 1 loop
+    _to_version := v_upcasts -> _u -> 'to_version';
+    continue when _to_version <= v_event_version;
+    if _to_version < _version then
+      return event_store_platform.moved(
+        v_data, v_event_version,
+        (
+          select jsonb_agg(u.upcast order by (u.upcast -> 'to_version')::bigint)
+          from jsonb_array_elements(v_upcasts) u(upcast)
+        )
+      );
+    end if;
+    _version := _to_version;
+    _moves := v_upcasts -> _u -> 'moves';
+    for _m in 0 .. jsonb_array_length(_moves) - 1 loop
+      _move := _moves -> _m;
+      _kind := _move ->> 'move';
+      _keys := _move -> 'path';
+      _path := array[_keys ->> 0];
+      _value := _data -> (_keys ->> 0); -- null where nothing is, not where a JSON null is
+      for _k in 1 .. jsonb_array_length(_keys) - 1 loop
+        _path := _path || (_keys ->> _k);
+        _value := case when jsonb_typeof(_value) = 'object' then _value -> (_keys ->> _k) end;
+      end loop;
+      if _kind = 'default' then
+        continue when _value is not null;
+        _value := _move -> 'value';
+      elsif _value is null then
+        continue;
+      elsif _kind = 'drop' then
+        _data := _data #- _path;
+        continue;
+      elsif _kind = 'rename' then
+        _keys := _move -> 'to';
+      else
+        _is := jsonb_typeof(_value);
+        continue when _is in ('object', 'array', 'null');
+        _text := _value #>> '{}';
+        _value := case
+          when _kind = 'values' then case when _is = 'string' then _move -> 'values' -> _text end
+          -- no number of an event is longer, and numeric holds more: it is exact, and never fails
+          when _kind = 'scale' then case
+            when _is = 'number' and octet_length(_text) <= 1000 then
+              to_jsonb(trim_scale(_text::numeric * ('1e' || (_move ->> 'power'))::numeric))
+          end
+          when _move ->> 'type' = 'string' then case when _is <> 'string' then to_jsonb(_text) end
+          when _move ->> 'type' = 'boolean' then case
+            when _is = 'string' and _text in ('true', 'false') then _text::jsonb
+          end
+          when _is = 'number' then case
+            when _move ->> 'type' = 'integer' and _text::numeric = trunc(_text::numeric) then
+              to_jsonb(trim_scale(_text::numeric))
+          end
+          -- counts in a pattern are slow
+          when _is = 'string' and octet_length(_text) <= 202 and _text ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?$'
+            and octet_length(split_part(ltrim(_text, '-'), '.', 1)) <= 100 and octet_length(split_part(_text, '.', 2)) <= 100
+          then case
+            when _move ->> 'type' = 'number' then to_jsonb(_text::numeric)
+            when _text::numeric = trunc(_text::numeric) then to_jsonb(trim_scale(_text::numeric))
+          end
+        end;
+        continue when _value is null;
+        _data := jsonb_set(_data, _path, _value);
+        continue;
+      end if;
+      -- what is renamed, or a default, goes to _keys
+      _target := array[_keys ->> 0];
+      _at := _data -> (_keys ->> 0);
+      for _k in 1 .. jsonb_array_length(_keys) - 1 loop
+        if _at is null then
+          for _missing in reverse jsonb_array_length(_keys) - 1 .. _k loop
+            _value := jsonb_build_object(_keys ->> _missing, _value);
+          end loop;
+          exit;
+        elsif jsonb_typeof(_at) <> 'object' then
+          _value := null;
+          exit;
+        end if;
+        _target := _target || (_keys ->> _k);
+        _at := _at -> (_keys ->> _k);
+      end loop;
+      continue when _value is null;
+      if _kind = 'rename' then
+        _data := _data #- _path;
+      end if;
+      _data := jsonb_set(_data, _target, _value);
+    end loop;
+  end loop;
+  return _data;
+end
+$$;
+
+comment on function event_store_platform.moved(jsonb, bigint, jsonb) is
+'Returns data of an event''s version v_event_version in the shape of the last of v_upcasts, which are entries of to_version '
+'and moves as event_upcasts has them. Those to v_event_version and before are left out. Null where an argument is.';
+revoke all on function event_store_platform.moved(jsonb, bigint, jsonb) from public;
+grant execute on function event_store_platform.moved(jsonb, bigint, jsonb)
+to event_store_consumer, event_store_reader, event_store_owner;
