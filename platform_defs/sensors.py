@@ -25,6 +25,7 @@ from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.upcasts import stored_upcasts
 from millrace.resources.read_models.versions import standing
 
 VIEW_TAG = "millrace/view"
@@ -187,7 +188,8 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
 def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list[ViewPoll]:
     """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
     with kept_store(postgres) as store:
-        found = [standing(store.connection, model) for model in models]
+        upcasts = stored_upcasts(store.connection)
+        found = [standing(store.connection, replace(model, upcasts=upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [
         replace(row, view=model.view, due=max(row.due, int(ready)))

@@ -349,7 +349,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a54294be1a2c9187e49c260e6206cc95885eae2730067faa9ddbee2253c6ac86'),
+  (0, '68dea14ed1a6253558a222f18cb1ec41a2b0f987388bfa4f2373f197299d5b10'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

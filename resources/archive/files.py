@@ -43,7 +43,7 @@ _ARROW = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-# names, order and types of the source event_log; and the columns' numbers from 1, for readers that know columns by these
+# names, order and types of the source event_log; and numbers from 1, for readers that know columns by these
 SCHEMA = pa.schema(
     [
         pa.field(name, _ARROW[type_], metadata={"PARQUET:field_id": str(number)})

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.resources.archive.jsonb_text import elements, end, members
+from millrace.resources.events.jsonb_text import elements, end, members
 
 # the text that Postgres reads as the position in an array: C's strtol
 _INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?[0-9]+")

@@ -7,10 +7,10 @@ A file that is missing or has another number of rows fails its task; a read neve
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ class Wanted:
     """The wanted rows: of some deciders and events (None: all), with some columns, and fields of `data` by path.
 
     With `between`, row groups without an event that was appended in [first, second) are left out; rows of other times
-    may still come.
+    may still come. `upcasts` are those of `EventLogOptions`.
     """
 
     deciders: tuple[str, ...] | None
@@ -59,6 +59,7 @@ class Wanted:
     columns: tuple[str, ...]
     extract: tuple[tuple[str, tuple[str, ...]], ...]
     between: tuple[datetime, datetime] | None = None
+    upcasts: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
 
     @property
     def schema(self) -> Mapping[str, str]:
@@ -117,6 +118,8 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
     needed = {*wanted.columns, *(["data"] if wanted.extract else [])}
     needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
+    if wanted.upcasts and "data" in needed:
+        needed |= {"decider", "event", "event_version"}
     try:
         with BoundedFile(part.path) as file:
             if file.metadata.num_rows != part.rows:
@@ -161,10 +164,32 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
             if taken.false_count:
                 batch = batch.filter(taken)
     columns = {name: batch.column(name) for name in wanted.columns}
+    data = _newest(batch, wanted) if "data" in batch.schema.names else None
+    if "data" in columns:
+        columns["data"] = data
     if wanted.extract:
-        found = fields(batch.column("data"), [path for _, path in wanted.extract])
+        found = fields(data, [path for _, path in wanted.extract])
         columns |= {name: values.combine_chunks() for (name, _), values in zip(wanted.extract, found, strict=True)}
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _newest(batch: pa.RecordBatch, wanted: Wanted) -> pa.StringArray:
+    """Return the data of events in their newest shape."""
+    import pyarrow.compute as pc
+
+    from millrace.resources.events.moves import moved
+
+    data = batch.column("data")
+    for (decider, event), upcasts in wanted.upcasts.items():
+        older = pc.and_(
+            pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
+            pc.less(batch.column("event_version"), max(one["to_version"] for one in upcasts)),
+        )
+        rows = zip(data.filter(older).to_pylist(), batch.column("event_version").filter(older).to_pylist(), strict=True)
+        texts = pa.array([moved(text, version, upcasts) for text, version in rows], data.type)
+        if len(texts):
+            data = pc.replace_with_mask(data, older, texts)
+    return data
 
 
 def _filters(wanted: Wanted) -> dict[str, tuple[str, ...] | None]:

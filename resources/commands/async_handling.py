@@ -90,7 +90,7 @@ async def _loaded(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
 ) -> Loaded[State]:
     """Return the stream with the events behind the loaded ones."""
-    async for event in store.read_stream(decider.name, decider_id, loaded.version + 1):
+    async for event in store.read_stream(decider.name, decider_id, loaded.version + 1, upcast=True):
         loaded = loaded.after(decider, event)
     return loaded
 
@@ -129,7 +129,7 @@ async def _decided_before(
 ) -> Decided[State]:
     """Return what a command led to when it was handled first, and the state after that."""
     loaded, led = Loaded(decider.initial), list[Event]()
-    async for event in store.read_stream(decider.name, decider_id):
+    async for event in store.read_stream(decider.name, decider_id, upcast=True):
         if led and event.command_id != command_id:
             break
         loaded = loaded.after(decider, event)

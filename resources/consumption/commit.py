@@ -31,6 +31,7 @@ from millrace.resources.read_models.merge import (
     require_room,
     swap_children,
 )
+from millrace.resources.read_models.upcasts import require_known
 from millrace.resources.read_models.versions import mark_built
 
 SWAP_ATTEMPTS = 5
@@ -92,11 +93,13 @@ def commit(
     Of a rebuild `filled` has the rows of each log partition whose new table is filled: this swaps them in.
 
     Raises:
+        Overtaken: The store was told of an upcast that the events were not read with.
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
         StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
     for attempt in _attempts(work):
         with attempt, store.connection.transaction():
+            require_known(store.connection, model.upcasts)
             hand_over(store, model, work.leases, failures)
             store.commit_batch(model.view, work.leases)
             if filled is None:
@@ -121,6 +124,7 @@ def commit_failures(
     Gives the leases back: all other events of the batch are claimed again.
     """
     with store.connection.transaction():
+        require_known(store.connection, model.upcasts)
         # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
         # merge, too: all of its rows are of log partitions with a failure.
         hand_over(store, model, work.leases, failures)

@@ -33,6 +33,7 @@ from millrace.resources.errors import LeaseLost, MillraceError, PartitionLeased,
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
+from millrace.resources.read_models.upcasts import Overtaken
 from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
 from millrace.resources.spark.bounded import TookTooLong
 from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
@@ -155,6 +156,8 @@ class Consumer:
         one whose build does not end: Spark is told to stop in time. A drain that nothing could be built in says so at
         once.
 
+        It ends when the store was told of an upcast: the next drain reads events with it.
+
         A model that is made when the log is shortened already is rebuilt from the archive first, log partition by log
         partition. A version of the model that does not serve yet begins to as soon as it has caught up with the
         serving one.
@@ -187,6 +190,8 @@ class Consumer:
                     raise  # connecting anew would not help
                 self._reconnect()
                 self._store.release_owner(self.owner)
+            except Overtaken:
+                break  # the next drain is of the version that reads with it
             busy_at = time.monotonic()
         if report.failed:
             raise no_progress(self.model.name, report.failed)
@@ -230,6 +235,8 @@ class Consumer:
                 commit = self.rebuild(partition, wait_s=0)
             except PartitionLeased:
                 continue  # another drain rebuilds it
+            except Overtaken:
+                raise
             except MillraceError as error:
                 report.failed[partition] = str(error)
             else:

@@ -72,6 +72,7 @@ def read_events(
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
+    upcasts = [one.as_json() for one in model.seen_upcasts]
     positions = sum(lease.to_position - lease.from_position for lease in ranges)
     tasks = task_number(spark, positions, limits.cores)
     if history is not None:
@@ -83,6 +84,7 @@ def read_events(
             events=model.events,
             columns=sorted(needed),
             extract=model.extracted,
+            upcasts=upcasts,
             min_partitions=tasks,
             live_readers=limits.live_readers,
         )
@@ -98,6 +100,7 @@ def read_events(
         .option("endingOffsets", json.dumps({str(r.partition): r.to_position for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
+        .option("upcasts", json.dumps(upcasts))
         .option("minPartitions", str(tasks))
     )
     if model.deciders is not None:

@@ -26,6 +26,7 @@ Where Spark's workers cannot import it, call `pyspark.cloudpickle.register_pickl
 | `leaseTokens`            | none       | batch, with `view`: JSON {"0": <token of its lease>, …}; retries, too  |
 | `columns`                | all        | JSON list of columns, of `COLUMNS`                                     |
 | `extract`                | none       | JSON {"<column>": ["<key>", …], …}: fields of `data` by path, as text  |
+| `upcasts`                | none       | JSON [{"decider": …, "event": …, "to_version": …, "moves": […]}, …]    |
 
 In the table `"0"` stands for any log partition. The names are those of Kafka's source, as far as it has them: an offset
 in their sense is a position here, the dense number of an event in its log partition. A time is milliseconds since 1970
@@ -49,8 +50,9 @@ each log partition has a share in proportion to what it has pending, and one pos
 trigger `availableNow` reads what was there when the query started.
 
 Fields of `data` are extracted in Postgres, which takes less time than parsing JSON in Spark. A missing field and a JSON
-null are null; text comes unquoted; any other JSON value comes as its JSON text. Filters are options because pushing
-down Spark's own filters gives wrong results in Spark 4.3.0.
+null are null; text comes unquoted; any other JSON value comes as its JSON text. With `upcasts`, rows of the table
+`event_store.event_upcasts`, `data` of older versions of these events come in the newest shape. Filters are options
+because pushing down Spark's own filters gives wrong results in Spark 4.3.0.
 """
 
 # Spark loads this folder anew in a Python process for each plan: what only tasks need, tasks import.

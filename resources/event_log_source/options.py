@@ -4,7 +4,7 @@ Belongs here: what an option may say by itself. Not here: whether the log holds 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -51,11 +51,13 @@ OPTIONS: dict[str, frozenset[Mode]] = {
     "leaseTokens": frozenset({"batch"}),
     "columns": BOTH,
     "extract": BOTH,
+    "upcasts": BOTH,
 }
 
 _POSITIONS = 'JSON {"<log partition>": <position>, …}'
 _TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:00:00Z"
 _READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
+_UPCASTS = 'JSON [{"decider": …, "event": …, "to_version": …, "moves": [{…}, …]}, …]'
 _LARGEST = 2**63 - 1
 _RECORDS = 500_000
 
@@ -63,6 +65,15 @@ _RECORDS = 500_000
 def most_tasks(positions: int, min_partitions: int) -> int:
     """Return how many tasks read so many positions at most, where `maxRecordsPerPartition` is left out."""
     return max(min_partitions, 1 + positions // _RECORDS)
+
+
+def by_event(upcasts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[Mapping[str, Any], ...]]:
+    """Return upcasts by decider and event, those of each event as `moved` takes them."""
+    found: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
+    for one in upcasts:
+        named = {name: one[name] for name in ("to_version", "moves")}
+        found[one["decider"], one["event"]] = (*found.get((one["decider"], one["event"]), ()), named)
+    return found
 
 
 class InvalidOption(ValueError):
@@ -91,6 +102,8 @@ class EventLogOptions:
         lease_tokens: By log partition, the leases of the view whose retries are read, too.
         columns: The columns, in their order.
         extract: New columns, and the paths of the fields of `data` that they are.
+        upcasts: How `data` of older versions of events are read as the newest one's, by decider and event; the entries
+            are what `event_store_platform.moved` takes.
     """
 
     dsn: str = field(repr=False)
@@ -107,6 +120,7 @@ class EventLogOptions:
     lease_tokens: Mapping[int, int]
     columns: tuple[str, ...]
     extract: Mapping[str, tuple[str, ...]]
+    upcasts: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]
 
     @classmethod
     def read(cls, options: Mapping[str, str], mode: Mode | None = None) -> "EventLogOptions":
@@ -152,6 +166,7 @@ class EventLogOptions:
             lease_tokens={int(partition): token for partition, token in lease_tokens.items()},
             columns=columns,
             extract={column: tuple(path) for column, path in extract.items()},
+            upcasts=by_event(_json(given, "upcasts", _UPCASTS, _is_upcasts) or ()),
         )
 
     def schema(self) -> str:
@@ -268,3 +283,15 @@ def _is_columns(value: Any) -> bool:  # noqa: ANN401 - JSON has any shape
 
 def _is_paths(value: object) -> bool:
     return isinstance(value, dict) and all(_is_texts(path) and path for path in value.values())
+
+
+def _is_upcasts(value: object) -> bool:
+    names = {"decider", "event", "to_version", "moves"}
+    return isinstance(value, list) and all(
+        isinstance(each, dict)
+        and set(each) == names
+        and _is_texts([each["decider"], each["event"]])
+        and _is_whole(each["to_version"])
+        and isinstance(each["moves"], list)
+        for each in value
+    )

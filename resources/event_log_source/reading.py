@@ -3,9 +3,10 @@
 Belongs here: the SELECT and its batches. Not here: which ranges a task gets (`batch`, `stream`).
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
@@ -140,7 +141,7 @@ def query(
     """
     from psycopg import sql
 
-    columns, conditions = _chosen(options)
+    columns, upcast, conditions = _chosen(options)
     if between is not None:
         conditions += sql.SQL(' and e."offset" between {} and {}').format(*between)
     if options.view is not None:
@@ -150,8 +151,8 @@ def query(
             " where k.view = {} and k.decider_id = e.decider_id and k.decider = e.decider offset 0)"
         ).format(sql.Literal(options.view))
     return sql.SQL(
-        'select {columns} from {slices} join event_store.events e using ("offset") where {conditions}'
-    ).format(columns=columns, slices=_slices(ranges), conditions=conditions)
+        'select {columns} from {slices} join event_store.events e using ("offset"){upcast} where {conditions}'
+    ).format(columns=columns, slices=_slices(ranges), upcast=upcast, conditions=conditions)
 
 
 def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
@@ -172,13 +173,14 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
     """Return the SELECT that reads what a log partition's lease retries, as the function `read_batch` does."""
     from psycopg import sql
 
-    columns, conditions = _chosen(options)
+    columns, upcast, conditions = _chosen(options)
     ends = options.end if isinstance(options.end, Mapping) else {}
     return sql.SQL(
         "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
-        ' cross join lateral (select {partition} as partition, e."position", e."offset") l where {conditions}'
+        ' cross join lateral (select {partition} as partition, e."position", e."offset") l{upcast} where {conditions}'
     ).format(
         columns=columns,
+        upcast=upcast,
         view=sql.Literal(options.view),
         partition=sql.Literal(partition),
         token=sql.Literal(options.lease_tokens[partition]),
@@ -187,12 +189,15 @@ def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
     )
 
 
-def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
-    """Return the columns, in the order of the schema, and the filters of every SELECT."""
+def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
+    """Return the columns of every SELECT, in the order of the schema; how it joins upcast data; and its filters."""
     from psycopg import sql
 
-    values: list[sql.Composable] = [sql.SQL(COLUMNS[c][1]) for c in options.columns]
-    fields = [sql.SQL("e.data #>> {}::text[]").format(sql.Literal(list(path))) for path in options.extract.values()]
+    data, upcast = upcast_data(options.upcasts)
+    values: list[sql.Composable] = [
+        sql.SQL("{}::text").format(data) if c == "data" else sql.SQL(COLUMNS[c][1]) for c in options.columns
+    ]
+    fields = [sql.SQL("{} #>> {}::text[]").format(data, sql.Literal(list(path))) for path in options.extract.values()]
     values += fields if len(fields) <= MOST_FIELDS else _packed(fields)
     # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
@@ -201,7 +206,27 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed]":
         if wanted is not None:
             condition = sql.SQL("e.{} = any ({}::text[])")
             conditions.append(condition.format(sql.Identifier(column), sql.Literal(list(wanted))))
-    return sql.SQL(", ").join(columns), sql.SQL(" and ").join(conditions)
+    return sql.SQL(", ").join(columns), upcast, sql.SQL(" and ").join(conditions)
+
+
+def upcast_data(
+    upcasts: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+) -> "tuple[sql.SQL, sql.Composed]":
+    """Return the data of events `e` in their newest shape, and what a FROM that has `e` joins for it."""
+    from psycopg import sql
+
+    if not upcasts:
+        return sql.SQL("e.data"), sql.Composed([])
+    moved = [
+        sql.SQL(
+            "when e.decider = {} and e.event = {} and e.event_version < {}"
+            " then event_store_platform.moved(e.data, e.event_version, {}::jsonb)"
+        ).format(decider, event, max(one["to_version"] for one in versions), json.dumps(versions))
+        for (decider, event), versions in upcasts.items()
+    ]
+    # `offset 0`: once for all fields of an event
+    join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")
+    return sql.SQL("u.data"), join.format(sql.SQL(" ").join(moved))
 
 
 def _packed(fields: "Sequence[sql.Composable]") -> "list[sql.Composable]":

@@ -279,22 +279,23 @@ class EventStore(Rounds, Waiting):
         limit: int = STREAM_PAGE,
         event_id: UUID | None = None,
     ) -> tuple[StreamState | None, list[Event], bool]:
-        """Return what `stream_state` does, what `read_stream` has behind it, and whether an event is stored.
+        """Return what `stream_state` does, what `read_stream` upcasts behind it, and whether an event is stored.
 
         It is one question, as of one moment.
         """
-        rows = self._all(
-            EventBehindState,
-            """
+        query = """
             select e.*, case when e.number > 1 then null else s.state end as state, s.version as state_version,
               s."offset" as state_offset, exists (select from event_store.log_position(%s)) as is_stored
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
-              select r.*, row_number() over () as number
-              from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s) r
+              select {}, version, metadata, row_number() over () as number
+              from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
             ) e on true
-            """,
+        """
+        rows = self._all(
+            EventBehindState,
+            query.format(NEWEST_SHAPE),
             (event_id, model, fingerprint, decider, decider_id, decider, decider_id, limit),
         )
         first = rows[0]

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Required, TypedDict
 
-from millrace.resources.archive.jsonb_text import end, members
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store.json_text import written
 from millrace.resources.event_store.rows import Json
+from millrace.resources.events.jsonb_text import end, members
 
 CastType = Literal["string", "number", "integer", "boolean"]
 MOST_KEYS = 32

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from millrace.resources.errors import MillraceError, SchemaDiffers
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.fields import Schema
-from millrace.resources.events.model import DeclaredEvent, InvalidEvent, declared_event
+from millrace.resources.events.model import DeclaredEvent, declared_event
+from millrace.resources.events.moves import InvalidEvent
 
 # how many streams are listed
 MOST_LISTED = 20

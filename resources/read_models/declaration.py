@@ -12,6 +12,7 @@ runs (`consumption`).
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from psycopg import sql
 
 from millrace.resources.read_models.column_types import postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
@@ -58,6 +60,7 @@ class ReadModel:
             are.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+        upcasts: All upcasts that the store knew when somebody looked; None before.
     """
 
     name: str
@@ -71,6 +74,7 @@ class ReadModel:
     max_lag_s: int = 60
     deletes: tuple[str, ...] = ()
     version: int = 1
+    upcasts: tuple[Upcast, ...] | None = None
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -138,10 +142,18 @@ class ReadModel:
     def fingerprint(self) -> str:
         """A hash of all that decides the content of rows: without the docstring and the delays.
 
-        The fingerprint belongs to the model as it is declared, and is the same for all of its versions.
+        The fingerprint belongs to the model as it is declared, and is the same for all of its versions. Of upcasts it
+        has the moves that decide what the model reads: a new shape of an event changes no model that does not see it.
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
-        return hashlib.sha256(repr(rows).encode()).hexdigest()
+        return self.hashed(rows)
+
+    def hashed(self, declared: tuple[object, ...]) -> str:
+        """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
+        moves = [(path, found) for path, found in self._moves() if found]
+        # apart: whoever knows the declaration alone finds the versions of it
+        parts = [repr(declared), *([json.dumps(moves, sort_keys=True)] if moves else [])]
+        return "+".join(hashlib.sha256(part.encode()).hexdigest() for part in parts)
 
     @property
     def sources(self) -> set[str]:
@@ -149,6 +161,34 @@ class ReadModel:
         sources = {key.source for key in self.keys.values()}
         read = {one.source for column in self.stored.values() for one in column.reads}
         return sources | {source for source in read if source is not None}
+
+    @property
+    def seen_upcasts(self) -> tuple[Upcast, ...]:
+        """The upcasts of events of which some move decides what the model reads."""
+        seen = {(decider, event) for _, found in self._moves() for decider, event, *_ in found}
+        return tuple(one for one in self.upcasts or () if (one.decider, one.event) in seen)
+
+    def of_taken_events(self, upcasts: Iterable[Upcast]) -> list[Upcast]:
+        """Return those upcasts whose events the model takes."""
+        return [
+            one
+            for one in upcasts
+            if (self.deciders is None or one.decider in self.deciders)
+            and (self.events is None or one.event in self.events)
+        ]
+
+    def _moves(self) -> Iterator[tuple[Path, list[Touching]]]:
+        """Return the paths that the model reads, in order, each with the moves that decide what stands there."""
+        taken = self.of_taken_events(self.upcasts or ())
+        if not taken:
+            return
+        columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
+        # a fold, or a function of DataFrames, reads all data
+        whole = [("data", None)] if "data" in self.sources else []
+        for source, events in sorted({*((key.source, None) for key in self.keys.values()), *columns, *whole}, key=repr):
+            path = data_path(source) if source else None
+            if source == "data" or path:
+                yield path or (), touching(path or (), [one for one in taken if events is None or one.event in events])
 
     @property
     def extracted(self) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,6 @@ Belongs here: the declaration that both share, and state columns that are replac
 """
 
 import ast
-import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,9 +45,9 @@ class FunctionModel(ReadModel):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the declaration and the function's code, without comments and formatting."""
+        """A hash of the declaration, the function's code without comments and formatting, and the moves of upcasts."""
         declared = (self.view, self.keys, self.types, *self.shape, self.deciders, self.events, self.code_version)
-        return hashlib.sha256(repr((*declared, code_of(self.function))).encode()).hexdigest()
+        return self.hashed((*declared, code_of(self.function)))
 
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, the stream first."""

@@ -16,6 +16,7 @@ import psycopg
 from millrace.resources.events.fields import Reach, Schema, field_types, reach
 from millrace.resources.read_models.columns import data_path
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.upcasts import Upcast, stored_upcasts
 
 # of all deciders, from the newest back, but large ones
 LOOKED_AT = 2_000
@@ -33,7 +34,7 @@ with newest as materialized (
   select e.decider, e.event, e.event_version, e.data from event_store.events e order by e."offset" desc limit %(most)s
 ),
 taken as materialized (
-  select * from newest
+  select decider, event, event_version, event_store.upcast(decider, event, event_version, data) as data from newest
   where pg_column_size(data) <= %(bytes)s
     and (%(deciders)s::text[] is null or decider = any (%(deciders)s))
     and (%(events)s::text[] is null or event = any (%(events)s))
@@ -64,8 +65,8 @@ class _Reader:
 def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     """Return a sentence for each name in a declaration that no registration, or none of the newest events, has.
 
-    A field that one version of an event has and another version has not is told, too: columns that read it do not see
-    the events of that other version.
+    A field that one version of an event has and another version has not is told, too, if no upcast gives it to that
+    other version: columns that read it do not see its events.
     """
     registered = connection.execute("select distinct decider, event from event_store.deciders").fetchall()
     if not registered:
@@ -94,7 +95,18 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
     ).fetchall()
     keys: dict[Kind, set[str]] = {(d, e, v): set(names or ()) for d, e, v, names, _ in found}
     has: dict[Kind, set[str]] = {(d, e, v): {sources[n - 1] for n in numbers or ()} for d, e, v, _, numbers in found}
-    return said + [sentence for reader in readers for sentence in _of_field(reader, keys, has)]
+    moved = dict(_moved(stored_upcasts(connection), model))
+    return said + [sentence for reader in readers for sentence in _of_field(reader, keys, has, moved)]
+
+
+def _moved(upcasts: Iterable[Upcast], model: ReadModel) -> Iterator[tuple[str, str]]:
+    """Return the fields that are elsewhere, or gone, in a newer version of an event that the model takes, and where."""
+    for upcast in model.of_taken_events(upcasts):
+        for move in upcast.moves:
+            if move["move"] in {"rename", "drop"}:
+                field = ".".join(["data", *move["path"]])
+                became = f"is {'.'.join(['data', *move['to']])}" if "to" in move else "is no more"
+                yield field, f"{became} since version {upcast.to_version} of {upcast.event} of {upcast.decider}"
 
 
 def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[tuple[str, bool]]:
@@ -128,14 +140,18 @@ def _readers(model: ReadModel) -> list[_Reader]:
     return [_Reader(n, source, events) for n, source, events in [*columns, *read] if source and data_path(source)]
 
 
-def _of_field(reader: _Reader, keys: dict[Kind, set[str]], has: dict[Kind, set[str]]) -> Iterator[str]:
+def _of_field(
+    reader: _Reader, keys: dict[Kind, set[str]], has: dict[Kind, set[str]], moved: dict[str, str]
+) -> Iterator[str]:
     kinds = [kind for kind in has if reader.events is None or kind[1] in reader.events]
     if not kinds:
         return
     if not any(reader.source in has[kind] for kind in kinds):
         there = set().union(*(keys[kind] for kind in kinds))
         dotted = ".".join(data_path(reader.source) or ())
-        if "." in dotted and dotted in there:
+        if reader.source in moved:
+            yield f"column {reader.column}: field {reader.source} {moved[reader.source]}"
+        elif "." in dotted and dotted in there:
             yield (
                 f"column {reader.column}: {reader.source} is a path of {dotted.count('.') + 1} keys, and events have one key"
                 f" {dotted!r}; no column reads a key with a dot: append the event with another one, or use a fold"

@@ -194,7 +194,7 @@ def recomputed_rows(
     history = events
     if any(lease.from_position > 0 for lease in ranges):
         columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
-        read = history_reader(dsn, model.events, arrow_schema(columns))
+        read = history_reader(dsn, model.events, arrow_schema(columns), model.seen_upcasts)
         asked = touched.select(*STREAM, POSITION).coalesce(live_readers)
         history = asked.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]

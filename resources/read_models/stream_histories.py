@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_log_source.arrow import arrow_connection
-from millrace.resources.event_log_source.reading import PLAN
+from millrace.resources.event_log_source.options import by_event
+from millrace.resources.event_log_source.reading import PLAN, upcast_data
+from millrace.resources.read_models.upcasts import Upcast
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -26,7 +28,10 @@ class HistoryShortened(Exception):
 
 
 def history_reader(
-    dsn: str, events: Sequence[str] | None, schema: pa.Schema
+    dsn: str,
+    events: Sequence[str] | None,
+    schema: pa.Schema,
+    upcasts: Sequence[Upcast] = (),
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` from (partition, decider, decider_id, position) to these streams' events.
 
@@ -36,7 +41,9 @@ def history_reader(
         dsn: The event store.
         events: The events that are read; None for all.
         schema: The columns, of the source `event_log`, with their Arrow types.
+        upcasts: How data of older versions of events are read as the newest one's.
     """
+    data = upcast_data(by_event(one.as_json() for one in upcasts))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         streams = (stream for batch in batches for stream in zip(*(c.to_pylist() for c in batch.columns), strict=True))
@@ -56,7 +63,7 @@ def history_reader(
                     raise HistoryShortened(
                         f"log partition {lost[0]} begins at {shortened[lost[0]]}: no stream is whole"
                     )
-                for batch in connection.batches(query(first, events, schema.names).as_string()):
+                for batch in connection.batches(query(first, events, schema.names, data).as_string()):
                     yield batch.cast(schema)
                 first = list(islice(streams, _STREAMS))
 
@@ -64,21 +71,29 @@ def history_reader(
 
 
 def query(
-    streams: Sequence[tuple[int, str, str, int]], events: Sequence[str] | None, columns: Sequence[str]
+    streams: Sequence[tuple[int, str, str, int]],
+    events: Sequence[str] | None,
+    columns: Sequence[str],
+    upcast: "tuple[sql.SQL, sql.Composed]",
 ) -> "sql.Composed":
     """Return the SELECT for some streams; without bind parameters, for only then ADBC reads by COPY."""
     from psycopg import sql
 
+    data, joined = upcast
     _, deciders, ids, positions = (list(values) for values in zip(*streams, strict=True))
     return sql.SQL(
         "select {columns} from unnest({positions}::bigint[], {deciders}::text[], {ids}::text[]) s(last, decider, decider_id)"
         " join event_store.events e on e.decider_id = s.decider_id and e.decider = s.decider"
         ' join event_store.event_log l on l."offset" = e."offset"'
-        " where l.position <= s.last and ({all_events} or e.event = any ({events}::text[]))"
+        "{joined} where l.position <= s.last and ({all_events} or e.event = any ({events}::text[]))"
     ).format(
         columns=sql.SQL(", ").join(
-            sql.SQL("{} as {}").format(sql.SQL(COLUMNS[c][1]), sql.Identifier(c)) for c in columns
+            sql.SQL("{} as {}").format(
+                sql.SQL("{}::text").format(data) if c == "data" else sql.SQL(COLUMNS[c][1]), sql.Identifier(c)
+            )
+            for c in columns
         ),
+        joined=joined,
         positions=sql.Literal(positions),
         deciders=sql.Literal(deciders),
         ids=sql.Literal(ids),

@@ -11,6 +11,7 @@ that another declaration overtook before it served goes, too.
 
 import shlex
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -29,6 +30,7 @@ from millrace.resources.read_models.tables import (
     require_whole_log,
     wait_for_locks_at_most,
 )
+from millrace.resources.read_models.upcasts import stored_upcasts
 
 # replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
 LOCK_TIMEOUT = "1s"
@@ -51,14 +53,21 @@ def versions(connection: psycopg.Connection, name: str) -> list[Version]:
     return ReadModelStore(connection).model_versions(name)
 
 
+def with_upcasts(connection: psycopg.Connection, model: ReadModel) -> ReadModel:
+    """Return the model as it reads events now: with the store's upcasts, unless somebody looked for these before."""
+    return model if model.upcasts is not None else replace(model, upcasts=stored_upcasts(connection))
+
+
 def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
     """Return the model as the version of its declaration; None where no drain has made that version yet."""
+    model = with_upcasts(connection, model)
     found = _declared_as(versions(connection, model.name), model)
     return model.at_version(found.version, found.view) if found else None
 
 
 def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
     """Return the model as the version of its declaration, if there is one, and whether that is ready to serve."""
+    model = with_upcasts(connection, model)
     known = versions(connection, model.name)
     found = _declared_as(known, model)
     if found is None:
@@ -123,6 +132,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
     """
     with connection.transaction():
         _lock(connection, model)
+        model = with_upcasts(connection, model)
         known = versions(connection, model.name)
         found = _declared_as(known, model)
         if found is None:

@@ -58,6 +58,17 @@ WRONG = [
     ("columns", '["amount"]', "JSON list of partition,"),
     ("columns", '["event", "event"]', "JSON list of partition,"),
     ("columns", "[[1]]", "JSON list of partition,"),
+    *(
+        ("upcasts", text, 'JSON [{"decider": …, "event": …, "to_version": …, "moves": [{…}, …]}, …]')
+        for text in (
+            "{}",
+            "[1]",
+            '[{"decider": "a", "event": "b", "to_version": 2}]',
+            '[{"decider": "a", "event": 1, "to_version": 2, "moves": []}]',
+            '[{"decider": "a", "event": "b", "to_version": "2", "moves": []}]',
+            '[{"decider": "a", "event": "b", "to_version": 2, "moves": {}}]',
+        )
+    ),
     ("extract", "[]", "JSON {column: [key, …]}"),
     ("extract", '{"a": []}', "JSON {column: [key, …]}"),
     ("extract", '{"a": "b"}', "JSON {column: [key, …]}"),

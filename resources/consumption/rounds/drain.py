@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -29,6 +30,7 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import wait_for_locks_at_most
+from millrace.resources.read_models.upcasts import Overtaken, stored_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +62,7 @@ class SharedDrain:
     Attributes:
         members: The views that rounds can build, whether they take part or not.
         owner: The name under which leases are taken.
-        overtaken: The read models whose declaration changed since; not empty, the drain ends.
+        overtaken: The read models whose declaration, or whose events' shape, changed since; not empty, the drain ends.
 
     Args:
         dsn: The event store.
@@ -88,7 +90,6 @@ class SharedDrain:
         on_change: OnChange = lambda _: None,
     ) -> None:
         self.overtaken: list[str] = []
-        self.members = [Member(model) for model in models if fits(model)]
         self.owner = owner
         self._dsn = dsn
         self._archive = archive
@@ -99,6 +100,9 @@ class SharedDrain:
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
         self._store = self._connect()
+        # all of them with the same upcasts: one read is for all
+        upcasts = stored_upcasts(self._store.connection)
+        self.members = [Member(replace(model, upcasts=upcasts)) for model in models if fits(model)]
 
     def close(self) -> None:
         """Give back every lease and close the connection."""
@@ -124,7 +128,7 @@ class SharedDrain:
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        Also ends when a declaration changed: the next drain is of the newer code.
+        Also ends when a declaration changed, or the store was told of an upcast: the next drain knows it.
 
         Raises:
             Unreachable: Spark went away; or the store's server does not take the password any more.
@@ -166,6 +170,9 @@ class SharedDrain:
             outcome = self._round()
         except psycopg.OperationalError:
             raise
+        except Overtaken:
+            self.overtaken = [member.declared.name for member in self.members if member.joined]
+            return Outcome()
         except errors as error:
             self._failed(error)
             return None

@@ -170,11 +170,13 @@ def _frame(
     readers = tuple(_reader(number, model, dsn, slots, patience_s) for number, model in enumerate(models))
     sources = {source for model in models for source in model.sources}
     extract = {source: path for model in models for source, path in model.extracted.items()}
+    found = {(one.decider, one.event, one.to_version): one for model in models for one in model.seen_upcasts}
     task = Task(
         dsn=dsn,
         owner=owner,
         columns=tuple(sorted({*WHERE, *(sources - set(extract))})),
         extract=extract,
+        upcasts=tuple(found.values()),
         deciders=_all_of([model.deciders for model in models]),
         events=_all_of([model.events for model in models]),
         readers=readers,

@@ -32,6 +32,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.merge import merge_rows
 from millrace.resources.read_models.tables import wait_for_locks_at_most
+from millrace.resources.read_models.upcasts import require_known
 from millrace.resources.spark.bounded import TookTooLong
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ class Rounds:
             known: All models that may be among them in a later round: the plan is for all of these.
             most: How many positions it reads of all views together.
 
+        Raises:
+            Overtaken: The store was told of an upcast that the events were not read with; nothing is committed.
+
         Raises the errors of `build_errors` where they are of no model.
         """
         if self.owes:
@@ -113,6 +117,8 @@ class Rounds:
             built = self._build([model for model in models if model.view in claimed], known)
         if built.is_too_large:
             return self._with_fewer(store, claimed, limit)
+        # all models of a drain read with the same upcasts
+        require_known(store.connection, models[0].upcasts)
         for model in models:
             leases = claimed.get(model.view, [])
             if not leases:

@@ -38,7 +38,7 @@ begin
   end if;
   _partition := event_store.stream_partition(v_decider_id, (select count(*) from event_store.log_partitions));
   select d.* into _version from read_models.declarations d
-  where d.model = v_model and d.fingerprint = v_fingerprint and not _partition = any (d.unbuilt)
+  where d.model = v_model and split_part(d.fingerprint, '+', 1) = v_fingerprint and not _partition = any (d.unbuilt)
   order by d.version desc
   limit 1;
   if not found

@@ -6,6 +6,7 @@ the order of a stream (test_append_event), and what a batch may look like (test_
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
@@ -296,7 +297,7 @@ def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders:
     append(orders, "sealed", data={"$sealed": "1.k.n.c", "a": {"$sealed": 1}})
     append(orders, "other", data=["$sealed"])
     for decider in ("privacy", "model:", "model:orders"):
-        told = refusal(Malformed, lambda: orders.register_decider_event(decider, "erased", ""))
+        told = refusal(Malformed, partial(orders.register_decider_event, decider, "erased", ""))
         assert "reserved name" in str(told.detail)
     orders.register_decider_event("privacy:x", "erased", "")
 

@@ -1,0 +1,87 @@
+"""Upcasts as read models meet them: all read events in their newest shape, and which moves decide what a model reads.
+
+Belongs here: the store's upcasts of the events that a model takes, and those that touch a path. Not here: doing the
+moves (`event_store_platform.moved` for what Postgres reads, `resources.archive.moved` for files).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psycopg
+
+from millrace.resources.errors import MillraceError
+
+Path = tuple[str, ...]
+# decider, event, version, and a move to that version
+Touching = tuple[str, str, int, Mapping[str, Any]]
+# the paths that a move says, by name
+_PATHS = ("path", "to")
+
+
+class Overtaken(MillraceError):
+    """The store was told of an upcast that a drain did not read events with."""
+
+
+@dataclass(frozen=True)
+class Upcast:
+    """How data of the version before become data of a version of an event, as the store knows it."""
+
+    decider: str
+    event: str
+    to_version: int
+    moves: Sequence[Mapping[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as the option `upcasts` of the source `event_log` takes it."""
+        return asdict(self)
+
+
+def stored_upcasts(connection: psycopg.Connection) -> tuple[Upcast, ...]:
+    """Return all upcasts that the store knows, in order."""
+    rows = connection.execute(
+        "select decider, event, to_version, moves from event_store.event_upcasts order by decider, event, to_version"
+    )
+    return tuple(Upcast(*row) for row in rows.fetchall())
+
+
+def require_known(connection: psycopg.Connection, upcasts: Sequence[Upcast] | None) -> None:
+    """Refuse to commit what was read with some upcasts if the store knows more.
+
+    Events of a version may only come after its upcast: so none of them was read without.
+
+    Raises:
+        Overtaken: It does.
+    """
+    row = connection.execute("select count(*) from event_store.event_upcasts").fetchone()
+    if row != (len(upcasts or ()),):
+        raise Overtaken(
+            "The store was told of a new shape of an event since this drain began.",
+            hint="Nothing is lost: the next drain reads the events again, in that shape.",
+        )
+
+
+def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
+    """Return the moves that decide what stands at a path of events in their newest shape; of each event the last first.
+
+    An empty path stands for all data. Where a rename brings a value to the path, moves of where it came from count.
+    """
+    found = []
+    paths: dict[tuple[str, str], set[Path]] = {}
+    for upcast in sorted(upcasts, key=lambda one: (one.decider, one.event, one.to_version), reverse=True):
+        reached = paths.setdefault((upcast.decider, upcast.event), {path})
+        for move in reversed(upcast.moves):
+            said = [tuple(move[name]) for name in _PATHS if name in move]
+            if not any(_meet(one, two) for one in reached for two in said):
+                continue
+            found.append((upcast.decider, upcast.event, upcast.to_version, move))
+            if move["move"] == "rename":
+                source, target = said
+                reached |= {source + one[len(target) :] for one in reached if one[: len(target)] == target}
+    return found
+
+
+def _meet(one: Path, other: Path) -> bool:
+    """Say whether one of two paths leads through the other."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]

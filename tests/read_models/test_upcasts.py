@@ -1,0 +1,245 @@
+"""Read models read events in their newest shape, and those are built anew whose columns a new shape touches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pytest
+
+from millrace import Decider, Emit, fold, handle, last, read_model, set_union, stream_id, sum_
+from millrace.events import default, rename, scale
+from millrace.ops import ReadModel
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.fold_event import FoldEvent
+from millrace.resources.read_models.upcasts import Overtaken, Upcast, touching
+from millrace.resources.read_models.versions import current_version, versions, with_upcasts
+from millrace.spark import recompute
+from tests.support.building.drains import drain, rows_of, staged
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TO_2 = [rename("total", "price.amount"), default("price.currency", "EUR")]
+TO_3 = [scale("price.amount", 2), rename("price", "cost")]
+
+
+@read_model(view="sums", deciders=["order"], key=["order_id"])
+class Sums:
+    """What an order costs."""
+
+    order_id = stream_id()
+    cents = sum_("data.cost.amount", events=["placed"])
+    currencies = set_union("data.cost.currency")
+
+
+@read_model(view="notes", deciders=["order"], key=["order_id"])
+class Notes:
+    """What was said last."""
+
+    order_id = stream_id()
+    note = last("data.note")
+
+
+@fold(view="folded", deciders=["order"], key="order_id", columns={"costs": "string"})
+def folded(state: dict[str, Any] | None, event: FoldEvent) -> dict[str, Any] | None:
+    """Return all costs of an order, as text."""
+    before = state["costs"] if state else ""
+    return {"costs": f"{before} {sorted(event.data.get('cost', {}).items())}"}
+
+
+@recompute(
+    view="recomputed", deciders=["order"], key=["order_id", "amount"], columns={"amount": "string", "n": "bigint"}
+)
+def recomputed(events: "DataFrame") -> "DataFrame":
+    """Return how often an order has an amount."""
+    from pyspark.sql import functions as f
+
+    amount = f.get_json_object("data", "$.cost.amount")
+    return (
+        events.select("decider_id", amount.alias("amount"))
+        .groupBy("decider_id", "amount")
+        .agg(f.count("amount").alias("n"))
+    )
+
+
+MODELS = [cast("ReadModel", one) for one in (Sums, Notes, folded, recomputed)]
+TOUCHED = [model for model in MODELS if model.name != "notes"]
+WANTED: dict[str, list[tuple[Any, ...]]] = {
+    "sums": [("o-1", 3325, ["CHF", "EUR"]), ("o-2", 50, ["EUR"])],
+    "notes": [("o-1", "new"), ("o-2", None)],
+    "folded": [
+        ("o-1", " [('amount', 1250), ('currency', 'EUR')] [('amount', 75), ('currency', 'CHF')] []"
+         " [('amount', 2000), ('currency', 'EUR')]"),
+        ("o-2", " [('amount', 50), ('currency', 'EUR')]"),
+    ],
+    "recomputed": [("o-1", None, 0), ("o-1", "1250", 1), ("o-1", "2000", 1), ("o-1", "75", 1), ("o-2", "50", 1)],
+}  # fmt: skip
+
+
+def placed(stream: str, version: int, data: dict[str, Any], event: str = "placed") -> NewEvent:
+    return NewEvent("order", stream, event, uuid4(), data, uuid4(), event_version=version)
+
+
+def append(store: EventStore, *events: NewEvent) -> None:
+    store.append_events(events)
+    store.sequence_events()
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    """Return a store with events of version 1, and one of an event that has no versions."""
+    for event in ("placed", "said"):
+        store.register_decider_event("order", event, f"an order was {event}")
+    append(store, placed("o-1", 1, {"total": 12.50, "note": "old"}))
+    return store
+
+
+def evolve(store: EventStore) -> None:
+    """Append events of versions 2 and 3, after their upcasts."""
+    store.register_event_upcast("order", "placed", 2, TO_2)
+    append(store, placed("o-1", 2, {"price": {"amount": 0.75, "currency": "CHF"}}), placed("o-2", 1, {"total": 0.5}))
+    store.register_event_upcast("order", "placed", 3, TO_3)
+    append(store, placed("o-1", 1, {"note": "new", "total": "x"}, "said"))
+    append(store, placed("o-1", 3, {"cost": {"amount": 2000, "currency": "EUR"}}))
+
+
+def together(dsn: str, spark: "SparkSession", _: Path) -> None:
+    with SharedDrain(dsn, MODELS, lambda: spark, "rounds") as shared:
+        shared.run(budget_s=patience(), idle_s=0)
+    drain(dsn, spark, cast("ReadModel", recomputed))
+
+
+def alone(dsn: str, spark: "SparkSession", _: Path) -> None:
+    for model in MODELS:
+        with Consumer.open(dsn, model, lambda: spark, "next") as consumer:
+            staged(consumer).drain(budget_s=patience(), idle_s=0)
+
+
+def rebuilt(dsn: str, spark: "SparkSession", root: Path) -> None:
+    together(dsn, spark, root)
+    for model in MODELS:
+        with Consumer.open(dsn, model, lambda: spark, "rebuilder", archive=root) as consumer:
+            consumer.rebuild(*range(16))
+
+
+def from_archive(dsn: str, spark: "SparkSession", root: Path) -> None:
+    for partition in range(16):
+        archive_partition(dsn, root, partition, max_events=4, min_events=1, tail=True)
+    rebuilt(dsn, spark, root)
+
+
+@pytest.mark.parametrize("door", [together, alone, rebuilt, from_archive])
+def test_events_of_three_versions_make_the_rows_of_the_newest_shape_by_every_door(
+    orders: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    door: Callable[[str, "SparkSession", Path], None],
+    tmp_path: Path,
+) -> None:
+    evolve(orders)
+    door(dsn, spark, tmp_path)
+    assert {model.name: rows_of(orders.connection, model) for model in MODELS} == WANTED
+
+
+def test_a_new_shape_builds_anew_what_it_touches_beside_what_serves_and_nothing_else(
+    orders: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    together(dsn, spark, tmp_path)
+    evolve(orders)
+    serving = {model.name: rows_of(orders.connection, model) for model in MODELS}
+    for model in MODELS:
+        assert (current_version(orders.connection, model) is None) == (model in TOUCHED), model.name
+    together(dsn, spark, tmp_path)
+    assert serving != WANTED
+    assert {model.name: rows_of(orders.connection, model) for model in MODELS} == WANTED
+    for model in MODELS:
+        assert [one.version for one in versions(orders.connection, model.name)] == [1 + (model in TOUCHED)]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_knows(
+    orders: EventStore, dsn: str, spark: "SparkSession", is_shared: bool
+) -> None:
+    told: list[int] = []
+
+    def late() -> "SparkSession":
+        # between the claim and the read: the drain knows no upcast
+        if not told:
+            told.append(1)
+            evolve(orders)
+        return spark
+
+    sums = cast("ReadModel", Sums)
+    if is_shared:
+        with SharedDrain(dsn, [sums], late, "rounds") as shared:
+            shared.run(budget_s=patience(), idle_s=0)
+            assert shared.overtaken == ["sums"]
+    else:
+        with Consumer.open(dsn, sums, late, "next") as consumer:
+            assert staged(consumer).drain(budget_s=patience(), idle_s=0).events == 0
+    assert rows_of(orders.connection, sums) == []
+    with Consumer.open(dsn, replace(sums, upcasts=()), lambda: spark, "old") as consumer, pytest.raises(Overtaken):
+        consumer.rebuild(*range(16))
+    drain(dsn, spark, sums)
+    assert rows_of(orders.connection, sums) == WANTED["sums"]
+
+
+def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapshot_or_not(
+    orders: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    evolve(orders)
+    seen: list[Any] = []
+
+    def decide(_: str, state: dict[str, Any] | None) -> list[Emit]:
+        seen.append(state)
+        return []
+
+    decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
+    handle(orders, decider, "o-1", "look")
+    drain(dsn, spark, cast("ReadModel", folded))
+    handle(orders, decider, "o-1", "look")
+    assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
+    snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
+    assert snapshot is not None
+    assert snapshot.version == 4
+
+
+def moved(to_version: int, *moves: dict[str, Any], event: str = "placed") -> Upcast:
+    return Upcast("order", event, to_version, moves)
+
+
+def test_a_path_is_touched_by_moves_of_it_of_what_it_lies_in_and_of_where_it_came_from() -> None:
+    drop = {"move": "drop", "path": ["old", "a"]}
+    first = {"move": "default", "path": ["new", "b"], "value": 1}
+    to_new = {"move": "rename", "path": ["old"], "to": ["new"]}
+    known = [moved(2, drop, first), moved(3, to_new), moved(3, {"move": "drop", "path": ["new"]}, event="said")]
+
+    def numbers(*path: str) -> list[tuple[str, int]]:
+        return [(event, version) for _, event, version, _ in touching(path, known)]
+
+    assert numbers("new") == [("said", 3), ("placed", 3), ("placed", 2), ("placed", 2)]
+    assert numbers("new", "a") == [("said", 3), ("placed", 3), ("placed", 2)]
+    assert [move for *_, move in touching(("new", "a"), known)][1:] == [to_new, drop]
+    assert [move for *_, move in touching(("new", "b", "c"), known)][1:] == [to_new, first]
+    assert numbers("old") == [("placed", 3), ("placed", 2)]
+    assert numbers("other") == numbers("newer") == []
+    assert len(touching((), known)) == 4
+
+
+def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() -> None:
+    sums = cast("ReadModel", Sums)
+    amount = moved(2, {"move": "scale", "path": ["cost", "amount"], "power": 2})
+    assert replace(sums, upcasts=()).fingerprint == sums.fingerprint
+    touched = replace(sums, upcasts=(amount,))
+    assert touched.fingerprint.startswith(sums.fingerprint + "+")
+    assert touched.seen_upcasts == (amount,)
+    for untouched in (replace(amount, event="said"), replace(amount, decider="cart"), moved(2)):
+        model = replace(sums, upcasts=(untouched,))
+        assert (model.fingerprint, model.seen_upcasts) == (sums.fingerprint, ())
+    assert with_upcasts(None, touched) is touched  # type: ignore[arg-type]
