@@ -28,7 +28,7 @@ class ItemAdded(BaseModel):
 class ItemAdded2(BaseModel):
     """A customer put items into the cart."""
 
-    price: int | None = Field(None, description="The price of one.")
+    cents: int | None = Field(None, description="The price of one.", alias="price")
     number: int
 
 

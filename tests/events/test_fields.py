@@ -9,7 +9,7 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["who", "lines"],
     "properties": {
-        "who": {"$ref": "#/$defs/who"},
+        "who": {"$ref": "#/$defs/w~1o"},
         "note": {"type": ["string", "null"]},
         "lines": {"type": "array", "items": CLOSED},
         "either": {"anyOf": [CLOSED, {"type": "string", "format": "date"}]},
@@ -17,7 +17,7 @@ SCHEMA: dict[str, Any] = {
         "strict": {"allOf": [{"type": "object"}, CLOSED]},
         "kind": {"enum": ["x", None]},
     },
-    "$defs": {"who": {"type": "object", "properties": {"name/of": {"type": "string"}, "more": True}}},
+    "$defs": {"w/o": {"type": "object", "properties": {"name/of": {"type": "string"}, "more": True}}},
 }
 REACHED: tuple[tuple[Reach, tuple[str, ...]], ...] = (
     (Reach.NAMED, ("who", "who.name/of", "lines", "lines.0.a", "either.a", "by.x", "strict.a", "note")),

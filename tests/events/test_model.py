@@ -69,6 +69,21 @@ def test_its_schema_has_no_words_so_that_better_ones_are_no_other_schema() -> No
     words = {"title", "description", "default"}
     assert [word for word in words if word in declared.schema or word in declared.schema["$defs"]["Line"]] == []
     assert [word for each in declared.schema["properties"].values() for word in words if word in each] == []
+    said = Annotated[int, Field(description="Said.", json_schema_extra={"x-unit": "euro"})]
+
+    @event(decider="order")
+    class Nested(BaseModel):
+        """Said."""
+
+        many: list[said | None]
+        named: dict[str, said]
+
+    nested = declared_event(Nested)
+    assert nested
+    assert nested.schema["properties"] == {
+        "many": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+        "named": {"type": "object", "additionalProperties": {"type": "integer"}},
+    }
     # what the model itself says has them still
     assert OrderPlaced.model_json_schema()["properties"]["title"]["default"] == "none"
 

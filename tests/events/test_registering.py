@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from millrace.errors import DataRefused, Malformed, SchemaDiffers
 from millrace.events import event, new_event, register_events
@@ -40,6 +40,11 @@ class Paid(BaseModel):
     """The customer paid."""
 
     cents: int = Field(ge=0)
+
+
+@event(decider="cart")
+class Noted(RootModel[object]):
+    """Somebody noted what they liked."""
 
 
 def declared(*models: type[BaseModel]) -> list[DeclaredEvent]:
@@ -96,6 +101,10 @@ def test_a_history_is_judged_before_its_schema_is_set(
 ) -> None:
     (judged,) = declared(ItemAdded)
     assert unfit_history(store, judged).streams == 0
+    # a schema without rules
+    store.register_decider_event("cart", "noted", "")
+    store.append_events([NewEvent("cart", "d", "noted", data=[1])])
+    assert unfit_history(store, *declared(Noted)).events == 0
     history(store, {"b": [{"cents": 1}, {"cents": "1"}, {}], "a": [None], "c": [{"cents": 2}]})
     history(store, {"b": [{"cents": "2"}]}, version=2)  # of another version, which this one is not asked for
     found = unfit_history(store, judged)
