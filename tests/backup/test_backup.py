@@ -96,6 +96,10 @@ def test_values_of_every_kind_come_back_whatever_the_logins_are_set_to(
     backup(with_odd_settings(dsn), tmp_path)
     restore(with_odd_settings(target), tmp_path)
     assert tables(restored) == tables(store)
+    assert restored.get_events(odd, odd, upcast=True) == store.get_events(odd, odd, upcast=True)
+    assert {odd: {odd: 1.5}, "": [odd, 10**30, 1.5]} in [
+        event.data for event in restored.get_events(odd, odd, upcast=True)
+    ]
 
 
 def test_a_second_backup_into_the_same_folder_only_adds(
