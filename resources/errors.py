@@ -51,7 +51,8 @@
 
 An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
-    read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed
+    read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed,
+                     Overtaken
     consumption      PartitionsFailed
     commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete

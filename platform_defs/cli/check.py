@@ -32,10 +32,11 @@ def check_command(
     """Compare what is declared with a store, and change nothing; exit code 1 where something is wrong.
 
     Each event is registered, new, differs from the store's schema, or is refused. A column whose field is in no schema
-    of its events is told, and is wrong where these schemas forbid it.
+    of its events is told, and is wrong where these schemas forbid it. Read models that would be built anew are told.
     """
     from millrace.resources.events.registering import known_schemas, standing_of
     from millrace.resources.read_models.known_names import unknown_properties
+    from millrace.resources.read_models.versions import built_anew
 
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
@@ -44,6 +45,7 @@ def check_command(
     with chosen_store(dsn) as store:
         found = standing_of(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
+        rebuilt = built_anew(store.connection, known.models.values(), known.events)
     wrong = [
         *(f"A declaration fails to load: {fault}" for fault in known.faults),
         *(each.said for each in found if each.is_wrong),
@@ -56,10 +58,11 @@ def check_command(
     if as_json:
         names = ("decider", "event", "event_version", "state")
         events = [dict(zip(names, row, strict=True)) for row in rows]
-        print_json({"events": events, "errors": wrong, "warnings": warnings})
+        print_json({"events": events, "errors": wrong, "warnings": warnings, "built_anew": rebuilt})
     else:
         if rows:
             Screen().print(table("Events", ("decider", "event", "version", "state"), rows))
+        _say([f"read model {name} would be built anew, beside the rows that serve" for name in rebuilt], "cyan")
         _say(warnings, "yellow")
         _say(wrong, "red")
         if not wrong:

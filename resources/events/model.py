@@ -10,8 +10,8 @@ store (`registering`), finding declarations (`millrace.assets.declarations`), wh
         customer_id: str
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from millrace.resources.event_store.json_text import flat
 from millrace.resources.event_store.rows import NewEvent
 from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.user_code import snake_case
@@ -41,6 +42,7 @@ class DeclaredEvent:
         description: What happened: the model's docstring.
         model: The model.
         schema: The JSON Schema of its data, with what the store checks alone: no titles, descriptions and defaults.
+        upcasts: By version, the moves that make data of the version before data of that one.
     """
 
     decider: str
@@ -49,22 +51,28 @@ class DeclaredEvent:
     description: str
     model: type[BaseModel]
     schema: Mapping[str, Any]
+    upcasts: Mapping[int, Sequence[Any]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name it as refusals do."""
         return f"event {self.event} version {self.version} of decider {self.decider}"
 
 
-def event(*, decider: str, version: int = 1, name: str | None = None) -> Callable[[type[Model]], type[Model]]:
+def event(
+    *, decider: str, version: int = 1, name: str | None = None, upcasts: Mapping[int, Sequence[Any]] | None = None
+) -> Callable[[type[Model]], type[Model]]:
     """Declare an event: the model's docstring is its description, its fields are the event's data.
 
     Args:
         decider: Whose event it is.
         version: Which of the event's versions the model is, from 1.
         name: The event's name; by default the class's, in snake_case.
+        upcasts: How data of older versions become data of this one: for each version from 2 to this one, the moves from
+            the version before, none where data stay as they are.
 
     Raises:
-        InvalidEvent: It is no Pydantic model, has no docstring, or has a field that no JSON Schema describes.
+        InvalidEvent: It is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or upcasts that
+            leave a version out.
     """
 
     def declare(model: type[Model]) -> type[Model]:
@@ -76,6 +84,10 @@ def event(*, decider: str, version: int = 1, name: str | None = None) -> Callabl
             (not description, "has no docstring: say what happened"),
             (not decider, "has no decider: name the one whose event it is"),
             (version < 1, f"has version {version}: the first one is 1"),
+            (
+                bool(upcasts) and sorted(upcasts or ()) != [*range(2, version + 1)],
+                f"has upcasts to {sorted(upcasts or ())}: name each version from 2 to {version}, its own, or none",
+            ),
         ):
             if bad:
                 raise InvalidEvent(f"event {named}: {model.__name__!r} {problem}")
@@ -84,7 +96,9 @@ def event(*, decider: str, version: int = 1, name: str | None = None) -> Callabl
         except (InvalidEvent, PydanticInvalidForJsonSchema, PydanticUserError) as error:
             said = str(error).partition("\n")[0]
             raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {said}") from error
-        model.__event__ = DeclaredEvent(decider, named, version, description, model, schema)  # type: ignore[attr-defined]
+        moves = {to_version: flat((upcasts or {})[to_version]) for to_version in sorted(upcasts or ())}
+        declared = DeclaredEvent(decider, named, version, description, model, schema, moves)
+        model.__event__ = declared  # type: ignore[attr-defined]
         return model
 
     return declare

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from millrace.resources.errors import MillraceError, SchemaDiffers
+from millrace.resources.errors import MillraceError, SchemaDiffers, UpcastDiffers
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.fields import Schema
 from millrace.resources.events.model import DeclaredEvent, declared_event
@@ -73,6 +73,8 @@ def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> Non
     Raises:
         InvalidEvent: A model declares no event.
         SchemaDiffers: A version of an event has another schema. Those before it are registered.
+        UpcastDiffers: A version of an event has another upcast.
+        UpcastNeeded: A schema cannot read data of the version before, and no upcast leads there.
         Malformed: A schema has a keyword that is not taken.
     """
     for model in models:
@@ -92,13 +94,18 @@ def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: boo
 
 def _standing(store: EventStore, event: DeclaredEvent, *, keep: bool) -> Standing:
     known = store.connection.execute(
-        "select from event_store.event_schemas where (decider, event, event_version) = (%s, %s, %s)",
-        (event.decider, event.event, event.version),
+        """
+        select from event_store.event_schemas s
+        where (s.decider, s.event, s.event_version) = (%s, %s, %s) and %s::bigint[] <@ array(
+          select u.to_version from event_store.event_upcasts u where u.decider = s.decider and u.event = s.event
+        )
+        """,
+        (event.decider, event.event, event.version, [*event.upcasts]),
     ).fetchone()
     try:
         with store.connection.transaction(force_rollback=not keep):
             _register(store, event)
-    except SchemaDiffers as refusal:
+    except (SchemaDiffers, UpcastDiffers) as refusal:
         return Standing(event, State.DIFFERS, str(refusal))
     except MillraceError as refusal:
         return Standing(event, State.REFUSED, str(refusal))
@@ -150,4 +157,7 @@ def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
 def _register(store: EventStore, event: DeclaredEvent) -> None:
     # the schema has no words: a better docstring is no other schema
     store.register_decider_event(event.decider, event.event, event.description, event.version)
+    # before the schema, which may need them
+    for to_version, moves in event.upcasts.items():
+        store.register_event_upcast(event.decider, event.event, to_version, moves)
     store.register_event_schema(event.decider, event.event, dict(event.schema), event.version)

@@ -10,6 +10,7 @@ that another declaration overtook before it served goes, too.
 """
 
 import shlex
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import psycopg
 from millrace.resources.archive.history import log_history
 from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
+from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.store import ReadModelStore, Version
 from millrace.resources.read_models.tables import (
@@ -30,7 +32,7 @@ from millrace.resources.read_models.tables import (
     require_whole_log,
     wait_for_locks_at_most,
 )
-from millrace.resources.read_models.upcasts import stored_upcasts
+from millrace.resources.read_models.upcasts import Upcast, stored_upcasts
 
 # replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
 LOCK_TIMEOUT = "1s"
@@ -74,6 +76,23 @@ def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadMode
         return None, False
     built = model.at_version(found.version, found.view)
     return built, _is_ready(connection, built, known)
+
+
+def built_anew(
+    connection: psycopg.Connection, models: Iterable[ReadModel], events: Iterable[DeclaredEvent]
+) -> list[str]:
+    """Return the models with rows that would be built anew, once the upcasts of declared events are registered."""
+    upcasts = {(one.decider, one.event, one.to_version): one for one in stored_upcasts(connection)}
+    for event in events:
+        for version, moves in event.upcasts.items():
+            declared = Upcast(event.decider, event.event, version, moves)
+            upcasts.setdefault((event.decider, event.event, version), declared)
+    return [
+        model.name
+        for model in models
+        if versions(connection, model.name)
+        and current_version(connection, replace(model, upcasts=tuple(upcasts.values()))) is None
+    ]
 
 
 def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:

@@ -162,6 +162,14 @@ class Later(BaseModel):
 
 REFUSED: tuple[tuple[Any, dict[str, Any], str], ...] = (
     (Undocumented, {}, "event undocumented: 'Undocumented' has no docstring: say what happened"),
+    *(
+        (
+            Line,
+            {"version": 3, "upcasts": dict.fromkeys(versions, ())},
+            f"event line: 'Line' has upcasts to {versions}: name",
+        )
+        for versions in ([2], [3], [2, 3, 4], [1, 2, 3])
+    ),
     (dict, {}, "event dict: it is no Pydantic model"),
     (Line, {"version": 0}, "event line: 'Line' has version 0: the first one is 1"),
     (Line, {"decider": "", "name": "put"}, "event put: 'Line' has no decider"),

@@ -1,14 +1,15 @@
 """Declared events in a store: those that are new are set, those that cannot be cost no other, a history is judged."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
-from millrace.errors import DataRefused, Malformed, SchemaDiffers
-from millrace.events import event, new_event, register_events
+from millrace.errors import DataRefused, Malformed, SchemaDiffers, UpcastDiffers
+from millrace.events import event, nest, new_event, register_events, rename
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.events.registering import UnfitStream, standing_of, unfit_history
@@ -47,6 +48,20 @@ class Noted(RootModel[object]):
     """Somebody noted what they liked."""
 
 
+@event(decider="cart", name="item_added", version=3, upcasts={2: [nest(["cents"], into="price")], 3: []})
+class PricedAdded(BaseModel):
+    """A customer put an item with a price into the cart."""
+
+    price: dict[str, int]
+
+
+@event(decider="cart", name="item_added", version=2, upcasts={2: [rename("cents", "price")]})
+class RenamedAdded(BaseModel):
+    """A customer put an item with another price into the cart."""
+
+    price: int
+
+
 def declared(*models: type[BaseModel]) -> list[DeclaredEvent]:
     return [each for each in map(declared_event, models) if each]
 
@@ -65,6 +80,29 @@ def test_registered_events_are_guarded_and_described_and_again_is_no_op(store: E
         store.append_events([NewEvent("cart", "cart-1", "item_added", data={"cents": "5"})])
     with pytest.raises(SchemaDiffers):
         register_events(store, [OtherAdded])
+
+
+def test_upcasts_are_registered_before_the_schema_and_other_ones_are_refused(store: EventStore) -> None:
+    register_events(store, [ItemAdded])
+    store.append_events([NewEvent("cart", "cart-1", "item_added", data={"cents": 5})])
+    assert stands(store, PricedAdded) == ["new"]
+    for _ in range(2):
+        register_events(store, [PricedAdded])
+    assert stands(store, PricedAdded, RenamedAdded) == ["registered", "differs"]
+    (stored,) = store.get_events("cart-1", "cart", upcast=True)
+    assert PricedAdded.model_validate(stored.data).price == {"cents": 5}
+    with pytest.raises(UpcastDiffers):
+        register_events(store, [RenamedAdded])
+
+
+def test_an_upcast_that_only_the_code_has_makes_an_event_new(store: EventStore) -> None:
+    declares = declared(PricedAdded)
+    register_events(store, [ItemAdded])
+    store.register_event_upcast("cart", "item_added", 2, [])
+    store.register_event_schema("cart", "item_added", dict(declares[0].schema), 3)
+    only_to_3 = replace(declares[0], upcasts={3: []})
+    assert [one.state for one in standing_of(store, [only_to_3], keep=True)] == ["new"]
+    assert [one.state for one in standing_of(store, [only_to_3], keep=True)] == ["registered"]
 
 
 def test_to_ask_how_events_stand_registers_none(store: EventStore) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from millrace.assets.declarations import declared
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import cells
 
@@ -89,7 +91,8 @@ def test_events_are_new_until_the_store_is_migrated_and_then_registered(
         assert "Nothing is wrong." in said
     assert "Registered: event paid version 1 of decider cart." in command_line.millrace("migrate", dsn=dsn)
     assert "Registered" not in command_line.millrace("migrate", dsn=dsn)
-    assert told(dsn) == {"events": {"item_added": "registered", "paid": "registered"}, "errors": [], "warnings": []}
+    registered = {"item_added": "registered", "paid": "registered"}
+    assert told(dsn) == {"events": registered, "errors": [], "warnings": [], "built_anew": []}
     assert len(store.connection.execute("select from event_store.event_schemas").fetchall()) == 2
 
 
@@ -149,6 +152,26 @@ def test_a_field_that_no_schema_names_is_told_and_wrong_where_all_forbid_it(
         declare(events=EVENTS, read_models=MODEL.replace('cents = sum_("data.cents")', columns))
         found = told(dsn, code=1 if errors else 0)
         assert (found["errors"], found["warnings"]) == (errors, warnings)
+
+
+def test_read_models_that_an_upcast_touches_would_be_built_anew(declare: Declare, store: EventStore, dsn: str) -> None:
+    declare(events=EVENTS, read_models=MODEL)
+    command_line.millrace("migrate", dsn=dsn)
+    upcast = 'decider="cart", version=2, upcasts={2: [scale("cents", 2)]}'
+    evolved = EVENTS.replace("import event", "import event, scale").replace('decider="cart"', upcast, 1)
+    declare(events=evolved)
+    # it has no rows yet
+    assert told(dsn)["built_anew"] == []
+    declare(events=EVENTS)
+    ensure_version(store.connection, declared("checked_here").models["carts"])
+    assert told(dsn)["built_anew"] == []
+    declare(events=evolved)
+    assert told(dsn)["built_anew"] == ["carts"]
+    assert "read model carts would be built anew" in check(dsn)
+    command_line.millrace("migrate", dsn=dsn)
+    assert told(dsn)["built_anew"] == ["carts"]
+    ensure_version(store.connection, declared("checked_here").models["carts"])
+    assert told(dsn)["built_anew"] == []
 
 
 def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: EventStore, dsn: str) -> None:
