@@ -11,8 +11,10 @@ from pydantic import BaseModel, Field, RootModel
 from millrace.errors import DataRefused, Malformed, SchemaDiffers, UpcastDiffers
 from millrace.events import event, nest, new_event, register_events, rename
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.events.catalog import catalog
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.events.registering import UnfitStream, standing_of, unfit_history
+from tests.support.logins import logins
 
 
 @event(decider="cart", name="item_added")
@@ -163,3 +165,12 @@ def test_of_many_streams_twenty_are_listed_and_all_counted(store: EventStore) ->
     found = unfit_history(store, *declared(ItemAdded))
     assert (found.events, found.streams, len(found.first)) == (50, 25, 20)
     assert found.first[-1] == UnfitStream("cart-19", 2, 1)
+
+
+def test_a_writer_registers_and_the_login_that_runs_a_store_does_all(store: EventStore) -> None:
+    with logins(store.connection) as login:
+        register_events(EventStore(login("event_store_writer")), [ItemAdded])
+        runner = EventStore(login("event_store_owner"))
+        assert stands(runner, ItemAdded, Paid, keep=True) == ["registered", "new"]
+        assert unfit_history(runner, *declared(Paid)).streams == 0
+        assert [entry.event for entry in catalog(runner)] == ["item_added", "paid"]
