@@ -23,6 +23,8 @@ MOST_KEYS = 32
 MOST_POWER = 18
 _TYPES = ("string", "number", "integer", "boolean")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,100})?")
+# json.dumps would make one for each text
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 # an object's members by key; a value is the part of the text that it is, or an object that was opened
 _Object = dict[str, Any]
 # `moved` in SQL says the same
@@ -291,7 +293,7 @@ def _rank(key: str) -> tuple[int, bytes]:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return _ENCODER.encode(text)
 
 
 def _printed(value: object) -> str:
