@@ -71,8 +71,8 @@ def event(
             the version before, none where data stay as they are.
 
     Raises:
-        InvalidEvent: It is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or upcasts that
-            leave a version out.
+        InvalidEvent: It is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or has
+            upcasts that leave a version out.
     """
 
     def declare(model: type[Model]) -> type[Model]:
