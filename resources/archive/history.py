@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -28,7 +28,6 @@ from millrace.resources.archive.whole_files import proven_fields, spark_reads, w
 from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS, most_tasks
-from millrace.resources.event_log_source.options import by_event
 from millrace.resources.event_store import EventStore
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def history_frame(
     min_partitions: int = 1,
     live_readers: int | None = None,
     between: tuple[datetime, datetime] | None = None,
-    upcasts: Sequence[Mapping[str, Any]] = (),
+    upcasts: str = "[]",
 ) -> "DataFrame":
     """Read a history as `read_history` does; with `between`, events appended at other times may be left out.
 
@@ -214,7 +213,7 @@ def history_frame(
         columns=tuple(columns),
         extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
         between=between,
-        upcasts=by_event(upcasts),
+        upcasts=upcasts,
     )
     proven = proven_fields(spark, history.root, history.files, between)
     by_spark = _for_spark(history, wanted, proven)
@@ -232,7 +231,7 @@ def history_frame(
             "startingOffsets": json.dumps({str(partition): first for partition, (first, _) in tails.items()}),
             "endingOffsets": json.dumps({str(partition): last for partition, (_, last) in tails.items()}),
             "minPartitions": str(min_partitions),
-            "upcasts": json.dumps(list(upcasts)),
+            "upcasts": upcasts,
         } | {name: json.dumps(list(chosen)) for name, chosen in filters.items() if chosen is not None}
         tail = spark.read.format("event_log").options(**options).load()
         positions = sum(last - first for first, last in tails.values())
@@ -248,7 +247,7 @@ def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile
     # of a day only a few row groups are read, and only the files that have some are proven; upcasts need `data`
     if (
         wanted.between is not None
-        or wanted.upcasts
+        or wanted.upcasts != "[]"
         or not spark_reads(history.root)
         or len({*map(folded, names)}) < len(names)
     ):

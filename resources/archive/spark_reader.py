@@ -6,17 +6,20 @@ one is written (`files`), the proof that a file is the listed one, and files tha
 A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.resources.archive.files import SCHEMA
 from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.event_log_source.options import newest_versions
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -59,7 +62,7 @@ class Wanted:
     columns: tuple[str, ...]
     extract: tuple[tuple[str, tuple[str, ...]], ...]
     between: tuple[datetime, datetime] | None = None
-    upcasts: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    upcasts: str = "[]"
 
     @property
     def schema(self) -> Mapping[str, str]:
@@ -118,7 +121,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
     needed = {*wanted.columns, *(["data"] if wanted.extract else [])}
     needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
-    if wanted.upcasts and "data" in needed:
+    if wanted.upcasts != "[]" and "data" in needed:
         needed |= {"decider", "event", "event_version"}
     try:
         with BoundedFile(part.path) as file:
@@ -180,10 +183,12 @@ def _newest(batch: pa.RecordBatch, wanted: Wanted) -> pa.StringArray:
     from millrace.resources.events.moves import moved
 
     data = batch.column("data")
-    for (decider, event), upcasts in wanted.upcasts.items():
+    known = json.loads(wanted.upcasts, parse_float=Decimal)
+    for (decider, event), newest in newest_versions(wanted.upcasts).items():
+        upcasts = [one for one in known if (one["decider"], one["event"]) == (decider, event)]
         older = pc.and_(
             pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
-            pc.less(batch.column("event_version"), max(one["to_version"] for one in upcasts)),
+            pc.less(batch.column("event_version"), newest),
         )
         rows = zip(data.filter(older).to_pylist(), batch.column("event_version").filter(older).to_pylist(), strict=True)
         texts = pa.array([moved(text, version, upcasts) for text, version in rows], data.type)

@@ -30,6 +30,7 @@ from millrace.resources.read_models.failing.events import MisreadEvent, misread_
 from millrace.resources.read_models.merge import StagedRows
 from millrace.resources.read_models.plans import MISREAD, columns_read, state_rows
 from millrace.resources.read_models.tables import SCHEMA
+from millrace.resources.read_models.upcasts import as_option
 from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def read_events(
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams:
         needed |= {"decider", "decider_id"}
-    upcasts = [one.as_json() for one in model.seen_upcasts]
+    upcasts = as_option(model.seen_upcasts)
     positions = sum(lease.to_position - lease.from_position for lease in ranges)
     tasks = task_number(spark, positions, limits.cores)
     if history is not None:
@@ -100,7 +101,7 @@ def read_events(
         .option("endingOffsets", json.dumps({str(r.partition): r.to_position for r in ranges}))
         .option("columns", json.dumps(sorted(needed)))
         .option("extract", json.dumps(model.extracted))
-        .option("upcasts", json.dumps(upcasts))
+        .option("upcasts", upcasts)
         .option("minPartitions", str(tasks))
     )
     if model.deciders is not None:

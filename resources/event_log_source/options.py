@@ -4,7 +4,7 @@ Belongs here: what an option may say by itself. Not here: whether the log holds 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -67,12 +67,12 @@ def most_tasks(positions: int, min_partitions: int) -> int:
     return max(min_partitions, 1 + positions // _RECORDS)
 
 
-def by_event(upcasts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[Mapping[str, Any], ...]]:
-    """Return upcasts by decider and event, those of each event as `moved` takes them."""
-    found: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
-    for one in upcasts:
-        named = {name: one[name] for name in ("to_version", "moves")}
-        found[one["decider"], one["event"]] = (*found.get((one["decider"], one["event"]), ()), named)
+def newest_versions(upcasts: str) -> dict[tuple[str, str], int]:
+    """Return the version that upcasts lead to, by decider and event."""
+    found: dict[tuple[str, str], int] = {}
+    for one in json.loads(upcasts):
+        event = one["decider"], one["event"]
+        found[event] = max(found.get(event, 0), one["to_version"])
     return found
 
 
@@ -102,8 +102,8 @@ class EventLogOptions:
         lease_tokens: By log partition, the leases of the view whose retries are read, too.
         columns: The columns, in their order.
         extract: New columns, and the paths of the fields of `data` that they are.
-        upcasts: How `data` of older versions of events are read as the newest one's, by decider and event; the entries
-            are what `event_store_platform.moved` takes.
+        upcasts: JSON that says how `data` of older versions of events are read as the newest one's; `[]` for as stored.
+            A text: a number in it keeps its digits.
     """
 
     dsn: str = field(repr=False)
@@ -120,7 +120,7 @@ class EventLogOptions:
     lease_tokens: Mapping[int, int]
     columns: tuple[str, ...]
     extract: Mapping[str, tuple[str, ...]]
-    upcasts: Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]
+    upcasts: str
 
     @classmethod
     def read(cls, options: Mapping[str, str], mode: Mode | None = None) -> "EventLogOptions":
@@ -166,7 +166,7 @@ class EventLogOptions:
             lease_tokens={int(partition): token for partition, token in lease_tokens.items()},
             columns=columns,
             extract={column: tuple(path) for column, path in extract.items()},
-            upcasts=by_event(_json(given, "upcasts", _UPCASTS, _is_upcasts) or ()),
+            upcasts=given.get("upcasts", "[]") if _json(given, "upcasts", _UPCASTS, _is_upcasts) else "[]",
         )
 
     def schema(self) -> str:

@@ -3,15 +3,14 @@
 Belongs here: the SELECT and its batches. Not here: which ranges a task gets (`batch`, `stream`).
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from .arrow import ArrowConnection, arrow_connection
-from .options import COLUMNS, EventLogOptions
+from .options import COLUMNS, EventLogOptions, newest_versions
 from .ranges import LogRange
 
 if TYPE_CHECKING:
@@ -20,10 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # By index, whatever the statistics say. Left to itself Postgres reads all events for each task, not those of its
-# ranges. Not compiled: a scan that is off has a price at which Postgres would compile every statement.
+# ranges. Nothing is kept for an event that is like one before: none is. Not compiled: a scan that is off has a price at
+# which Postgres would compile every statement.
 PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
-    " set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)"
+    " set_config('enable_mergejoin', 'off', true), set_config('enable_memoize', 'off', true),"
+    " set_config('jit', 'off', true)"
 )
 # Where a task's events are most of those between its first and its last offset, as they are when all log partitions are
 # read, one scan over these offsets is twice as fast.
@@ -209,20 +210,21 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
     return sql.SQL(", ").join(columns), upcast, sql.SQL(" and ").join(conditions)
 
 
-def upcast_data(
-    upcasts: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
-) -> "tuple[sql.SQL, sql.Composed]":
+def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
     """Return the data of events `e` in their newest shape, and what a FROM that has `e` joins for it."""
     from psycopg import sql
 
-    if not upcasts:
+    newest = newest_versions(upcasts)
+    if not newest:
         return sql.SQL("e.data"), sql.Composed([])
     moved = [
         sql.SQL(
-            "when e.decider = {} and e.event = {} and e.event_version < {}"
-            " then event_store_platform.moved(e.data, e.event_version, {}::jsonb)"
-        ).format(decider, event, max(one["to_version"] for one in versions), json.dumps(versions))
-        for (decider, event), versions in upcasts.items()
+            "when e.decider = {decider} and e.event = {event} and e.event_version < {version}"
+            " then event_store_platform.moved(e.data, e.event_version, ("
+            "select jsonb_agg(m.upcast) from jsonb_array_elements({upcasts}::jsonb) m(upcast)"
+            " where m.upcast ->> 'decider' = {decider} and m.upcast ->> 'event' = {event}))"
+        ).format(decider=decider, event=event, version=version, upcasts=upcasts)
+        for (decider, event), version in newest.items()
     ]
     # `offset 0`: once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")

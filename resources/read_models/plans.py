@@ -23,6 +23,7 @@ from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
 from millrace.resources.read_models.tables import state_schema
+from millrace.resources.read_models.upcasts import as_option
 from millrace.resources.spark.bounded import NotReturned, ended_after
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def recomputed_rows(
     history = events
     if any(lease.from_position > 0 for lease in ranges):
         columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
-        read = history_reader(dsn, model.events, arrow_schema(columns), model.seen_upcasts)
+        read = history_reader(dsn, model.events, arrow_schema(columns), as_option(model.seen_upcasts))
         asked = touched.select(*STREAM, POSITION).coalesce(live_readers)
         history = asked.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]

@@ -12,9 +12,7 @@ import pyarrow as pa
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_log_source.arrow import arrow_connection
-from millrace.resources.event_log_source.options import by_event
 from millrace.resources.event_log_source.reading import PLAN, upcast_data
-from millrace.resources.read_models.upcasts import Upcast
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -31,7 +29,7 @@ def history_reader(
     dsn: str,
     events: Sequence[str] | None,
     schema: pa.Schema,
-    upcasts: Sequence[Upcast] = (),
+    upcasts: str,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` from (partition, decider, decider_id, position) to these streams' events.
 
@@ -41,9 +39,9 @@ def history_reader(
         dsn: The event store.
         events: The events that are read; None for all.
         schema: The columns, of the source `event_log`, with their Arrow types.
-        upcasts: How data of older versions of events are read as the newest one's.
+        upcasts: How data of older versions of events are read as the newest one's: an option of the source.
     """
-    data = upcast_data(by_event(one.as_json() for one in upcasts))
+    data = upcast_data(upcasts)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         streams = (stream for batch in batches for stream in zip(*(c.to_pylist() for c in batch.columns), strict=True))

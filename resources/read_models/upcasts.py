@@ -4,8 +4,9 @@ Belongs here: the store's upcasts of the events that a model takes, and those th
 moves (`event_store_platform.moved` for what Postgres reads, `resources.archive.moved` for files).
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -25,22 +26,32 @@ class Overtaken(MillraceError):
 
 @dataclass(frozen=True)
 class Upcast:
-    """How data of the version before become data of a version of an event, as the store knows it."""
+    """How data of the version before become data of a version of an event, as the store knows it.
+
+    The moves are JSON: a number in them keeps its digits.
+    """
 
     decider: str
     event: str
     to_version: int
-    moves: Sequence[Mapping[str, Any]]
+    moves: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as the option `upcasts` of the source `event_log` takes it."""
-        return asdict(self)
+
+def as_option(upcasts: Iterable[Upcast]) -> str:
+    """Return upcasts as the option `upcasts` of the source `event_log` takes them."""
+    return "[{}]".format(
+        ", ".join(
+            f'{{"decider": {json.dumps(one.decider)}, "event": {json.dumps(one.event)},'
+            f' "to_version": {one.to_version}, "moves": {one.moves}}}'
+            for one in upcasts
+        )
+    )
 
 
 def stored_upcasts(connection: psycopg.Connection) -> tuple[Upcast, ...]:
     """Return all upcasts that the store knows, in order."""
     rows = connection.execute(
-        "select decider, event, to_version, moves from event_store.event_upcasts order by decider, event, to_version"
+        "select decider, event, to_version, moves::text from event_store.event_upcasts order by decider, event, to_version"
     )
     return tuple(Upcast(*row) for row in rows.fetchall())
 
@@ -70,7 +81,7 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
     paths: dict[tuple[str, str], set[Path]] = {}
     for upcast in sorted(upcasts, key=lambda one: (one.decider, one.event, one.to_version), reverse=True):
         reached = paths.setdefault((upcast.decider, upcast.event), {path})
-        for move in reversed(upcast.moves):
+        for move in reversed(json.loads(upcast.moves)):
             said = [tuple(move[name]) for name in _PATHS if name in move]
             if not any(_meet(one, two) for one in reached for two in said):
                 continue

@@ -20,6 +20,7 @@ import psycopg
 from millrace.resources.archive.history import log_history
 from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.json_text import written
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.store import ReadModelStore, Version
@@ -85,7 +86,7 @@ def built_anew(
     upcasts = {(one.decider, one.event, one.to_version): one for one in stored_upcasts(connection)}
     for event in events:
         for version, moves in event.upcasts.items():
-            declared = Upcast(event.decider, event.event, version, moves)
+            declared = Upcast(event.decider, event.event, version, written(moves))
             upcasts.setdefault((event.decider, event.event, version), declared)
     return [
         model.name

@@ -193,3 +193,13 @@ def test_the_plan_goes_through_the_events_once_whatever_the_statistics_say(dsn: 
     assert "event_log_pkey" in plan
     assert "events_pkey" in plan
     assert "Seq Scan" not in plan
+
+
+def test_no_plan_keeps_what_was_moved_for_an_event_that_is_like_it(dsn: str, connect: Connect) -> None:
+    connection = connect(autocommit=False)
+    connection.execute(PLAN.encode())
+    upcasts = [{"decider": "order", "event": "placed", "to_version": 2, "moves": []}]
+    options = options_of(dsn=dsn, columns=["offset"], extract={"a": ["a"], "b": ["b"]}, upcasts=upcasts)
+    statement = sql.SQL("explain (costs off) ") + query(options, EVERYTHING)
+    plan = "\n".join(row[0] for row in connection.execute(statement).fetchall())
+    assert "Memoize" not in plan

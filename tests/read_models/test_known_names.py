@@ -6,6 +6,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
+from millrace.events import drop, rename
 from millrace.platform_defs.checks import names_check
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import Column, count, field, last, max_, stream_id, sum_
@@ -117,3 +118,13 @@ def test_a_key_is_a_name_too_and_the_check_of_the_model_warns(orders: EventStore
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "column owner: field data.owner is in none of the newest events" in str(result.metadata["unknown"])
     assert orders.connection.info.dbname
+
+
+def test_a_field_that_an_upcast_renamed_or_dropped_is_told_with_its_new_name(orders: EventStore) -> None:
+    orders.register_event_upcast("order", "placed", 2, [rename("total", "amount")])
+    orders.register_event_upcast("order", "paid", 2, [drop("by")])
+    said = unknown_names(orders.connection, model(*map(last, ("data.total", "data.by", "data.amount", "data.note"))))
+    assert said == [
+        "column c0: field data.total is data.amount since version 2 of placed of order",
+        "column c1: field data.by is no more since version 2 of paid of order",
+    ]

@@ -1,5 +1,6 @@
 """Read models read events in their newest shape, and those are built anew whose columns a new shape touches."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 TO_2 = [rename("total", "price.amount"), default("price.currency", "EUR")]
 TO_3 = [scale("price.amount", 2), rename("price", "cost")]
+# more digits than a float has
+RATE = "0.12345678901234567890"
 
 
 @read_model(view="sums", deciders=["order"], key=["order_id"])
@@ -36,6 +39,7 @@ class Sums:
     order_id = stream_id()
     cents = sum_("data.cost.amount", events=["placed"])
     currencies = set_union("data.cost.currency")
+    rate = last("data.rate", events=["placed"])
 
 
 @read_model(view="notes", deciders=["order"], key=["order_id"])
@@ -71,7 +75,7 @@ def recomputed(events: "DataFrame") -> "DataFrame":
 MODELS = [cast("ReadModel", one) for one in (Sums, Notes, folded, recomputed)]
 TOUCHED = [model for model in MODELS if model.name != "notes"]
 WANTED: dict[str, list[tuple[Any, ...]]] = {
-    "sums": [("o-1", 3325, ["CHF", "EUR"]), ("o-2", 50, ["EUR"])],
+    "sums": [("o-1", 3325, ["CHF", "EUR"], RATE), ("o-2", 50, ["EUR"], RATE)],
     "notes": [("o-1", "new"), ("o-2", None)],
     "folded": [
         ("o-1", " [('amount', 1250), ('currency', 'EUR')] [('amount', 75), ('currency', 'CHF')] []"
@@ -104,7 +108,8 @@ def evolve(store: EventStore) -> None:
     """Append events of versions 2 and 3, after their upcasts."""
     store.register_event_upcast("order", "placed", 2, TO_2)
     append(store, placed("o-1", 2, {"price": {"amount": 0.75, "currency": "CHF"}}), placed("o-2", 1, {"total": 0.5}))
-    store.register_event_upcast("order", "placed", 3, TO_3)
+    moves = json.dumps([*TO_3, default("rate", 0)]).replace('"value": 0', f'"value": {RATE}')
+    store.connection.execute("select event_store.register_event_upcast('order', 'placed', 3, %s::jsonb)", (moves,))
     append(store, placed("o-1", 1, {"note": "new", "total": "x"}, "said"))
     append(store, placed("o-1", 3, {"cost": {"amount": 2000, "currency": "EUR"}}))
 
@@ -211,7 +216,7 @@ def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapsho
 
 
 def moved(to_version: int, *moves: dict[str, Any], event: str = "placed") -> Upcast:
-    return Upcast("order", event, to_version, moves)
+    return Upcast("order", event, to_version, json.dumps(moves))
 
 
 def test_a_path_is_touched_by_moves_of_it_of_what_it_lies_in_and_of_where_it_came_from() -> None:

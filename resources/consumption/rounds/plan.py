@@ -36,6 +36,7 @@ from millrace.resources.read_models.fold import Fold
 from millrace.resources.read_models.plans import MISREAD, arrow_schema, fold_task, read_exactly
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.tables import state_schema
+from millrace.resources.read_models.upcasts import as_option
 from millrace.resources.spark.bounded import at_most
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _frame(
         owner=owner,
         columns=tuple(sorted({*WHERE, *(sources - set(extract))})),
         extract=extract,
-        upcasts=tuple(found.values()),
+        upcasts=as_option(found.values()),
         deciders=_all_of([model.deciders for model in models]),
         events=_all_of([model.events for model in models]),
         readers=readers,

@@ -28,7 +28,6 @@ from millrace.resources.event_log_source.reading import PLAN, fields_apart, quer
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
-from millrace.resources.read_models.upcasts import Upcast
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +90,7 @@ class Task:
         most_bytes: Of events that take more memory, or whose rows for all models take `COPIES` times as much, none is
             built: the driver claims fewer.
         without: Streams (decider, decider_id), and from which offset on their events are left out.
-        upcasts: How data of older versions of events are read as the newest one's.
+        upcasts: How data of older versions of events are read as the newest one's: an option of the source.
     """
 
     dsn: str
@@ -104,7 +103,7 @@ class Task:
     schema: pa.Schema
     most_bytes: int
     without: tuple[tuple[str, str, int], ...] = ()
-    upcasts: tuple[Upcast, ...] = ()
+    upcasts: str = "[]"
 
     def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
@@ -158,7 +157,7 @@ class Task:
                 "dsn": lasting(self.dsn),
                 "columns": json.dumps(self.columns),
                 "extract": json.dumps(self.extract),
-                "upcasts": json.dumps([one.as_json() for one in self.upcasts]),
+                "upcasts": self.upcasts,
                 **({"deciders": json.dumps(self.deciders)} if self.deciders is not None else {}),
                 **({"events": json.dumps(self.events)} if self.events is not None else {}),
             },
