@@ -193,6 +193,7 @@ set local check_function_bodies = off;
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
+\ir functions/events/upcasts/moved_value.sql
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
@@ -349,7 +350,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '68dea14ed1a6253558a222f18cb1ec41a2b0f987388bfa4f2373f197299d5b10'),
+  (0, 'e47e54b41c87f3ef093143aa2bb990a3836f1db2adef8292e9377190eb53cebf'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -6,11 +6,9 @@ one is written (`files`), the proof that a file is the listed one, and files tha
 A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ import pyarrow as pa
 from millrace.resources.archive.files import SCHEMA
 from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.event_log_source.options import newest_versions
+from millrace.resources.event_log_source.options import by_event
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -183,12 +181,10 @@ def _newest(batch: pa.RecordBatch, wanted: Wanted) -> pa.StringArray:
     from millrace.resources.events.moves import moved
 
     data = batch.column("data")
-    known = json.loads(wanted.upcasts, parse_float=Decimal)
-    for (decider, event), newest in newest_versions(wanted.upcasts).items():
-        upcasts = [one for one in known if (one["decider"], one["event"]) == (decider, event)]
+    for (decider, event), upcasts in by_event(wanted.upcasts).items():
         older = pc.and_(
             pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
-            pc.less(batch.column("event_version"), newest),
+            pc.less(batch.column("event_version"), upcasts[-1]["to_version"]),
         )
         rows = zip(data.filter(older).to_pylist(), batch.column("event_version").filter(older).to_pylist(), strict=True)
         texts = pa.array([moved(text, version, upcasts) for text, version in rows], data.type)

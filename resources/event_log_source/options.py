@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 Mode = Literal["batch", "stream"]
@@ -67,12 +68,11 @@ def most_tasks(positions: int, min_partitions: int) -> int:
     return max(min_partitions, 1 + positions // _RECORDS)
 
 
-def newest_versions(upcasts: str) -> dict[tuple[str, str], int]:
-    """Return the version that upcasts lead to, by decider and event."""
-    found: dict[tuple[str, str], int] = {}
-    for one in json.loads(upcasts):
-        event = one["decider"], one["event"]
-        found[event] = max(found.get(event, 0), one["to_version"])
+def by_event(upcasts: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return upcasts by decider and event, in the order of versions; numbers in them keep their digits."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in sorted(json.loads(upcasts, parse_float=Decimal), key=lambda one: int(one["to_version"])):
+        found.setdefault((one["decider"], one["event"]), []).append(one)
     return found
 
 

@@ -5,12 +5,13 @@ Belongs here: the SELECT and its batches. Not here: which ranges a task gets (`b
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
 from .arrow import ArrowConnection, arrow_connection
-from .options import COLUMNS, EventLogOptions, newest_versions
+from .options import COLUMNS, EventLogOptions, by_event
+from .pulled import NotPulled, pulled
 from .ranges import LogRange
 
 if TYPE_CHECKING:
@@ -198,7 +199,13 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
     values: list[sql.Composable] = [
         sql.SQL("{}::text").format(data) if c == "data" else sql.SQL(COLUMNS[c][1]) for c in options.columns
     ]
-    fields = [sql.SQL("{} #>> {}::text[]").format(data, sql.Literal(list(path))) for path in options.extract.values()]
+    upcasts = by_event(options.upcasts)
+    try:
+        fields = [_field(path, upcasts) for path in options.extract.values()]
+        if "data" not in options.columns:
+            upcast = sql.Composed([])
+    except NotPulled:
+        fields = [sql.SQL("{} #>> {}").format(data, _text_array(path)) for path in options.extract.values()]
     values += fields if len(fields) <= MOST_FIELDS else _packed(fields)
     # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
@@ -210,12 +217,45 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
     return sql.SQL(", ").join(columns), upcast, sql.SQL(" and ").join(conditions)
 
 
+def _field(path: tuple[str, ...], upcasts: Mapping[tuple[str, str], Sequence[dict[str, Any]]]) -> "sql.Composed":
+    """Return the text of a field in the newest shape of its event, read where the event's version has it.
+
+    Raises:
+        NotPulled: It cannot be: the document has to be moved.
+    """
+    from psycopg import sql
+
+    stored = sql.SQL("e.data #>> {}").format(_text_array(path))
+    older: list[sql.Composable] = []
+    for (decider, event), versions in upcasts.items():
+        moves = [[move for later in versions[n:] for move in later["moves"]] for n in range(len(versions))]
+        found = [(one["to_version"], pulled(path, each)) for one, each in zip(versions, moves, strict=True)]
+        if any(value != pulled(path, []) for _, value in found):
+            case = sql.SQL(" ").join(
+                sql.SQL("when e.event_version < {} then ({}) #>> '{{}}'").format(version, value)
+                for version, value in found
+            )
+            older.append(
+                sql.SQL(
+                    "when e.event_version < {} and e.decider = {} and e.event = {} and jsonb_typeof(e.data) = 'object'"
+                    " then case {} end"
+                ).format(found[-1][0], decider, event, case)
+            )
+    return sql.SQL("case {} else {} end").format(sql.SQL(" ").join(older), stored) if older else stored
+
+
+def _text_array(path: tuple[str, ...]) -> "sql.Composed":
+    from psycopg import sql
+
+    return sql.SQL("{}::text[]").format(sql.Literal(list(path)))
+
+
 def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
     """Return the data of events `e` in their newest shape, and what a FROM that has `e` joins for it."""
     from psycopg import sql
 
-    newest = newest_versions(upcasts)
-    if not newest:
+    known = by_event(upcasts)
+    if not known:
         return sql.SQL("e.data"), sql.Composed([])
     moved = [
         sql.SQL(
@@ -223,8 +263,8 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
             " then event_store_platform.moved(e.data, e.event_version, ("
             "select jsonb_agg(m.upcast) from jsonb_array_elements({upcasts}::jsonb) m(upcast)"
             " where m.upcast ->> 'decider' = {decider} and m.upcast ->> 'event' = {event}))"
-        ).format(decider=decider, event=event, version=version, upcasts=upcasts)
-        for (decider, event), version in newest.items()
+        ).format(decider=decider, event=event, version=versions[-1]["to_version"], upcasts=upcasts)
+        for (decider, event), versions in known.items()
     ]
     # `offset 0`: once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")

@@ -8,11 +8,14 @@ import random
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import sql
 
+from millrace.resources.event_log_source.pulled import NotPulled, pulled
 from millrace.resources.event_store import EventStore
-from millrace.resources.events.moves import cast, drop, moved, rename, scale
+from millrace.resources.events.moves import Move, cast, default, drop, moved, rename, scale
 from tests.support.factories import rows
 
 NUMBERS = [
@@ -37,7 +40,6 @@ TEXTS = [
     ),
 ]
 KEYS = ["a", "b", "c", "aa", "ü", "0", "-1", "", 'qu"o', "\\", "\n", "🌊", "a.b", "zz"]
-keys = st.sampled_from(KEYS[:4] * 4 + KEYS)
 numbers = st.sampled_from(NUMBERS)
 texts = st.sampled_from(TEXTS)
 scalars = numbers | texts.map(json.dumps) | st.sampled_from(["true", "false", "null"])
@@ -47,33 +49,44 @@ def _object(members: dict[str, str]) -> str:
     return "{" + ", ".join(f"{json.dumps(key)}: {member}" for key, member in members.items()) + "}"
 
 
-values_ = st.recursive(
-    scalars,
-    lambda inner: (
-        st.dictionaries(keys, inner, max_size=4).map(_object)
-        | st.dictionaries(keys, inner, max_size=3).map(_object)
-        | st.lists(inner, max_size=2).map(lambda each: f"[{', '.join(each)}]")
-    ),
-    max_leaves=8,
-)
-documents = st.dictionaries(keys, values_, max_size=5).map(_object) | values_
-paths = st.lists(keys, min_size=1, max_size=3)
-read = values_.map(lambda text: json.loads(text, parse_float=Decimal))
-moves = st.one_of(
-    st.builds(lambda a, b: [rename(a, b)] if b[: len(a)] != a else [], paths, paths),
-    st.builds(lambda path, value: [{"move": "default", "path": path, "value": value}], paths, read),
-    paths.map(lambda path: [drop(path)]),
-    st.builds(lambda a, b: [cast(a, b)], paths, st.sampled_from(["string", "number", "integer", "boolean"])),
-    st.builds(
-        lambda path, into: [{"move": "values", "path": path, "values": into}],
+Drawn = tuple[st.SearchStrategy[str], st.SearchStrategy[list[str]], st.SearchStrategy[list[list[Any]]]]
+
+
+def drawn(keys: st.SearchStrategy[str]) -> Drawn:
+    """Return documents, paths, and moves by version, of some keys."""
+    values = st.recursive(
+        scalars,
+        lambda inner: (
+            st.dictionaries(keys, inner, max_size=4).map(_object)
+            | st.dictionaries(keys, inner, max_size=3).map(_object)
+            | st.lists(inner, max_size=2).map(lambda each: f"[{', '.join(each)}]")
+        ),
+        max_leaves=8,
+    )
+    paths = st.lists(keys, min_size=1, max_size=3)
+    read = values.map(lambda text: json.loads(text, parse_float=Decimal))
+    into = st.dictionaries(
+        texts, scalars.map(lambda text: json.loads(text, parse_float=Decimal)), min_size=1, max_size=4
+    )
+    moves = st.one_of(
+        st.builds(lambda a, b: [rename(a, b)] if b[: len(a)] != a else [], paths, paths),
+        st.builds(lambda path, value: [{"move": "default", "path": path, "value": value}], paths, read),
+        paths.map(lambda path: [drop(path)]),
+        st.builds(lambda a, b: [cast(a, b)], paths, st.sampled_from(["string", "number", "integer", "boolean"])),
+        st.builds(lambda path, values: [{"move": "values", "path": path, "values": values}], paths, into),
+        st.builds(lambda a, b: [scale(a, b)], paths, st.sampled_from([-18, -3, -1, 1, 2, 18])),
+    )
+    some = st.lists(moves, max_size=4).map(lambda each: [move for one in each for move in one])
+    return (
+        st.dictionaries(keys, values, max_size=5).map(_object) | values,
         paths,
-        st.dictionaries(texts, scalars.map(lambda text: json.loads(text, parse_float=Decimal)), min_size=1, max_size=4),
-    ),
-    st.builds(lambda a, b: [scale(a, b)], paths, st.sampled_from([-18, -3, -1, 1, 2, 18])),
-)
-chains = st.lists(
-    st.lists(moves, max_size=4).map(lambda each: [move for some in each for move in some]), min_size=1, max_size=3
-)
+        st.lists(some, min_size=1, max_size=3),
+    )
+
+
+documents, _, chains = drawn(st.sampled_from(KEYS[:4] * 4 + KEYS))
+# so few keys that moves, documents and the field meet
+dense_documents, dense_paths, dense_chains = drawn(st.sampled_from(["a", "b", "a", "b", "a", "b", "0"]))
 
 
 def sql_text(value: object) -> str:
@@ -113,3 +126,53 @@ def test_sql_and_python_move_any_data_alike(
     order.shuffle(upcasts)
     expected = by_postgres(store, found, version, upcasts)
     assert [moved(text, version, upcasts) for text, _ in expected] == [text for _, text in expected]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    found=st.lists(dense_documents.filter(lambda text: text.startswith("{")), min_size=1, max_size=12),
+    chain=dense_chains,
+    path=dense_paths.map(tuple),
+)
+def test_a_field_that_is_read_where_it_was_is_that_of_the_moved_data(
+    store: EventStore, found: list[str], chain: list[list[Any]], path: tuple[str, ...]
+) -> None:
+    upcasts = [{"to_version": n, "moves": each} for n, each in enumerate(chain, 2)]
+    # as the source reads them
+    known = json.loads(sql_text([move for each in chain for move in each]), parse_float=Decimal)
+    try:
+        field = pulled(path, known)
+    except NotPulled:
+        return
+    statement = sql.SQL(
+        "select ({}) #>> '{{}}', event_store_platform.moved(e.data, 1, {}::jsonb) #>> {}::text[]"
+        " from (select d::jsonb as data from unnest({}::text[]) d) e"
+    ).format(field, sql_text(upcasts), list(path), found)
+    read = store.connection.execute(statement).fetchall()
+    assert [one for one, _ in read] == [two for _, two in read]
+
+
+def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: EventStore) -> None:
+    """What a property meets rarely."""
+    told: dict[tuple[str, ...], tuple[str, list[Move], str | None]] = {
+        # the default has the key, and what is there has not
+        ("a", "b"): ('{"a": {}}', [default("a", {"b": 1})], None),
+    }
+    not_told: list[tuple[tuple[str, ...], list[Move]]] = [
+        (("a",), [rename("a.b", "c")]),
+        (("a",), [rename("c", "a.b")]),
+        (("a",), [default("a.b", 1)]),
+        (("a",), [drop("a.b")]),
+        (("a",), [scale("a.b", 1)]),
+        # an element of an array, which no move enters
+        (("a", "0"), [drop("b")]),
+        (("c",), [rename(["a", " +1"], "c")]),
+    ]
+    for path, (data, moves, value) in told.items():
+        statement = sql.SQL("select ({}) #>> '{{}}' from (select {}::jsonb as data) e").format(
+            pulled(path, moves), data
+        )
+        assert store.connection.execute(statement).fetchone() == (value,)
+    for path, moves in not_told:
+        with pytest.raises(NotPulled):
+            pulled(path, moves)

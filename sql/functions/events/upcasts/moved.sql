@@ -28,8 +28,6 @@ declare
   _target text[];
   _value jsonb;
   _at jsonb;
-  _is text;
-  _text text;
 begin
   if jsonb_typeof(_data) <> 'object' then
     return _data;
@@ -69,32 +67,7 @@ begin
       elsif _kind = 'rename' then
         _keys := _move -> 'to';
       else
-        _is := jsonb_typeof(_value);
-        continue when _is in ('object', 'array', 'null');
-        _text := _value #>> '{}';
-        _value := case
-          when _kind = 'values' then case when _is = 'string' then _move -> 'values' -> _text end
-          -- no number of an event is longer, and numeric holds more: it is exact, and never fails
-          when _kind = 'scale' then case
-            when _is = 'number' and octet_length(_text) <= 1000 then
-              to_jsonb(trim_scale(_text::numeric * ('1e' || (_move ->> 'power'))::numeric))
-          end
-          when _move ->> 'type' = 'string' then case when _is <> 'string' then to_jsonb(_text) end
-          when _move ->> 'type' = 'boolean' then case
-            when _is = 'string' and _text in ('true', 'false') then _text::jsonb
-          end
-          when _is = 'number' then case
-            when _move ->> 'type' = 'integer' and _text::numeric = trunc(_text::numeric) then
-              to_jsonb(trim_scale(_text::numeric))
-          end
-          -- counts in a pattern are slow
-          when _is = 'string' and octet_length(_text) <= 202 and _text ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?$'
-            and octet_length(split_part(ltrim(_text, '-'), '.', 1)) <= 100 and octet_length(split_part(_text, '.', 2)) <= 100
-          then case
-            when _move ->> 'type' = 'number' then to_jsonb(_text::numeric)
-            when _text::numeric = trunc(_text::numeric) then to_jsonb(trim_scale(_text::numeric))
-          end
-        end;
+        _value := event_store_platform.moved_value(_value, _move);
         continue when _value is null;
         _data := jsonb_set(_data, _path, _value);
         continue;
