@@ -271,7 +271,8 @@ class Consumer:
                 self.wait_for_more(stop)
 
     def _lease(self, store: EventStore, room: int) -> list[Delivery]:
-        return store.lease_events(self.subscription.view, room, self.subscription.lock_timeout_s, ahead=True)
+        wanted = self.subscription
+        return store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
 
     def _order(self, store: EventStore) -> int:
         """Do what the sequencer does, if none is at work; return how much there was."""

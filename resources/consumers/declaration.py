@@ -64,6 +64,7 @@ class Subscription:
         max_attempts: After how many failures a stream is parked.
         lock_timeout_s: How long after the end of a killed process others get its events, in seconds.
         timeout_s: How long the handler may take for one event, in seconds.
+        upcast: Whether data come in the newest shape of their event.
     """
 
     handler: Handler
@@ -76,6 +77,7 @@ class Subscription:
     max_attempts: int = 5
     lock_timeout_s: int = 30
     timeout_s: float = 300.0
+    upcast: bool = False
     takes_connection: bool = field(init=False)
     is_async: bool = field(init=False)
 
@@ -135,6 +137,7 @@ def subscription(
     max_attempts: int = 5,
     lock_timeout_s: int = 30,
     timeout_s: float = 300.0,
+    upcast: bool = False,
 ) -> Callable[[Handler], Subscription]:
     """Declare that a function is called for each event of a view, in the order of each stream.
 
@@ -149,6 +152,7 @@ def subscription(
         lock_timeout_s: How long after the end of a killed process others get its events. Locks of handlers that work
             are extended.
         timeout_s: How long the handler may take for one event; then the event fails.
+        upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
 
     Raises:
         InvalidSubscription: The declaration cannot work; the text says why.
@@ -156,7 +160,17 @@ def subscription(
 
     def declared(handler: Handler) -> Subscription:
         return Subscription(
-            handler, view, deciders, events, concurrency, start, version, max_attempts, lock_timeout_s, timeout_s
+            handler,
+            view,
+            deciders,
+            events,
+            concurrency,
+            start,
+            version,
+            max_attempts,
+            lock_timeout_s,
+            timeout_s,
+            upcast,
         )
 
     return declared

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 Moves = Sequence[Mapping[str, Any]]
 
-# longer than this it would cost more than to move the document
+# of so many places, or behind so long an expression, it would cost more than to move the document
+MOST_LOOKS = 100
 MOST_CHARACTERS = 4_000
 # what `#>` takes for a place in an array, which no move enters
 _INDEX = re.compile(r"\s*[+-]?[0-9]+")
@@ -36,69 +37,80 @@ def pulled(path: Path, moves: Moves) -> "sql.Composed":
     Raises:
         NotPulled: It cannot be told of the field alone.
     """
-    found = _after(path, moves)
+    found = _Pull().after(path, moves)
     if len(found.as_string()) > MOST_CHARACTERS:
         raise NotPulled
     return found
 
 
-def _after(path: Path, moves: Moves) -> "sql.Composed":
-    from psycopg import sql
+class _Pull:
+    """Follows a field back; each rename may lead to several places."""
 
-    if not moves:
-        if any(_INDEX.fullmatch(key) for key in path):
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def after(self, path: Path, moves: Moves) -> "sql.Composed":
+        """Return what stands at a path after some moves."""
+        from psycopg import sql
+
+        self._looks += 1
+        moves = _touching(path, moves)
+        if self._looks > MOST_LOOKS or (not moves and any(_INDEX.fullmatch(key) for key in path)):
             raise NotPulled
-        return sql.SQL("(e.data #> {}::text[])").format(list(path))
-    *before, move = moves
-    at = tuple(move["path"])
-    if move["move"] == "rename":
-        return _renamed(path, before, at, tuple(move["to"]))
-    if _leads(path, at) and path != at:
-        raise NotPulled
-    was = _after(path, before)
-    # another place; or within a scalar, where nothing is
-    if not _leads(at, path) or (path != at and move["move"] not in {"drop", "default"}):
-        return was
-    if move["move"] == "drop":
-        return sql.SQL("null::jsonb").format()
-    if move["move"] == "default":
-        value = sql.SQL("({}::jsonb #> {}::text[])").format(_json(move["value"]), list(path[len(at) :]))
-        return sql.SQL("case when {there} is not null then {was} when {free} then {value} end").format(
-            there=_after(at, before), was=was, free=_is_free(at, before), value=value
+        if not moves:
+            return sql.SQL("(e.data #> {}::text[])").format(list(path))
+        *before, move = moves
+        at = tuple(move["path"])
+        if move["move"] == "rename":
+            return self._renamed(path, before, at, tuple(move["to"]))
+        if _leads(path, at) and path != at:
+            raise NotPulled
+        # within a scalar nothing is
+        if path != at and move["move"] not in {"drop", "default"}:
+            return self.after(path, before)
+        if move["move"] == "drop":
+            return sql.SQL("null::jsonb").format()
+        was = self.after(path, before)
+        if move["move"] == "default":
+            value = sql.SQL("({}::jsonb #> {}::text[])").format(_json(move["value"]), list(path[len(at) :]))
+            return sql.SQL("case when {there} is not null then {was} when {free} then {value} end").format(
+                there=self.after(at, before), was=was, free=self._is_free(at, before), value=value
+            )
+        return sql.SQL("coalesce(event_store_platform.moved_value({was}, {move}::jsonb), {was})").format(
+            was=was, move=_json(move)
         )
-    return sql.SQL("coalesce(event_store_platform.moved_value({was}, {move}::jsonb), {was})").format(
-        was=was, move=_json(move)
-    )
+
+    def _renamed(self, path: Path, before: Moves, at: Path, to: Path) -> "sql.Composed":
+        from psycopg import sql
+
+        for other in (at, to):
+            if _leads(path, other) and path != other:
+                raise NotPulled
+        came = self.after(at + path[len(to) :], before) if _leads(to, path) else sql.SQL("null::jsonb").format()
+        return sql.SQL("case when {there} is not null and {free} then {came} else {was} end").format(
+            there=self.after(at, before), free=self._is_free(to, before), came=came, was=self.after(path, before)
+        )
+
+    def _is_free(self, to: Path, moves: Moves) -> "sql.Composed":
+        """Return whether what stands on the way to a path, after some moves, is an object or nothing."""
+        from psycopg import sql
+
+        free = [sql.SQL("true").format()]
+        for length in range(1, len(to)):
+            on_the_way = to[:length]
+            # what changes something within an object leaves it one
+            value = self.after(on_the_way, _touching(on_the_way, moves, within=False))
+            free.append(sql.SQL("coalesce(jsonb_typeof({}) = 'object', true)").format(value))
+        return sql.SQL(" and ").join(free)
 
 
-def _renamed(path: Path, before: Moves, at: Path, to: Path) -> "sql.Composed":
-    from psycopg import sql
-
-    for other in (at, to):
-        if _leads(path, other) and path != other:
-            raise NotPulled
-    if not _leads(at, path) and not _leads(to, path):
-        return _after(path, before)
-    came = _after(at + path[len(to) :], before) if _leads(to, path) else sql.SQL("null::jsonb").format()
-    return sql.SQL("case when {there} is not null and {free} then {came} else {was} end").format(
-        there=_after(at, before), free=_is_free(to, before), came=came, was=_after(path, before)
-    )
-
-
-def _is_free(to: Path, moves: Moves) -> "sql.Composed":
-    """Return whether what stands on the way to a path, after some moves, is an object or nothing."""
-    from psycopg import sql
-
-    free = [sql.SQL("true").format()]
-    for length in range(1, len(to)):
-        on_the_way = to[:length]
-        # what changes something within an object leaves it one
-        known = [*moves]
-        while known and not any(_leads(tuple(known[-1].get(name, ())), on_the_way) for name in ("path", "to")):
-            known.pop()
-        value = _after(on_the_way, known)
-        free.append(sql.SQL("coalesce(jsonb_typeof({}) = 'object', true)").format(value))
-    return sql.SQL(" and ").join(free)
+def _touching(path: Path, moves: Moves, *, within: bool = True) -> Moves:
+    """Return the moves up to the last one of what is at a path, or leads there, or of something within it."""
+    for number in range(len(moves), 0, -1):
+        said = [tuple(moves[number - 1][name]) for name in ("path", "to") if name in moves[number - 1]]
+        if any(_leads(one, path) or (within and _leads(path, one)) for one in said):
+            return moves[:number]
+    return []
 
 
 def _leads(path: Path, to: Path) -> bool:

@@ -673,15 +673,16 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         )
 
     async def lease_events(
-        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
     ) -> list[Delivery]:
         """Do as `stream_events`, and return with each event the token that fences its lock.
 
-        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it; with
+        `upcast` data come in the newest shape of their event.
         """
-        return await self._all(
-            Delivery, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
-        )
+        query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
+        columns = f"{NEWEST_SHAPE}, version, metadata, lease_token, attempt, suspect" if upcast else "*"
+        return await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
 
     async def ack_event(
         self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None

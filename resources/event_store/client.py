@@ -402,15 +402,16 @@ class EventStore(Rounds, Waiting):
         return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))
 
     def lease_events(
-        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False
+        self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
     ) -> list[Delivery]:
         """Do as `stream_events`, and return with each event the token that fences its lock.
 
-        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it.
+        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it; with
+        `upcast` data come in the newest shape of their event.
         """
-        return self._all(
-            Delivery, "select * from event_store.lease_events(%s, %s, %s, %s)", (view, limit, seconds, ahead)
-        )
+        query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
+        columns = f"{NEWEST_SHAPE}, version, metadata, lease_token, attempt, suspect" if upcast else "*"
+        return self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
         """Acknowledge the event in flight and free its stream."""

@@ -16,6 +16,8 @@ from millrace.resources.errors import MillraceError
 Path = tuple[str, ...]
 # decider, event, version, and a move to that version
 Touching = tuple[str, str, int, Mapping[str, Any]]
+# renames may bring a value from twice as many places each
+MOST_PATHS = 100
 # the paths that a move says, by name
 _PATHS = ("path", "to")
 
@@ -89,6 +91,10 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
             if move["move"] == "rename":
                 source, target = said
                 reached |= {source + one[len(target) :] for one in reached if one[: len(target)] == target}
+                if len(reached) > MOST_PATHS:
+                    # whatever comes before touches it
+                    reached.add(())
+                    reached.intersection_update({()})
     return found
 
 

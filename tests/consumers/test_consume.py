@@ -8,6 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.events import rename
 from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
@@ -42,6 +43,20 @@ def test_a_function_is_called_once_for_each_event_in_the_order_of_its_stream(ord
     assert (counters.handled, counters.failed, counters.lost, counters.hung) == (80, 0, 0, 0)
     assert counters.leased == counters.handled + counters.given_back
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
+
+
+def test_data_come_as_they_are_stored_or_in_the_newest_shape_if_asked_for(orders: EventStore, dsn: str) -> None:
+    append(orders, data={"n": 1})
+    orders.register_event_upcast("order", "placed", 2, [rename("n", "number")])
+    seen: dict[bool, list[tuple[object, int, bool]]] = {True: [], False: []}
+    for upcast, found in seen.items():
+
+        def note(event: Delivery, found: list[tuple[object, int, bool]] = found) -> None:
+            found.append((event.data, event.event_version, event.lease_token > 0))
+
+        with consuming(dsn, handled_by(note, view=f"v-{upcast}", upcast=upcast)):
+            wait_consumed(orders, f"v-{upcast}")
+    assert seen == {True: [({"number": 1}, 1, True)], False: [({"n": 1}, 1, True)]}
 
 
 def test_as_many_streams_are_handled_at_once_as_declared_and_one_event_of_each(orders: EventStore, dsn: str) -> None:

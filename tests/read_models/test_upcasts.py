@@ -248,3 +248,10 @@ def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() 
         model = replace(sums, upcasts=(untouched,))
         assert (model.fingerprint, model.seen_upcasts) == (sums.fingerprint, ())
     assert with_upcasts(None, touched) is touched  # type: ignore[arg-type]
+
+
+def test_of_a_path_that_a_value_comes_to_from_very_many_places_all_moves_count() -> None:
+    many = [{"move": "rename", "path": ["k", key], "to": ["k"]} for key in "ab" * 50]
+    elsewhere = {"move": "drop", "path": ["other"]}
+    assert len(touching(("k",), [moved(2, elsewhere, *many)])) == 101
+    assert len(touching(("k",), [moved(2, elsewhere, *many[:4])])) == 4

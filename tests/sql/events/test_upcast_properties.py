@@ -167,7 +167,11 @@ def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: Event
         # an element of an array, which no move enters
         (("a", "0"), [drop("b")]),
         (("c",), [rename(["a", " +1"], "c")]),
+        # from more places than a field is worth
+        (("k",), [rename(f"k.{key}", "k") for key in "ab" * 50]),
     ]
+    # however many moves there are elsewhere
+    assert pulled(("a", "b"), [drop("c"), rename("d", "e")] * 2_000) == pulled(("a", "b"), [])
     for path, (data, moves, value) in told.items():
         statement = sql.SQL("select ({}) #>> '{{}}' from (select {}::jsonb as data) e").format(
             pulled(path, moves), data
