@@ -29,8 +29,9 @@ def check_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Compare what is declared with a store, and change nothing; exit code 1 where something is wrong.
+    """Compare declarations with a store; exit code 1 if something is wrong.
 
+    Nothing is changed.
     Each event is registered, new, differs from the store's schema, or is refused. A column whose field is in no schema
     of its events is told, and is wrong where these schemas forbid it. Read models that would be built anew are told.
     """

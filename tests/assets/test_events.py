@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from millrace import count, read_model, stream_id
 from millrace.assets.declarations import Declarations
 from millrace.assets.events import event_specs
-from millrace.events import event, register_events
+from millrace.events import default, event, register_events
 from millrace.platform_defs.checks import schemas_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore
@@ -24,7 +24,7 @@ class ItemAdded(BaseModel):
     cents: int = Field(description="Its price.", alias="price")
 
 
-@event(decider="cart", name="item_added", version=2)
+@event(decider="cart", name="item_added", version=2, upcasts={2: [default("number", 1)]})
 class ItemAdded2(BaseModel):
     """A customer put items into the cart."""
 
@@ -87,6 +87,7 @@ def test_the_check_warns_of_a_new_event_and_fails_for_another_schema(store: Even
     passed, severity, said = judged(dsn)
     assert (passed, severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "'event item_added version 2 of decider cart': 'new. '" in said
+    store.register_event_upcast("cart", "item_added", 2, [default("number", 1)])
     store.register_event_schema("cart", "item_added", {"type": "array"}, 2)
     passed, severity, said = judged(dsn)
     assert (passed, severity) == (False, dg.AssetCheckSeverity.ERROR)
