@@ -29,11 +29,11 @@ def check_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Compare declarations with a store; exit code 1 if something is wrong.
+    """Compare declarations with a store; exit code 1 for a fault.
 
-    Nothing is changed.
-    Each event is registered, new, differs from the store's schema, or is refused. A column whose field is in no schema
-    of its events is told, and is wrong where these schemas forbid it. Read models that would be built anew are told.
+    Nothing is changed. Each event is registered, new, differs from the store's schema, or is refused. A column whose
+    field is in no schema of its events is told, and is wrong where these schemas forbid it. Read models that would be
+    built anew are told.
     """
     from millrace.resources.events.registering import known_schemas, standing_of
     from millrace.resources.read_models.known_names import unknown_properties

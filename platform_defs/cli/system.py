@@ -43,7 +43,7 @@ def up_command() -> None:
 
 @app.command("migrate")
 def migrate_command(dsn: DsnOption = None) -> None:
-    """Bring the store's schema to this version, and register declared events."""
+    """Bring the store's schema to this version; register declared events."""
     from millrace.resources.event_store.migrations import migrate
     from millrace.resources.events.registering import State, standing_of
 
