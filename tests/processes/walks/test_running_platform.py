@@ -151,7 +151,8 @@ def test_dagsters_own_interface_answers_with_the_lineage(platform: Deployment) -
     (lineage,) = [each["lineage"] for each in entries if each["label"] == "dagster/column_lineage"]
     columns = {each["columnName"]: each["columnDeps"] for each in lineage}
     assert columns["customer_id"] == [
-        {"assetKey": {"path": ["event_store", "events"]}, "columnName": "data.customer_id"}
+        {"assetKey": {"path": ["event_store", "events"]}, "columnName": "data.customer_id"},
+        {"assetKey": {"path": ["events", "order"]}, "columnName": "order_placed.customer_id"},
     ]
 
 
