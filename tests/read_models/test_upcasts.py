@@ -165,6 +165,10 @@ def test_a_new_shape_builds_anew_what_it_touches_beside_what_serves_and_nothing_
     assert {model.name: rows_of(orders.connection, model) for model in MODELS} == WANTED
     for model in MODELS:
         assert [one.version for one in versions(orders.connection, model.name)] == [1 + (model in TOUCHED)]
+    # a recomputed model reads a stream again from its first event on
+    append(orders, placed("o-2", 3, {"cost": {"amount": 7, "currency": "EUR"}}))
+    drain(dsn, spark, cast("ReadModel", recomputed))
+    assert rows_of(orders.connection, cast("ReadModel", recomputed))[-2:] == [("o-2", "50", 1), ("o-2", "7", 1)]
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
