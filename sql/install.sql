@@ -350,7 +350,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e47e54b41c87f3ef093143aa2bb990a3836f1db2adef8292e9377190eb53cebf'),
+  (0, 'a3a050e33638a39971c61ab9ddb168c4ab84f8a8b15dc45e7a8de02882194176'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -64,7 +64,8 @@ def _behind(ref: str, root: Schema) -> Schema:
     found: Any = root
     for part in ref.removeprefix("#").split("/")[1:]:
         found = found[part.replace("~1", "/").replace("~0", "~")]
-    return found  # type: ignore[no-any-return]
+    schema: Schema = found
+    return schema
 
 
 def _named(schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:

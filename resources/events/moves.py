@@ -280,10 +280,11 @@ def _opened(text: str) -> _Object:
 
 def _text(members_of: _Object) -> str:
     """Return an object as Postgres prints it; as deep as objects were opened, which is as deep as a path."""
-    return "{%s}" % ", ".join(  # noqa: UP031
+    printed = ", ".join(
         f"{_quoted(key)}: {value if isinstance(value, str) else _text(value)}"
         for key, value in sorted(members_of.items(), key=lambda member: _rank(member[0]))
     )
+    return f"{{{printed}}}"
 
 
 def _rank(key: str) -> tuple[int, bytes]:

@@ -102,7 +102,7 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
 def _moved(upcasts: Iterable[Upcast], model: ReadModel) -> Iterator[tuple[str, str]]:
     """Return the fields that are elsewhere, or gone, in a newer version of an event that the model takes, and where."""
     for upcast in model.of_taken_events(upcasts):
-        for move in json.loads(upcast.moves):
+        for move in upcast.parsed:
             if move["move"] in {"rename", "drop"}:
                 field = ".".join(["data", *move["path"]])
                 became = f"is {'.'.join(['data', *move['to']])}" if "to" in move else "is no more"

@@ -7,6 +7,7 @@ moves (`event_store_platform.moved` for what Postgres reads, `resources.archive.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -37,6 +38,17 @@ class Upcast:
     event: str
     to_version: int
     moves: str
+
+    @property
+    def parsed(self) -> Sequence[Mapping[str, Any]]:
+        """The moves, to look at."""
+        return _parsed(self.moves)
+
+
+# sensors look at the same ones again and again, for each path of each model
+@lru_cache(1_000)
+def _parsed(moves: str) -> tuple[Mapping[str, Any], ...]:
+    return tuple(json.loads(moves))
 
 
 def as_option(upcasts: Iterable[Upcast]) -> str:
@@ -83,7 +95,7 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
     paths: dict[tuple[str, str], set[Path]] = {}
     for upcast in sorted(upcasts, key=lambda one: (one.decider, one.event, one.to_version), reverse=True):
         reached = paths.setdefault((upcast.decider, upcast.event), {path})
-        for move in reversed(json.loads(upcast.moves)):
+        for move in reversed(upcast.parsed):
             said = [tuple(move[name]) for name in _PATHS if name in move]
             if not any(_meet(one, two) for one in reached for two in said):
                 continue

@@ -23,7 +23,8 @@ comment on column read_models.declarations.version is
 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
 comment on column read_models.declarations.view is 'The event store''s view that this version is consumed as.';
 comment on column read_models.declarations.fingerprint is
-'The hash of the declaration; another declaration must not write these tables.';
+'The hash of the declaration, and behind a plus that of the moves of upcasts which decide what it reads. Another must not '
+'write these tables.';
 comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
 comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';

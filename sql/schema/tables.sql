@@ -1561,7 +1561,7 @@ COMMENT ON COLUMN read_models.declarations.version IS 'Counts the declarations o
 
 COMMENT ON COLUMN read_models.declarations.view IS 'The event store''s view that this version is consumed as.';
 
-COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration; another declaration must not write these tables.';
+COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration, and behind a plus that of the moves of upcasts which decide what it reads. Another must not write these tables.';
 
 COMMENT ON COLUMN read_models.declarations.serves IS 'Whether the model''s SQL view shows this version.';
 

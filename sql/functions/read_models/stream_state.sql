@@ -1,7 +1,8 @@
 -- What a fold read model has of one stream: its state, and the version and the offset of the last event that this state is
 -- after. Who handles a command so reads the events behind it only. No row where the state is no such snapshot: no version
--- of the model has this fingerprint; it has nothing of the stream; the stream has a lock, and so failed, and some of its
--- events are owed; an operator discarded an event of it; or its log partition is still to be rebuilt from the archive.
+-- of the model is of this declaration, whatever upcasts it reads with; it has nothing of the stream; the stream has a
+-- lock, and so failed, and some of its events are owed; an operator discarded an event of it; or its log partition is
+-- still to be rebuilt from the archive.
 -- It runs with the rights of its caller, for the tables of read models are their owners'. So a service needs
 -- event_store_reader beside event_store_writer.
 -- Races: all of it is as of one moment.
