@@ -55,6 +55,7 @@ set local check_function_bodies = off;
 \ir functions/archive/list_archive_file.sql
 \ir functions/archive/lock_archive.sql
 \ir functions/archive/mark_archived.sql
+\ir functions/archive/number_archive_fields.sql
 \ir functions/archive/private/share_history.sql
 \ir functions/archive/purge_events.sql
 \ir functions/archive/purge_state.sql
@@ -333,7 +334,7 @@ set local check_function_bodies = off;
 \ir functions/views/progress/has_seen.sql
 \ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/push/drop_push_secret.sql
-\ir functions/views/push/push_format.sql
+\ir functions/views/push/push_options.sql
 \ir functions/views/push/push_secrets.sql
 \ir functions/views/push/set_push_secret.sql
 \ir functions/views/register_view.sql
@@ -350,7 +351,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a3a050e33638a39971c61ab9ddb168c4ab84f8a8b15dc45e7a8de02882194176'),
+  (0, '86acb2a8ee26b3b9803ed6a4f334a2cba60ae6694cb2c3eb14b33c8e43093037'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

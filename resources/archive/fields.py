@@ -11,8 +11,9 @@ each field without a column, of every event. A file's footer names its fields wi
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 METADATA = b"millrace.fields"
 # without a dot: Arrow would take what stands before one for a column, and read all that begin so
 PREFIX = "data:"
+NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
 # of a file: with a column, and altogether
 MOST_COLUMNS = 64
 MOST_FIELDS = 1000
@@ -145,9 +147,10 @@ def stated_fields(schema: pa.Schema) -> Fields:
     return Fields(tuple(columns), None if others is None else tuple(others))
 
 
-def with_columns(schema: pa.Schema, fields: Iterable[str]) -> pa.Schema:
-    """Return the schema of a file that has the columns of some fields after the others."""
-    return pa.schema([*schema, *(pa.field(column_of(name), pa.string()) for name in fields)])
+def with_columns(schema: pa.Schema, fields: Iterable[str], numbers: Mapping[str, int] = NO_NUMBERS) -> pa.Schema:
+    """Return the schema of a file that has the columns of some fields after the others, with their numbers."""
+    ids = {name: {"PARQUET:field_id": str(number)} for name, number in numbers.items()}
+    return pa.schema([*schema, *(pa.field(column_of(name), pa.string(), metadata=ids.get(name)) for name in fields)])
 
 
 def _is_name(name: str) -> bool:

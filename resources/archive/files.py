@@ -10,7 +10,7 @@ A file is read back after it is written. The same range of the same log gives th
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from psycopg import sql
 from millrace.resources.archive.bounded import bounded_batches
 from millrace.resources.archive.fields import (
     MOST_FIELDS,
+    NO_NUMBERS,
     VALUE_BYTES,
     Fields,
     FoundField,
@@ -192,12 +193,13 @@ def write_file(
     batches: Iterable[pa.RecordBatch],
     *,
     fields: RangeFields | None = None,
+    numbers: Mapping[str, int] = NO_NUMBERS,
     ready: Callable[[], object] = bool,
 ) -> LogFile:
     """Write a range as a file below the root, sync it, and read it back.
 
     The new file replaces an older one of the range, as `whole_file` says. The batches have the columns of the fields,
-    which know the others when all batches have come.
+    which know the others when all batches have come. By their numbers readers find columns in each file of an archive.
 
     Raises:
         ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
@@ -205,7 +207,7 @@ def write_file(
     path = root / path_of(wanted)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
-        schema = with_columns(SCHEMA, fields.columns if fields else ())
+        schema = with_columns(SCHEMA, fields.columns if fields else (), numbers)
         # Arrow's own copy of the schema would hide what the footer says in the end, and Parquet knows all of our types
         with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, store_schema=False) as writer:
             for batch in _exactly(wanted, batches, str(path)):

@@ -4,6 +4,7 @@ Belongs here: calls and the rows that they return. Not here: files (`files`, `wr
 purged, in `raise_low_water_mark.sql`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 from uuid import UUID
@@ -77,6 +78,11 @@ class ArchiveStore(SqlFunctions):
             "select event_store_platform.list_archive_file(%s, %s, %s, %s, %s, %s)",
             (partition, from_position, to_position, path, bytes_, checksum),
         )
+
+    def number_archive_fields(self, fields: Sequence[str]) -> dict[str, int]:
+        """Return the number that each field of data has as a column of the archive's files, for ever."""
+        query = "select field, field_id from event_store_platform.number_archive_fields(%s)"
+        return dict(self.connection.execute(query, (list(fields),)).fetchall())
 
     def lock_archive(self, partition: int, owner: str) -> bool:
         """Be the writer of a log partition's archive until the session ends; false where another one is."""

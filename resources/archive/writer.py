@@ -100,6 +100,7 @@ def archive_partition(
                     wanted,
                     read_range(cursor, wanted, fields),
                     fields=fields,
+                    numbers=store.number_archive_fields(fields.columns),
                     ready=lambda: store.lock_archive(partition, writer),
                 )
                 # no snapshot outlives the file that it is for

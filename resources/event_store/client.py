@@ -336,6 +336,7 @@ class EventStore(Rounds, Waiting):
         owner: str | None = None,
         version: int | None = None,
         push_format: str | None = None,
+        push_upcast: bool | None = None,
     ) -> View:
         """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
 
@@ -353,10 +354,11 @@ class EventStore(Rounds, Waiting):
                 is a member of event_store_owner.
             version: Of the program that registers; settings of a lower one than the view has change nothing.
             push_format: As what events are pushed: 'json', or 'cloudevents'; 'json' at first.
+            push_upcast: Whether data are pushed in the newest shape of their event; not at first.
         """
         return self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 moment_of(start_at),
@@ -370,6 +372,7 @@ class EventStore(Rounds, Waiting):
                 owner,
                 version,
                 push_format,
+                push_upcast,
             ),
         )
 

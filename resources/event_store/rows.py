@@ -246,6 +246,7 @@ class View:
     owner: str
     version: int
     push_format: str
+    push_upcast: bool
     max_lag_s: int
 
 

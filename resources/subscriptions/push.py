@@ -97,19 +97,24 @@ def push_events(
     """
     with connect(dsn) as connection:
         row = next(iter(EventStore(connection).poll_views([view])), None)
-        form = PushStore(connection).push_format(view) if row is not None and row.edge_function_url else "json"
-    if row is None or not row.edge_function_url:
-        raise MillraceError(
-            f"View {view} has nothing to drain it into.",
-            detail="It is no view of a declared read model, and not registered with an edge_function_url.",
-            hint="Declare a read model for it, or register it with a URL.",
-        )
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, form)
+        if row is None or not row.edge_function_url:
+            raise MillraceError(
+                f"View {view} has nothing to drain it into.",
+                detail="It is no view of a declared read model, and not registered with an edge_function_url.",
+                hint="Declare a read model for it, or register it with a URL.",
+            )
+        options = PushStore(connection).push_options(view)
+    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, options.push_format)
     # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
     consumer = Consumer(
         dsn,
         Subscription(
-            pusher.deliver, view, concurrency=concurrency, lock_timeout_s=LOCK_S, timeout_s=max(60.0, 4 * TIMEOUT_S)
+            pusher.deliver,
+            view,
+            concurrency=concurrency,
+            lock_timeout_s=LOCK_S,
+            timeout_s=max(60.0, 4 * TIMEOUT_S),
+            upcast=options.push_upcast,
         ),
         name=owner,
     )

@@ -3,15 +3,25 @@
 Belongs here: calls. Not here: signing with what they return (`millrace.resources.signing`), sending (`push`).
 """
 
+from dataclasses import dataclass
+
 from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+@dataclass(frozen=True)
+class PushOptions:
+    """How events are pushed: as 'json' or 'cloudevents', and whether with data in the newest shape of their event."""
+
+    push_format: str
+    push_upcast: bool
 
 
 class PushStore(SqlFunctions):
     """The functions for pushes. Every method raises the `MillraceError` of its SQL function."""
 
-    def push_format(self, view: str) -> str:
-        """Return in which form events of a view are pushed: 'json' or 'cloudevents'."""
-        return self._value(str, "select event_store_platform.push_format(%s)", (view,))
+    def push_options(self, view: str) -> PushOptions:
+        """Return how events of a view are pushed."""
+        return self._one(PushOptions, "select * from event_store_platform.push_options(%s)", (view,))
 
     def push_secrets(self, view: str) -> list[str]:
         """Return the secrets that pushes of a view are signed with, the current one first."""

@@ -16,6 +16,7 @@ create table event_store.views (
   owner text not null,
   version int not null default 0,
   push_format text collate "C" not null default 'json',
+  push_upcast boolean not null default false,
   max_lag_s bigint not null default 300,
   constraint views_pkey primary key (view),
   constraint views_view_is_named check (view <> ''),
@@ -51,6 +52,7 @@ comment on column event_store.views.version is
 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
 comment on column event_store.views.push_format is
 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+comment on column event_store.views.push_upcast is 'Whether data are pushed in the newest shape of their event.';
 comment on column event_store.views.max_lag_s is
 'How old an event that the view wants and has not may become before the view is late, in seconds.';
 

@@ -28,6 +28,18 @@ comment on column event_store.archive_locks.pid is 'Its session: the lock ends w
 comment on column event_store.archive_locks.locked_until is
 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
+create table event_store.archive_fields (
+  field text collate "C" not null,
+  field_id int not null,
+  constraint archive_fields_pkey primary key (field),
+  constraint archive_fields_field_id_key unique (field_id),
+  constraint archive_fields_follow_the_log_columns check (field_id >= 1000)
+);
+comment on table event_store.archive_fields is
+'Which number a field of data has as a column of the archive''s files. Rows are never changed or removed.';
+comment on column event_store.archive_fields.field is 'The field.';
+comment on column event_store.archive_fields.field_id is 'Its number: Parquet''s field_id, in each file.';
+
 create table event_store.archive_files (
   partition int not null,
   from_position bigint not null,

@@ -265,6 +265,7 @@ CREATE TABLE event_store.views (
     owner text NOT NULL,
     version integer DEFAULT 0 NOT NULL,
     push_format text DEFAULT 'json'::text NOT NULL COLLATE pg_catalog."C",
+    push_upcast boolean DEFAULT false NOT NULL,
     max_lag_s bigint DEFAULT 300 NOT NULL,
     CONSTRAINT views_lock_timeout_is_bounded CHECK (((lock_timeout_s >= 1) AND (lock_timeout_s <= 3600))),
     CONSTRAINT views_max_attempts_is_positive CHECK ((max_attempts > 0)),
@@ -307,6 +308,8 @@ COMMENT ON COLUMN event_store.views.owner IS 'The role whose members may change 
 COMMENT ON COLUMN event_store.views.version IS 'The version of the program that gave the view its settings; a program of a lower one changes nothing.';
 
 COMMENT ON COLUMN event_store.views.push_format IS 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
+
+COMMENT ON COLUMN event_store.views.push_upcast IS 'Whether data are pushed in the newest shape of their event.';
 
 COMMENT ON COLUMN event_store.views.max_lag_s IS 'How old an event that the view wants and has not may become before the view is late, in seconds.';
 
@@ -512,6 +515,18 @@ COMMENT ON COLUMN event_store.incidents.tries IS 'How often that message was tri
 COMMENT ON COLUMN event_store.incidents.failing_since IS 'When it was tried first; null for no message.';
 
 COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
+
+CREATE TABLE event_store.archive_fields (
+    field text NOT NULL COLLATE pg_catalog."C",
+    field_id integer NOT NULL,
+    CONSTRAINT archive_fields_follow_the_log_columns CHECK ((field_id >= 1000))
+);
+
+COMMENT ON TABLE event_store.archive_fields IS 'Which number a field of data has as a column of the archive''s files. Rows are never changed or removed.';
+
+COMMENT ON COLUMN event_store.archive_fields.field IS 'The field.';
+
+COMMENT ON COLUMN event_store.archive_fields.field_id IS 'Its number: Parquet''s field_id, in each file.';
 
 CREATE TABLE event_store.quarantined_changes (
     quarantine_id bigint NOT NULL,
@@ -1575,6 +1590,12 @@ ALTER TABLE ONLY event_store.alert_sources
 ALTER TABLE ONLY event_store.append_turns
     ADD CONSTRAINT append_turns_pkey PRIMARY KEY (turn);
 
+ALTER TABLE ONLY event_store.archive_fields
+    ADD CONSTRAINT archive_fields_field_id_key UNIQUE (field_id);
+
+ALTER TABLE ONLY event_store.archive_fields
+    ADD CONSTRAINT archive_fields_pkey PRIMARY KEY (field);
+
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_path_key UNIQUE (path);
 
@@ -1958,6 +1979,8 @@ GRANT SELECT(version) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT(push_format) ON TABLE event_store.views TO event_store_reader;
 
+GRANT SELECT(push_upcast) ON TABLE event_store.views TO event_store_reader;
+
 GRANT SELECT(max_lag_s) ON TABLE event_store.views TO event_store_reader;
 
 GRANT SELECT ON TABLE event_store.audit_log TO event_store_reader;
@@ -1971,6 +1994,9 @@ GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
 GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.archive_fields TO event_store_reader;
+GRANT SELECT ON TABLE event_store.archive_fields TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_reader;
 GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;

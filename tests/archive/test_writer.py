@@ -123,7 +123,9 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
     for file in before.files:
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
             fields = range_fields(cursor, file.range)
-            again = write_file(tmp_path, file.range, read_range(cursor, file.range, fields), fields=fields)
+            numbers = ArchiveStore(log.connection).number_archive_fields(fields.columns)
+            batches = read_range(cursor, file.range, fields)
+            again = write_file(tmp_path, file.range, batches, fields=fields, numbers=numbers)
         assert (again.bytes, again.checksum) == (file.bytes, file.checksum)
         ArchiveStore(log.connection).list_archive_file(
             0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
@@ -146,6 +148,34 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     assert [(kept.field(name).metadata or {}).get(b"PARQUET:field_id") for name in COLUMNS] == [
         str(number).encode() for number in range(1, 16)
     ]
+
+
+def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
+    log: EventStore, dsn: str, connect: Connect, tmp_path: Path
+) -> None:
+    (stream,) = ids_of_one_partition(log.connection, 1)
+    for keys in ("ab", "bc", "ac"):
+        append_json(log, "order", [(stream, "placed", json.dumps(dict.fromkeys(keys, 1)))] * 4)
+    log.sequence_events()
+    extend(dsn, tmp_path)
+    kept = [pq.read_schema(path) for path in sorted(tmp_path.rglob("*.parquet"))]
+    found = {
+        (field.name, (field.metadata or {}).get(b"PARQUET:field_id"))
+        for schema in kept
+        for field in schema
+        if field.name.startswith("data:")
+    }
+    names = {name for name, _ in found}
+    assert {"data:a", "data:b", "data:c"} <= names
+    assert len(found) == len(names) == len({number for _, number in found})
+    assert all(int(number or 0) >= 1000 for _, number in found)
+
+    stores = [ArchiveStore(connect()) for _ in range(4)]
+    given = at_once([lambda store=store: store.number_archive_fields([*"zyx"]) for store in stores])  # type: ignore[misc]
+    numbers = [each.result() for each in given]
+    assert [each == numbers[0] for each in numbers] == [True] * 4
+    assert len({*numbers[0].values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
+    assert stores[0].number_archive_fields([]) == {}
 
 
 def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:

@@ -74,9 +74,11 @@ def test_a_time_limit_of_the_login_ends_neither(
 def test_a_backup_of_before_a_column_was_there(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    filled.register_view("pushed", edge_function_url="https://example.com/", push_format="cloudevents", version=3)
+    filled.register_view(
+        "pushed", edge_function_url="https://example.com/", push_format="cloudevents", push_upcast=True, version=3
+    )
     backup(dsn, tmp_path)
-    later = ("version", "push_format")
+    later = ("version", "push_format", "push_upcast")
 
     def without(body: dict[str, Any]) -> None:
         (views,) = (each for each in body["tables"] if each["table"] == "views")
@@ -87,8 +89,8 @@ def test_a_backup_of_before_a_column_was_there(
 
     rewrite(tmp_path, without)
     restore(target, tmp_path)
-    defaults = "select distinct version, push_format from event_store.views"
-    assert rows(restored.connection, defaults) == [(0, "json")]
+    defaults = "select distinct version, push_format, push_upcast from event_store.views"
+    assert rows(restored.connection, defaults) == [(0, "json", False)]
 
 
 Versions = list[tuple[int, int | None]]

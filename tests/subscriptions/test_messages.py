@@ -10,6 +10,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from millrace.resources.consumers.declaration import TryLater
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
+from millrace.resources.events.moves import default
 from millrace.resources.signing import made_secret
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.receivers import Allowed
@@ -184,6 +185,24 @@ def test_a_view_changes_its_form_and_back_and_the_audit_log_has_it(
     assert deliver(dsn) == 1
     assert "specversion" not in receiver.bodies[0]
     assert receiver.given[0]["content-type"] == "application/json"
+
+
+def test_data_are_pushed_in_their_newest_shape_where_the_view_says_so(
+    pushed: EventStore, dsn: str, receiver: Receiver
+) -> None:
+    place(pushed, "a", events=("placed",))
+    for version in (2, 3):
+        pushed.register_decider_event("order", "placed", "An order was placed.", event_version=version)
+        pushed.register_event_upcast("order", "placed", version, [default(f"v{version}", 1)])
+    assert deliver(dsn) == 1
+    assert pushed.register_view("hook", push_upcast=True).push_upcast
+    assert pushed.register_view("hook", push_format="cloudevents").push_upcast
+    place(pushed, "b", events=("placed",))
+    assert deliver(dsn) == 1
+    old, new = receiver.bodies
+    assert {"v2", "v3"}.isdisjoint(old["data"])
+    assert new["data"] == {**old["data"], "v2": 1, "v3": 1}
+    assert new["eventversion"] == 1
 
 
 def test_another_form_is_refused(store: EventStore) -> None:

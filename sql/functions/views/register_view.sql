@@ -11,7 +11,8 @@
 -- stream is parked.
 -- v_version: of the program that registers. Settings of a lower version than the view has change nothing: two versions
 -- of a service that start in turns, as in a rolling deploy, do not undo each other's. null changes settings as ever.
--- v_push_format: json, or cloudevents; null for json, or what it is.
+-- v_push_format: json, or cloudevents; null for json, or what it is. v_push_upcast: whether data are pushed in the newest
+-- shape of their event.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -25,7 +26,8 @@ create or replace function event_store.register_view(
   v_max_attempts int default null,
   v_owner text default null,
   v_version int default null,
-  v_push_format text default null
+  v_push_format text default null,
+  v_push_upcast boolean default null
 )
 returns setof event_store.views
 language plpgsql
@@ -67,7 +69,7 @@ begin
 
   insert into event_store.views (
     view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
-    max_attempts, owner, version, push_format
+    max_attempts, owner, version, push_format, push_upcast
   )
   values (
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
@@ -76,7 +78,8 @@ begin
       v_owner, case when event_store_private.is_operator() then 'event_store_consumer' else event_store_private.caller_role() end
     ),
     coalesce(v_version, 0),
-    coalesce(v_push_format, 'json')
+    coalesce(v_push_format, 'json'),
+    coalesce(v_push_upcast, false)
   )
   on conflict (view) do nothing
   returning * into _view;
@@ -127,7 +130,7 @@ begin
     return query
     select * from event_store.register_view(
       v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner,
-      v_version, v_push_format
+      v_version, v_push_format, v_push_upcast
     );
     return;
   end if;
@@ -149,6 +152,7 @@ begin
   _new.max_attempts := coalesce(v_max_attempts, _view.max_attempts);
   _new.owner := coalesce(v_owner, _view.owner);
   _new.push_format := coalesce(v_push_format, _view.push_format);
+  _new.push_upcast := coalesce(v_push_upcast, _view.push_upcast);
   if _new is not distinct from _view then
     return next _view;
     return;
@@ -184,6 +188,7 @@ begin
     owner = _new.owner,
     version = _new.version,
     push_format = _new.push_format,
+    push_upcast = _new.push_upcast,
     updated_at = _now
   where view = v_view
   returning * into _new;
@@ -197,16 +202,17 @@ begin
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text) is
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) is
 'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
 'the URL, {} a filter. Its progress is set once, by v_start_at (null: now; -infinity: all events). v_mode is rows '
 '(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
 'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
-'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), v_max_attempts after how many failures a stream is parked '
-'(5). v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
+'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), '
+'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
+'v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
 'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an argument is malformed; MR017 another mode while something is '
 'leased or in flight; MR019 another mode for the view of a read model; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
-revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text) from public;
-grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text)
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean)
 to event_store_consumer, event_store_owner;

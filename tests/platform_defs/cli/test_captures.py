@@ -25,7 +25,7 @@ from millrace.resources.errors import (
 )
 from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, did, new_source
-from tests.support.command_line import cells, millrace
+from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import rows, start, value
 from tests.support.migrators import empty
 from tests.support.patience import patience, wait_until
@@ -84,6 +84,16 @@ def test_status_shows_how_far_a_capture_is(captured: Captured, dsn: str) -> None
     assert float(lag_s) >= 0
     assert int(retained.replace(",", "")) > 0
     assert (waiting, quarantined, backfill, stopped) == ("0", "0", "0", "0")
+
+
+def test_the_catalog_has_the_columns_of_captured_rows(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    captured.source.run("alter table items drop column ok, add at date", "insert into items values (1)")
+    captured.drain()
+    found = {each["event"]: each["fields"] for each in parsed(millrace("show", "catalog", "--json", dsn=dsn))}
+    fields = {"record.id": "integer", "record.name": "text", "record.amount": "numeric", "record.at": "date"}
+    rows_of = dict.fromkeys(("backfilled", "deleted", "inserted", "updated"), fields)
+    assert found == rows_of | {"schema_changed": {}, "truncated": {}}
 
 
 def test_status_says_what_is_wrong_and_what_helps(
