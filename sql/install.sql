@@ -351,7 +351,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '86acb2a8ee26b3b9803ed6a4f334a2cba60ae6694cb2c3eb14b33c8e43093037'),
+  (0, 'ad2806b85e7dfad41541ab96cb28b418007f5cc793a4a4bb5336c1270920db37'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

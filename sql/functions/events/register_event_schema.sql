@@ -1,7 +1,8 @@
 -- Sets the JSON Schema that data of an event must fit from now on, and registers the event where it is not registered
 -- yet, with the schema's description, or title. A version has one schema for ever: the same again is no-op, which waits
 -- for nobody; another one is refused. A captured table's decider has none: its source says what its events have.
--- Where the version before has a schema, data of it must be readable by this one, or an upcast leads here.
+-- Where the version before or after has a schema, data of the older one must be readable by the newer, or an upcast leads
+-- there.
 -- What is stored is not judged, nor is what is appended again. An append that began before may store what does not fit.
 -- Example: select * from register_event_schema('order', 'order_placed', '{"type": "object", "required": ["amount"]}')
 create or replace function event_store.register_event_schema(
@@ -27,6 +28,7 @@ declare
   _known text;
   _compiled record;
   _patterns bigint;
+  _newer bigint;
   _unreadable text;
 begin
   if v_schema is null or octet_length(v_schema::text) > 65536 then
@@ -70,23 +72,29 @@ begin
     lock table event_store.deciders in share row exclusive mode;
   end loop;
   if _known is null then
-    select event_store_private.unreadable_fields(s.schema, v_schema) into _unreadable
-    from event_store.event_schemas s
-    where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version - 1 and not exists (
-      select from event_store.event_upcasts u
-      where u.decider = v_decider and u.event = v_event and u.to_version = v_event_version
+    -- the older version of a pair may get its schema later
+    select pair.newer, event_store_private.unreadable_fields(pair.before, pair.after) into _newer, _unreadable
+    from (
+      select v_event_version, s.schema, v_schema
+      from event_store.event_schemas s
+      where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version - 1
+      union all
+      select s.event_version, v_schema, s.schema
+      from event_store.event_schemas s
+      where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version + 1
+    ) pair (newer, before, after)
+    where event_store_private.unreadable_fields(pair.before, pair.after) is not null and not exists (
+      select from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event and u.to_version = pair.newer
     );
-    if _unreadable is not null then
+    if found then
       raise exception 'who reads by the schema cannot read data of the version before'
         using
           errcode = 'MR051',
           detail = format(
-            'event %s of decider %s, version %s after %s: %s', v_event, v_decider, v_event_version, v_event_version - 1,
-            _unreadable
+            'event %s of decider %s, version %s after %s: %s', v_event, v_decider, _newer, _newer - 1, _unreadable
           ),
           hint = format(
-            'Register an upcast to version %s first, with register_event_upcast, or make the fields optional.',
-            v_event_version
+            'Register an upcast to version %s first, with register_event_upcast, or make the fields optional.', _newer
           );
     end if;
     insert into event_store.event_schemas (decider, event, event_version, schema, checks, digest)
@@ -115,7 +123,7 @@ comment on function event_store.register_event_schema(text, text, jsonb, bigint)
 'Sets the JSON Schema that data of an event must fit from now on, and returns its digest. An event that is not registered '
 'is, with the schema''s description. The same schema again changes nothing. MR005 the schema has a keyword that is not '
 'taken, or is too large, or a name is empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs '
-'to another role; MR051 data of the version before cannot be read by the '
-'schema, and no upcast leads here; MR054 the version of the event has another schema.';
+'to another role; MR051 data of a version cannot be read by the '
+'schema of the next, and no upcast leads there; MR054 the version of the event has another schema.';
 revoke all on function event_store.register_event_schema(text, text, jsonb, bigint) from public;
 grant execute on function event_store.register_event_schema(text, text, jsonb, bigint) to event_store_writer, event_store_owner;

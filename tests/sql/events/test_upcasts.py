@@ -326,7 +326,12 @@ def test_a_schema_that_cannot_read_the_version_before_needs_an_upcast(
     error = refusal(UpcastNeeded, lambda: orders.register_event_schema("order", "placed", new, 2))
     assert why in str(error.detail)
     assert "register_event_upcast" in str(error.hint)
-    # of the version before only
+    # whichever of the two comes first
+    orders.register_event_schema("order", "paid", new, 2)
+    later = refusal(UpcastNeeded, lambda: orders.register_event_schema("order", "paid", old))
+    assert "version 2 after 1" in str(later.detail)
+    assert why in str(later.detail)
+    # of neighbours only
     orders.register_event_schema("order", "placed", new, 3)
     orders.register_event_upcast("order", "placed", 2, [])
     orders.register_event_schema("order", "placed", new, 2)
