@@ -28,12 +28,22 @@ from millrace.resources.archive.folder import ForeignArchive, claim_folder, data
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
+from millrace.resources.errors import Malformed
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.support.building.event_log_reads import append_json
-from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders
+from tests.support.factories import (
+    Connect,
+    append_to,
+    at_once,
+    ids_of_one_partition,
+    refusal,
+    register_orders,
+    start,
+    wait_blocked,
+)
 from tests.support.patience import patience, wait_until
 
 
@@ -170,12 +180,15 @@ def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
     assert len(found) == len(names) == len({number for _, number in found})
     assert all(int(number or 0) >= 1000 for _, number in found)
 
-    stores = [ArchiveStore(connect()) for _ in range(4)]
-    given = at_once([lambda store=store: store.number_archive_fields([*"zyx"]) for store in stores])  # type: ignore[misc]
-    numbers = [each.result() for each in given]
-    assert [each == numbers[0] for each in numbers] == [True] * 4
-    assert len({*numbers[0].values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
-    assert stores[0].number_archive_fields([]) == {}
+    one, other = ArchiveStore(connect()), ArchiveStore(connect())
+    with one.connection.transaction():
+        numbers = one.number_archive_fields([*"xyz"])
+        waiting = start(lambda: other.number_archive_fields([*"zy"]))
+        wait_blocked(log.connection, other.connection.info.backend_pid)
+    assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
+    assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
+    assert one.number_archive_fields([]) == {}
+    refusal(Malformed, lambda: one.number_archive_fields(["a", None]))  # type: ignore[list-item]
 
 
 def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:
