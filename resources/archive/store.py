@@ -81,8 +81,11 @@ class ArchiveStore(SqlFunctions):
 
     def number_archive_fields(self, fields: Sequence[str]) -> dict[str, int]:
         """Return the number that each field of data has as a column of the archive's files, for ever."""
-        query = "select field, field_id from event_store_platform.number_archive_fields(%s)"
-        return dict(self.connection.execute(query, (list(fields),)).fetchall())
+        return self._value(
+            dict,
+            "select coalesce(json_object_agg(field, field_id), '{}') from event_store_platform.number_archive_fields(%s)",
+            (list(fields),),
+        )
 
     def lock_archive(self, partition: int, owner: str) -> bool:
         """Be the writer of a log partition's archive until the session ends; false where another one is."""
