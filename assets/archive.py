@@ -56,6 +56,8 @@ def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.A
         context: dg.AssetExecutionContext, config: ArchiveConfig, postgres: PostgresResource
     ) -> Iterator[dg.MaterializeResult[None]]:
         failed = []
+        with postgres.store() as store:
+            store.mark_log("archive")
         for key in context.partition_keys:
             try:
                 report = archive_partition(postgres.current_dsn(), root, log_partition_of(key), **dict(config))

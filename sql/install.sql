@@ -203,10 +203,13 @@ set local check_function_bodies = off;
 \ir functions/log/latest_events.sql
 \ir functions/log/log_gaps.sql
 \ir functions/log/log_position.sql
+\ir functions/log/mark_log.sql
+\ir functions/log/marks_at.sql
 \ir functions/log/offset_for_timestamp.sql
 \ir functions/log/offsets_for_timestamp.sql
 \ir functions/log/oldest_writer.sql
 \ir functions/log/partition_info.sql
+\ir functions/log/private/add_mark.sql
 \ir functions/log/private/advance_sequences.sql
 \ir functions/log/private/are_sequences_behind.sql
 \ir functions/log/private/committed_snapshot.sql
@@ -351,7 +354,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ad2806b85e7dfad41541ab96cb28b418007f5cc793a4a4bb5336c1270920db37'),
+  (0, '50359f42992c9479929f5c7be35e683403d7738e176c66b2d4c944d8b16c7af5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -24,6 +24,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         ("decider", "event", "event_version", "schema", "checks", "digest"),
     ),
     "event_upcasts": ("event_store.event_upcasts", ("decider", "event", "to_version", "moves", "digest")),
+    "log_marks": ("event_store.log_marks", ("mark_id", "marked_at", "marks", "reason")),
     "purged_streams": (
         "event_store.purged_streams",
         ("decider", "decider_id", "last_event_id", "last_offset", "version", "final"),

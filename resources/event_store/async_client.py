@@ -49,6 +49,7 @@ from millrace.resources.event_store.rows import (
     EventUpcast,
     Json,
     Lock,
+    LogMark,
     LogPosition,
     NewEvent,
     Seek,
@@ -573,6 +574,14 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def sequence_events(self) -> int:
         """Give committed events their positions; return how many, 0 while another session does it."""
         return await self._value(int, "select event_store_platform.sequence_events()")
+
+    async def mark_log(self, reason: str) -> LogMark:
+        """Record the present moment of the log for a reason, for ever."""
+        return await self._one(LogMark, "select * from event_store_platform.mark_log(%s)", (reason,))
+
+    async def marks_at(self, time: datetime) -> LogMark | None:
+        """Return the last recorded moment of the log that is not after a time; None where there is none."""
+        return next(iter(await self._all(LogMark, "select * from event_store_platform.marks_at(%s)", (time,))), None)
 
     async def is_attended(self) -> bool:
         """Whether a sequencer is at work, so that nobody else needs to give events their positions."""

@@ -251,6 +251,19 @@ class View:
 
 
 @dataclass(frozen=True)
+class LogMark:
+    """A moment of the log: the high-water marks that all log partitions had, `marks[n]` that of log partition n.
+
+    `reason` is None where the sequencer recorded it, once a minute.
+    """
+
+    mark_id: int
+    marked_at: datetime
+    marks: list[int]
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class Lock:
     """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
 

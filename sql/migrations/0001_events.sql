@@ -268,6 +268,8 @@ create table event_store.sequencer (
   cluster bigint not null,
   sequenced_at timestamptz not null default '-infinity',
   revision bigint not null default 0,
+  marked_at timestamptz not null default '-infinity',
+  is_marked boolean not null default true,
   -- One row; the revision lets an index read begin at its newest version. Without it each call would walk the dead ones,
   -- which nobody may remove while somebody holds an old snapshot.
   constraint sequencer_pkey primary key (singleton, revision),
@@ -283,8 +285,28 @@ comment on column event_store.sequencer.cluster is
 comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
 comment on column event_store.sequencer.revision is
 'Rises with every change, so that the newest version of the row is found first.';
+comment on column event_store.sequencer.marked_at is 'When the sequencer last added to log_marks.';
+comment on column event_store.sequencer.is_marked is 'Whether nothing was sequenced since.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();
+
+create table event_store.log_marks (
+  mark_id bigint generated always as identity,
+  marked_at timestamptz not null,
+  marks bigint[] not null,
+  reason text,
+  constraint log_marks_pkey primary key (mark_id)
+);
+comment on sequence event_store.log_marks_mark_id_seq is 'Numbers the moments in log_marks.';
+create index log_marks_marked_at_idx on event_store.log_marks (marked_at, mark_id);
+comment on table event_store.log_marks is
+'Moments of the log: the high-water marks of all log partitions, read in one statement. So each transaction is below them as a whole, '
+'or not at all. Where the log grows there is one a minute, and after 90 days one an hour, beside those with a reason.';
+comment on column event_store.log_marks.mark_id is 'The number of the moment.';
+comment on column event_store.log_marks.marked_at is
+'When that was, by the clock of the server: events below the marks were in the log by then, whatever created_at they have.';
+comment on column event_store.log_marks.marks is 'The high-water mark of each log partition, that of log partition 0 first.';
+comment on column event_store.log_marks.reason is 'What it was recorded for (mark_log); null for the sequencer''s own.';
 
 -- Unlogged: to set it takes no transaction id and writes no WAL. After a crash nobody is known to sequence, which is so.
 create unlogged sequence event_store.attended_seq minvalue 0 start 0;

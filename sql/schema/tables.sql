@@ -516,6 +516,23 @@ COMMENT ON COLUMN event_store.incidents.failing_since IS 'When it was tried firs
 
 COMMENT ON COLUMN event_store.incidents.last_error IS 'Why the last try failed; null where none did.';
 
+CREATE TABLE event_store.log_marks (
+    mark_id bigint NOT NULL,
+    marked_at timestamp with time zone NOT NULL,
+    marks bigint[] NOT NULL,
+    reason text
+);
+
+COMMENT ON TABLE event_store.log_marks IS 'Moments of the log: the high-water marks of all log partitions, read in one statement. So each transaction is below them as a whole, or not at all. Where the log grows there is one a minute, and after 90 days one an hour, beside those with a reason.';
+
+COMMENT ON COLUMN event_store.log_marks.mark_id IS 'The number of the moment.';
+
+COMMENT ON COLUMN event_store.log_marks.marked_at IS 'When that was, by the clock of the server: events below the marks were in the log by then, whatever created_at they have.';
+
+COMMENT ON COLUMN event_store.log_marks.marks IS 'The high-water mark of each log partition, that of log partition 0 first.';
+
+COMMENT ON COLUMN event_store.log_marks.reason IS 'What it was recorded for (mark_log); null for the sequencer''s own.';
+
 CREATE TABLE event_store.archive_fields (
     field text NOT NULL COLLATE pg_catalog."C",
     field_id integer NOT NULL,
@@ -823,6 +840,8 @@ CREATE TABLE event_store.sequencer (
     cluster bigint NOT NULL,
     sequenced_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     revision bigint DEFAULT 0 NOT NULL,
+    marked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    is_marked boolean DEFAULT true NOT NULL,
     CONSTRAINT sequencer_has_one_row CHECK (singleton)
 )
 WITH (fillfactor='50');
@@ -838,6 +857,10 @@ COMMENT ON COLUMN event_store.sequencer.cluster IS 'The system identifier of the
 COMMENT ON COLUMN event_store.sequencer.sequenced_at IS 'When somebody last looked for new events, to half a second.';
 
 COMMENT ON COLUMN event_store.sequencer.revision IS 'Rises with every change, so that the newest version of the row is found first.';
+
+COMMENT ON COLUMN event_store.sequencer.marked_at IS 'When the sequencer last added to log_marks.';
+
+COMMENT ON COLUMN event_store.sequencer.is_marked IS 'Whether nothing was sequenced since.';
 
 CREATE TABLE event_store.event_log (
     partition integer NOT NULL,
@@ -1257,6 +1280,17 @@ CREATE SEQUENCE event_store.lease_token_seq
 
 COMMENT ON SEQUENCE event_store.lease_token_seq IS 'Gives the tokens of leases and locks. It outlives every view, so a view that is registered again never repeats a token.';
 
+ALTER TABLE event_store.log_marks ALTER COLUMN mark_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME event_store.log_marks_mark_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+COMMENT ON SEQUENCE event_store.log_marks_mark_id_seq IS 'Numbers the moments in log_marks.';
+
 CREATE TABLE event_store.migrations (
     version integer NOT NULL,
     name text NOT NULL,
@@ -1668,6 +1702,9 @@ ALTER TABLE ONLY event_store.events
 ALTER TABLE ONLY event_store.incidents
     ADD CONSTRAINT incidents_pkey PRIMARY KEY (incident_id);
 
+ALTER TABLE ONLY event_store.log_marks
+    ADD CONSTRAINT log_marks_pkey PRIMARY KEY (mark_id);
+
 ALTER TABLE ONLY event_store.log_partitions
     ADD CONSTRAINT log_partitions_pkey PRIMARY KEY (partition);
 
@@ -1754,6 +1791,8 @@ CREATE UNIQUE INDEX incidents_open_key ON event_store.incidents USING btree (sou
 CREATE INDEX incidents_over_at_idx ON event_store.incidents USING btree (over_at);
 
 CREATE INDEX incidents_untold_idx ON event_store.incidents USING btree (due_at) WHERE (told <> 'over'::text);
+
+CREATE INDEX log_marks_marked_at_idx ON event_store.log_marks USING btree (marked_at, mark_id);
 
 CREATE UNIQUE INDEX producer_results_transaction_id_key ON event_store.producer_results USING btree (transaction_id) WHERE (transaction_id IS NOT NULL);
 
@@ -1994,6 +2033,9 @@ GRANT SELECT ON TABLE event_store.captured_tables TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.incidents TO event_store_reader;
 GRANT SELECT ON TABLE event_store.incidents TO event_store_owner;
+
+GRANT SELECT ON TABLE event_store.log_marks TO event_store_reader;
+GRANT SELECT ON TABLE event_store.log_marks TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.archive_fields TO event_store_reader;
 GRANT SELECT ON TABLE event_store.archive_fields TO event_store_owner;

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -69,6 +70,19 @@ def test_a_time_limit_of_the_login_ends_neither(
         create trigger limited after insert on event_store.deciders execute function event_store.limited()""".encode()
     )
     assert restore(make_conninfo(target, options=limits), tmp_path).events
+
+
+def test_the_moments_of_the_log_are_restored_that_of_the_backup_too_and_new_ones_have_other_numbers(
+    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+) -> None:
+    filled.mark_log("a day")
+    manifest = backup(dsn, tmp_path)
+    restore(target, tmp_path)
+    cut = restored.marks_at(datetime.now(UTC))
+    assert cut is not None
+    assert (cut.reason, cut.marks) == ("backup", [each.high_water_mark for each in manifest.partitions])
+    kept = rows(restored.connection, "select mark_id from event_store.log_marks where reason = 'a day'")
+    assert restored.mark_log("another day").mark_id > max(cut.mark_id, *kept[0])
 
 
 def test_a_backup_of_before_a_column_was_there(

@@ -12,6 +12,9 @@
 -- offset of e2's transaction is at least e2's, and that is above all of e1's. Savepoints that were rolled back took their
 -- offsets along, and a prepared transaction is seen once it is committed: neither changes this.
 --
+-- Once a minute, and where the log grew, a call records the high-water marks (log_marks). It takes whole transactions, so
+-- they divide none.
+--
 -- A call with nothing new takes no lock and writes nothing, and so has no transaction id and no commit that waits for
 -- the disk; except, twice a second at most, to note when it looked, and up to where.
 create or replace function event_store_platform.sequence_events()
@@ -34,6 +37,7 @@ declare
   _committed pg_snapshot;
   _partitions bigint;
   _sequenced bigint;
+  _is_marked boolean;
 begin
   -- Look first: a lock takes a transaction id. What another session is about to sequence shows here as new.
   select * into _last from event_store.sequencer where singleton order by revision desc limit 1;
@@ -95,8 +99,17 @@ begin
 
   -- and where the clock was set back: what nobody has noted since counts as not done
   if _sequenced > 0 or _last.sequenced_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
+    _is_marked := _last.is_marked and _sequenced = 0;
+    -- also what came within a minute of the last mark, and was followed by nothing
+    if not _is_marked and _now not between _last.marked_at and _last.marked_at + interval '1 minute' then
+      perform event_store_private.add_mark(null);
+      _last.marked_at := _now;
+      _is_marked := true;
+    end if;
     -- With the snapshot: what was in progress in an old one would be looked at by each call until something is new.
-    update event_store.sequencer set snapshot = _committed, sequenced_at = _now, revision = revision + 1
+    update event_store.sequencer
+    set
+      snapshot = _committed, sequenced_at = _now, revision = revision + 1, marked_at = _last.marked_at, is_marked = _is_marked
     where singleton and revision = _last.revision;
   end if;
   return _sequenced;

@@ -7,7 +7,7 @@ set search_path = event_store, pg_temp
 as $$
   select array[
     'event_store.deciders', 'event_store.event_schemas', 'event_store.event_upcasts', 'event_store.purged_streams',
-    'event_store.events', 'event_store.event_log', 'event_store.views',
+    'event_store.events', 'event_store.event_log', 'event_store.log_marks', 'event_store.views',
     'event_store.checkpoints', 'event_store.stream_locks', 'event_store.audit_log', 'event_store.producers', 'event_store.producer_progress',
     'event_store.producer_results',
     'event_store.producer_state', 'event_store.source_generations',

@@ -25,6 +25,7 @@ begin
           (select max(lease_token) from event_store.captures)
         )
       ),
+      ('event_store.log_marks_mark_id_seq', (select max(mark_id) from event_store.log_marks)),
       ('event_store.audit_log_audit_id_seq', (select max(audit_id) from event_store.audit_log)),
       ('event_store.quarantined_changes_quarantine_id_seq', (select max(quarantine_id) from event_store.quarantined_changes)),
       ('event_store.capture_gaps_gap_id_seq', (select max(gap_id) from event_store.capture_gaps)),

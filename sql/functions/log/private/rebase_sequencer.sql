@@ -41,7 +41,7 @@ begin
   get diagnostics _sequenced = row_count;
   perform set_config('event_store.rebasing', 'off', true);
   update event_store.sequencer
-  set snapshot = _committed, cluster = (select system_identifier from pg_control_system());
+  set snapshot = _committed, cluster = (select system_identifier from pg_control_system()), is_marked = false;
   raise notice 'event_store was restored from another cluster; its transaction ids were re-based';
   return _sequenced;
 end
