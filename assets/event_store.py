@@ -17,6 +17,7 @@ from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.events.registering import standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.producers import ProducerStore
+from millrace.resources.read_models.past import remove_expired
 
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {
@@ -78,6 +79,8 @@ def event_store_assets(
             }
             for said in refused.values():
                 context.log.warning(said)
+            for past in remove_expired(connection):
+                context.log.info("removed %s: its time is over", past)
             for table in TABLES:
                 yield dg.MaterializeResult(
                     asset_key=["event_store", table],

@@ -80,12 +80,15 @@ class Builder:
         batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked, limits=self.limits)
         return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
 
-    def rebuild(self, store: EventStore, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
+    def rebuild(
+        self, store: EventStore, leases: Sequence[Lease], ranges: Sequence[Lease], history: LogHistory | None
+    ) -> Commit:
         """Build log partitions from their first events, of all streams, and put the rows in place of the present ones.
 
-        `history` names the place of the events; None: Postgres alone. Raises the errors of `build`.
+        `ranges` are the leases as far as they are read. `history` names the place of the events; None: Postgres alone.
+        Raises the errors of `build`.
         """
-        batch = LeasedBatch(self.spark, self.dsn, self.model, leases, [], history, self.limits)
+        batch = LeasedBatch(self.spark, self.dsn, self.model, ranges, [], history, self.limits)
         return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
 
     def _build(self, store: EventStore, work: Work, batch: LeasedBatch) -> Commit:

@@ -35,6 +35,7 @@ class Rebuild:
         declared: The read model as it is declared.
         owner: The name under which leases are taken.
         archive: The folder of the archive; None: events are read from Postgres alone.
+        marks: Up to which position each log partition is read; None for all that there is.
     """
 
     store: EventStore
@@ -42,6 +43,7 @@ class Rebuild:
     declared: ReadModel
     owner: str
     archive: Path | None
+    marks: Sequence[int] | None = None
 
     def run(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
         """Rebuild log partitions together, or none of them; see `Consumer.rebuild`."""
@@ -52,7 +54,7 @@ class Rebuild:
             history = self._history(leases)
             # from the first event on, wherever the log begins
             whole = [replace(lease, from_position=0) for lease in leases]
-            return self._build(whole, history)
+            return self._build(whole, [replace(lease, to_position=self._end(lease)) for lease in whole], history)
         except Exception:
             with suppress(psycopg.Error, MillraceError):
                 self.store.release_owner(self.owner)
@@ -90,7 +92,7 @@ class Rebuild:
             history = replace(
                 history,
                 # a file may go beyond the lease
-                cuts={lease.partition: (0, lease.to_position) for lease in leases},
+                cuts={lease.partition: (0, self._end(lease)) for lease in leases},
                 given_up=purged_discards(self.store.connection, self.declared.view),
             )
         if history is None or not history.files:
@@ -99,9 +101,12 @@ class Rebuild:
             return None
         return history.readable()
 
-    def _build(self, leases: Sequence[Lease], history: LogHistory | None) -> Commit:
+    def _end(self, lease: Lease) -> int:
+        return lease.to_position if self.marks is None else min(lease.to_position, self.marks[lease.partition])
+
+    def _build(self, leases: Sequence[Lease], ranges: Sequence[Lease], history: LogHistory | None) -> Commit:
         try:
-            return self.builder.rebuild(self.store, leases, history)
+            return self.builder.rebuild(self.store, leases, ranges, history)
         except (NothingBuilds, TookTooLong) as error:
             raise self._failed(leases, str(error)) from error
         except NotInFlight as error:

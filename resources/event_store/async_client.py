@@ -579,9 +579,9 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """Record the present moment of the log for a reason, for ever."""
         return await self._one(LogMark, "select * from event_store_platform.mark_log(%s)", (reason,))
 
-    async def marks_at(self, time: datetime) -> LogMark | None:
+    async def marks_at(self, time: datetime | str) -> LogMark | None:
         """Return the last recorded moment of the log that is not after a time; None where there is none."""
-        return next(iter(await self._all(LogMark, "select * from event_store_platform.marks_at(%s)", (time,))), None)
+        return await self._first(LogMark, "select * from event_store_platform.marks_at(%s)", (moment_of(time),))
 
     async def is_attended(self) -> bool:
         """Whether a sequencer is at work, so that nobody else needs to give events their positions."""

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row besides the model's
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
 # names of tables in the schema read_models
-_TABLE = re.compile(r"declarations|batch_seq|.*_(state|staging)(_.*)?")
+_TABLE = re.compile(r"declarations|as_of|batch_seq|.*_(state|staging)(_.*)?")
 
 
 # the offsets of a key's last event and of its last removal: a row is there unless they are the same

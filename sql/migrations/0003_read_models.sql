@@ -30,6 +30,31 @@ comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
 comment on column read_models.declarations.declared_at is 'When the tables were made.';
 
+create table read_models.as_of (
+  name text not null,
+  model text not null,
+  mark_id bigint not null,
+  marked_at timestamptz not null,
+  fingerprint text not null,
+  expires_at timestamptz not null,
+  built_at timestamptz,
+  rows bigint,
+  failed_streams bigint,
+  constraint as_of_pkey primary key (name),
+  constraint as_of_is_built_with_rows check (num_nulls(built_at, rows, failed_streams) in (0, 3))
+);
+comment on table read_models.as_of is
+'Read models as they were at moments of the log: each has tables and a SQL view of its name, which no event changes.';
+comment on column read_models.as_of.name is 'The name of its SQL view.';
+comment on column read_models.as_of.model is 'The read model.';
+comment on column read_models.as_of.mark_id is 'The moment in event_store.log_marks.';
+comment on column read_models.as_of.marked_at is 'When that was.';
+comment on column read_models.as_of.fingerprint is 'That of the declaration that it is built by: see declarations.';
+comment on column read_models.as_of.expires_at is 'From when on it may be removed.';
+comment on column read_models.as_of.built_at is 'When it was built; null while it is not, and then its rows mean nothing.';
+comment on column read_models.as_of.rows is 'How many rows its state has.';
+comment on column read_models.as_of.failed_streams is 'How many streams fail at an event: what follows is not in it.';
+
 -- Not in read_models, where owners write: the rows are locked by lock_model alone.
 create table event_store.model_locks (
   model text not null,

@@ -1583,6 +1583,39 @@ COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 
 COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
 
+CREATE TABLE read_models.as_of (
+    name text NOT NULL,
+    model text NOT NULL,
+    mark_id bigint NOT NULL,
+    marked_at timestamp with time zone NOT NULL,
+    fingerprint text NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    built_at timestamp with time zone,
+    rows bigint,
+    failed_streams bigint,
+    CONSTRAINT as_of_is_built_with_rows CHECK ((num_nulls(built_at, rows, failed_streams) = ANY (ARRAY[0, 3])))
+);
+
+COMMENT ON TABLE read_models.as_of IS 'Read models as they were at moments of the log: each has tables and a SQL view of its name, which no event changes.';
+
+COMMENT ON COLUMN read_models.as_of.name IS 'The name of its SQL view.';
+
+COMMENT ON COLUMN read_models.as_of.model IS 'The read model.';
+
+COMMENT ON COLUMN read_models.as_of.mark_id IS 'The moment in event_store.log_marks.';
+
+COMMENT ON COLUMN read_models.as_of.marked_at IS 'When that was.';
+
+COMMENT ON COLUMN read_models.as_of.fingerprint IS 'That of the declaration that it is built by: see declarations.';
+
+COMMENT ON COLUMN read_models.as_of.expires_at IS 'From when on it may be removed.';
+
+COMMENT ON COLUMN read_models.as_of.built_at IS 'When it was built; null while it is not, and then its rows mean nothing.';
+
+COMMENT ON COLUMN read_models.as_of.rows IS 'How many rows its state has.';
+
+COMMENT ON COLUMN read_models.as_of.failed_streams IS 'How many streams fail at an event: what follows is not in it.';
+
 CREATE SEQUENCE read_models.batch_seq
     START WITH 1
     INCREMENT BY 1
@@ -1767,6 +1800,9 @@ ALTER TABLE ONLY event_store.views
 
 ALTER TABLE ONLY event_store.wal_events
     ADD CONSTRAINT wal_events_pkey PRIMARY KEY (source_generation, commit_lsn, commit_idx);
+
+ALTER TABLE ONLY read_models.as_of
+    ADD CONSTRAINT as_of_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_pkey PRIMARY KEY (model, version);
@@ -2143,6 +2179,9 @@ GRANT SELECT ON TABLE event_store.streams TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.unchanged_rows TO event_store_reader;
 GRANT SELECT ON TABLE event_store.unchanged_rows TO event_store_owner;
+
+GRANT SELECT ON TABLE read_models.as_of TO event_store_reader;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE read_models.as_of TO event_store_owner;
 
 GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 

@@ -10,7 +10,8 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.settings import EXAMPLE
 from tests.support import command_line
-from tests.support.factories import register_shop_without_schemas, start, value
+from tests.support.command_line import cells, parsed
+from tests.support.factories import register_shop_without_schemas, rows, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -47,7 +48,28 @@ def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_a
     assert "2 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
 
 
-@pytest.mark.parametrize("command", ["run drain", "view reset"])
+@pytest.mark.usefixtures("spark_remote")
+def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -> None:
+    register_shop_without_schemas(store)
+    place(store, "order-1")
+    mark = store.mark_log("one order")
+    place(store, "order-2")
+    time = mark.marked_at.isoformat()
+    name = f"orders_at_{mark.mark_id}"
+    (built,) = parsed(millrace(dsn, "show", "as-of", "orders", time, "--json"))
+    assert (built["name"], built["mark_id"], built["rows"], built["failed_streams"]) == (name, mark.mark_id, 1, 0)
+    assert rows(store.connection, f"select order_id from read_models.{name}") == [("order-1",)]
+    said = millrace(dsn, "show", "as-of", "orders", time, "--keep-days", "30")
+    assert "from 1 positions of the log" in said
+    assert cells(said)[0][2:5] == [f"read_models.{name}", "1", "0"]
+    assert cells(millrace(dsn, "show", "as-of", "orders"))[0][2:5] == [f"read_models.{name}", "1", "0"]
+    with pytest.raises(MillraceError, match=r"(?s)at or before 2001-01-01.*The first one is of"):
+        millrace(dsn, "show", "as-of", "orders", "2001-01-01")
+    with pytest.raises(MillraceError, match="not a time of a known form"):
+        millrace(dsn, "show", "as-of", "orders", "yesterday")
+
+
+@pytest.mark.parametrize("command", ["run drain", "view reset", "show as-of"])
 def test_a_model_that_nobody_declared_is_refused(dsn: str, command: str) -> None:
     with pytest.raises(MillraceError, match=r"(?s)no read model 'ordrs'.*Declared are: .*orders"):
         millrace(dsn, *command.split(), "ordrs")

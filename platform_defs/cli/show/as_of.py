@@ -1,0 +1,71 @@
+"""The command that builds a read model as it was: `millrace show as-of`.
+
+Belongs here: its options, and how the result looks. Not here: building it (`millrace.resources.consumption.as_of`).
+"""
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import timedelta
+from functools import cache
+from typing import Annotated
+
+import typer
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
+from millrace.platform_defs.screen import Screen
+from millrace.resources.settings import Settings
+
+app = typer.Typer()
+
+COLUMNS = ("read model", "moment", "rows in", "rows", "streams that fail", "kept until")
+
+
+@app.command("as-of")
+def as_of_command(
+    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    time: Annotated[
+        str | None,
+        typer.Argument(help="The time; without an offset it is UTC. Without it, lists what there is.", metavar="TIME"),
+    ] = None,
+    keep_days: Annotated[float, typer.Option(help="For how many days it is kept.", min=0.01, max=3650)] = 7,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Build a read model as it was at a time, from archive and log, or list what was built."""
+    from millrace.resources.consumption.as_of import build_as_of, mark_at
+    from millrace.resources.read_models.past import all_as_of
+    from millrace.resources.spark import spark_session
+
+    declared = declared_model(model)
+    with chosen_store(dsn) as store:
+        if time is None:
+            found = all_as_of(store.connection, model)
+        else:
+            mark = mark_at(store, time)
+    if time is not None:
+        if not as_json:
+            Screen().print(
+                f"Building {model} of {in_utc(mark.marked_at)} from {sum(mark.marks):,} positions of the log."
+            )
+        with ExitStack() as opened:
+            # opened when there is something to build
+            spark = cache(lambda: opened.enter_context(spark_session()))
+            keep, archive = timedelta(days=keep_days), Settings().archive_folder
+            found = [build_as_of(chosen_dsn(dsn), declared, spark, mark, keep=keep, archive=archive)]
+    if as_json:
+        for each in found:
+            print_json(asdict(each))
+        return
+    rows = [
+        (
+            each.model,
+            in_utc(each.marked_at),
+            f"read_models.{each.name}",
+            "is not built" if each.rows is None else f"{each.rows:,}",
+            each.failed_streams or 0,
+            in_utc(each.expires_at),
+        )
+        for each in found
+    ]
+    Screen().print(table("As of moments of the log", COLUMNS, rows))

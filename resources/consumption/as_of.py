@@ -1,0 +1,103 @@
+"""Builds a read model as it was at a recorded moment of the log.
+
+Belongs here: choosing the moment, and the way from there to rows that are done. Not here: the build itself, which is a
+rebuild of all log partitions that ends at the moment's marks (`rebuild`), the names and the end of the tables
+(`read_models.past`).
+
+Killed anywhere, the next call goes on: rows count only once they are recorded as built. Of several calls for one moment
+one builds, and the others wait for it.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+
+from millrace.resources.connecting import connect
+from millrace.resources.consumption.builder import Builder
+from millrace.resources.consumption.consumer import LEASE_S
+from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
+from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.past import AsOf, at_mark, finish, first_marked_at, note, remove_expired
+from millrace.resources.read_models.versions import ensure_version, with_upcasts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEEP = timedelta(days=7)
+LOOK_EVERY_S = 0.5
+
+
+class NoMark(MillraceError):
+    """No moment of the log is recorded that is not after a time."""
+
+
+def mark_at(store: EventStore, at: datetime | str) -> LogMark:
+    """Return the last recorded moment of the log that is not after a time.
+
+    Raises:
+        NoMark: There is none.
+        Malformed: A text has none of the forms of `millrace.resources.times`.
+    """
+    mark = store.marks_at(at)
+    if mark is None:
+        first = first_marked_at(store.connection)
+        raise NoMark(
+            f"No moment of the log is recorded at or before {at}.",
+            detail=f"The first one is of {first.isoformat()}." if first else "None is recorded.",
+            hint="The sequencer records one a minute while the log grows. Name that time, or a later one.",
+        )
+    return mark
+
+
+def build_as_of(
+    dsn: str,
+    model: ReadModel,
+    spark: "Callable[[], SparkSession]",
+    mark: LogMark,
+    *,
+    keep: timedelta = KEEP,
+    archive: Path | None = None,
+    limits: Limits = DEFAULTS,
+) -> AsOf:
+    """Build a read model as of a moment of the log, unless it is there, and return what there is.
+
+    Its rows are those of a store that never got another event than those below the moment's marks, read with the
+    upcasts of now.
+
+    Args:
+        dsn: The event store; the role must be `event_store_owner`.
+        model: The read model as it is declared.
+        spark: Gives the session.
+        mark: The moment.
+        keep: For how long from now it is kept at least.
+        archive: The folder of the archive; None: events are read from Postgres alone.
+        limits: How much runs side by side.
+
+    Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
+    """
+    owner, never = f"as of {uuid4()}", threading.Event()
+    with connect(dsn) as connection:
+        store = EventStore(connection)
+        remove_expired(connection)
+        model = with_upcasts(connection, model)
+        while True:
+            noted = note(connection, model, mark, keep)
+            if noted.built_at is not None:
+                return noted
+            try:
+                past = ensure_version(connection, at_mark(model, mark), archive)
+                builder = Builder(dsn, past, spark, LEASE_S, limits)
+                rebuild = Rebuild(store, builder, model, owner, archive, tuple(mark.marks))
+                commit = rebuild.run(range(len(mark.marks)), 0, never)
+            except (PartitionLeased, UnknownView, psycopg.errors.DuplicateTable):
+                never.wait(LOOK_EVERY_S)  # another process builds it, or has just built it
+            else:
+                finish(connection, past, commit.rows, len(commit.failures))

@@ -1,0 +1,140 @@
+"""Read models as they were at recorded moments of the log: which there are, their names, and their end.
+
+Belongs here: the rows of `read_models.as_of`, and the tables that go with one. Not here: building
+(`consumption.as_of`), the moments themselves (`add_mark.sql`).
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import psycopg
+from psycopg.rows import class_row
+
+from millrace.resources.errors import MillraceError, ViewInUse
+from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.store import ReadModelStore
+from millrace.resources.read_models.tables import drop_tables, drop_view
+from millrace.resources.read_models.versions import reset_model
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """A read model as it was at a moment of the log.
+
+    Attributes:
+        name: Its SQL view, in the schema `read_models`.
+        model: The read model.
+        mark_id: The moment.
+        marked_at: When that was.
+        fingerprint: That of the declaration that it is built by.
+        expires_at: From when on it may be removed.
+        built_at: When it was built; None while it is not.
+        rows: How many rows its state has; None while it is not built.
+        failed_streams: How many streams fail at an event, which have nothing from there on; None while it is not built.
+    """
+
+    name: str
+    model: str
+    mark_id: int
+    marked_at: datetime
+    fingerprint: str
+    expires_at: datetime
+    built_at: datetime | None
+    rows: int | None
+    failed_streams: int | None
+
+
+def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
+    """Return a model with the tables and the view that it has as of a moment."""
+    return _named(model, f"{model.name}_at_{mark.mark_id}")
+
+
+def all_as_of(connection: psycopg.Connection, model: str | None = None) -> list[AsOf]:
+    """Return what there is of a model, or of all, the oldest moment first."""
+    with connection.cursor(row_factory=class_row(AsOf)) as cursor:
+        return cursor.execute(
+            "select * from read_models.as_of where model = %(model)s or %(model)s::text is null order by model, mark_id",
+            {"model": model},
+        ).fetchall()
+
+
+def first_marked_at(connection: psycopg.Connection) -> datetime | None:
+    """Return the time of the first recorded moment of the log; None where there is none."""
+    row = connection.execute("select min(marked_at) from event_store.log_marks").fetchone()
+    return row[0] if row else None
+
+
+def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: timedelta) -> AsOf:
+    """Record that a model is wanted as of a moment, for so long from now; what is there is kept as long, or longer.
+
+    What another declaration was built as goes.
+    """
+    past = at_mark(model, mark)
+    with connection.transaction():
+        ReadModelStore(connection).lock_model(past.name)
+        known = next((each for each in all_as_of(connection, model.name) if each.name == past.name), None)
+        if known is not None and known.fingerprint != model.fingerprint:
+            _remove(connection, known.name)
+        with connection.cursor(row_factory=class_row(AsOf)) as cursor:
+            noted = cursor.execute(
+                """
+                insert into read_models.as_of as a (name, model, mark_id, marked_at, fingerprint, expires_at)
+                values (%s, %s, %s, %s, %s, clock_timestamp() + %s)
+                on conflict (name) do update set expires_at = greatest(a.expires_at, excluded.expires_at)
+                returning *
+                """,
+                (past.name, model.name, mark.mark_id, mark.marked_at, model.fingerprint, keep),
+            ).fetchone()
+    assert noted is not None
+    return noted
+
+
+def finish(connection: psycopg.Connection, past: ReadModel, rows: int, failed_streams: int) -> None:
+    """Record that a model is built as of a moment: no view of the event store consumes it any more.
+
+    Where another process builds the same one, that one removes the view.
+    """
+    built = "update read_models.as_of set built_at = clock_timestamp(), rows = %s, failed_streams = %s where name = %s"
+    try:
+        with connection.transaction():
+            models = ReadModelStore(connection)
+            models.lock_model(past.name)
+            connection.execute(built, (rows, failed_streams, past.name))
+            models.drop_version(past.name, past.version)
+            EventStore(connection).unregister_view(past.view, f"read model {past.name} is built")
+    except ViewInUse:
+        connection.execute(built, (rows, failed_streams, past.name))
+
+
+def remove_expired(connection: psycopg.Connection) -> list[str]:
+    """Remove what is no longer kept, but what is built or read at this moment; return the names."""
+    removed = []
+    for each in all_as_of(connection):
+        try:
+            with connection.transaction():
+                ReadModelStore(connection).lock_model(each.name)
+                connection.execute("set local lock_timeout = '1s'")
+                expired = connection.execute(
+                    "select from read_models.as_of where name = %s and expires_at <= clock_timestamp()", (each.name,)
+                ).fetchone()
+                if expired is not None:
+                    _remove(connection, each.name)
+                    removed.append(each.name)
+        except (MillraceError, psycopg.errors.LockNotAvailable):
+            continue  # the next call removes it
+    return removed
+
+
+def _remove(connection: psycopg.Connection, name: str) -> None:
+    # the names of tables follow from the model's
+    past = _named(ReadModel(name, name, "", {}, {}), name)
+    reset_model(connection, past)
+    # of one that is built, which is no version any more
+    drop_view(connection, past)
+    drop_tables(connection, past)
+    connection.execute("delete from read_models.as_of where name = %s", (name,))
+
+
+def _named(model: ReadModel, name: str) -> ReadModel:
+    return replace(model, name=name, view=name)

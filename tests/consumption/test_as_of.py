@@ -1,0 +1,201 @@
+"""Read models as of recorded moments of the log: the rows of then, whatever came since, and whatever dies."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption import as_of
+from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
+from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.read_models.columns import sum_
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.past import AsOf, all_as_of, at_mark, remove_expired
+from millrace.resources.read_models.tables import HistoryMissing
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
+    Counted,
+    Crossing,
+    Everything,
+    assert_equals_a_clean_run,
+    drain,
+    fill,
+    later,
+    machines,
+    rows_of,
+    thing,
+    things,
+)
+from tests.support.building.model_versions import relations
+from tests.support.factories import at_once, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
+    """Append events and record the moment after them."""
+    fill(store, number, seed)
+    return store.mark_log(f"after {number}")
+
+
+def no_spark() -> "SparkSession":
+    raise AssertionError("nothing is to be built")
+
+
+def rows_at(connection: psycopg.Connection, model: ReadModel, mark: LogMark) -> list[tuple[Any, ...]]:
+    return rows_of(connection, at_mark(model, mark))
+
+
+def test_each_kind_of_model_has_the_rows_of_then_from_the_log_and_from_the_archive(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    mark = filled(things)
+    for model in ALL:
+        drain(dsn, spark, model)
+    then = {model.name: rows_of(things.connection, model) for model in ALL}
+    before = relations(things.connection)
+    fill(things, 60, seed=2)
+    for model in ALL:
+        drain(dsn, spark, model)
+    for model in ALL:
+        built = build_as_of(dsn, model, lambda: spark, mark)
+        assert rows_at(things.connection, model, mark) == then[model.name]
+        assert then[model.name] != rows_of(things.connection, model)
+        assert (built.model, built.mark_id, built.failed_streams) == (model.name, mark.mark_id, 0)
+        assert built.built_at is not None
+        # it is there
+        assert build_as_of(dsn, model, no_spark, mark).built_at == built.built_at
+    views = rows(things.connection, "select view from event_store.views order by view")
+    assert views == sorted((model.view,) for model in ALL)
+
+    # nothing below the moment is in the log any more, and some above it
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+        high = things.partition_info()[partition].high_water_mark
+        ArchiveStore(things.connection).raise_low_water_mark(partition, min(mark.marks[partition] + 1, high))
+        ArchiveStore(things.connection).purge_events(partition)
+    for model in ALL:
+        forget(things.connection, model, mark)
+    assert relations(things.connection) == before
+    for model in ALL:
+        with pytest.raises(HistoryMissing):
+            build_as_of(dsn, model, lambda: spark, mark)
+        build_as_of(dsn, model, lambda: spark, mark, archive=tmp_path)
+        assert rows_at(things.connection, model, mark) == then[model.name]
+    assert rows(things.connection, "select view from event_store.views order by view") == views
+
+
+def forget(connection: psycopg.Connection, model: ReadModel, mark: LogMark) -> None:
+    name = at_mark(model, mark).name
+    connection.execute("update read_models.as_of set expires_at = now() - interval '1 s' where name = %s", (name,))
+    assert remove_expired(connection) == [name]
+
+
+def test_streams_that_fail_have_what_was_before_and_are_counted(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("a", amount=1), thing("a", amount="no number"), thing("b", amount=5)])
+    mark = things.mark_log("one fails")
+    things.append_events([thing("b", amount=7), thing("c", amount="none either")])
+    summed = replace(Counted, columns={"amounts": sum_("data.amount", type="bigint")})
+    built = build_as_of(dsn, summed, lambda: spark, mark)
+    assert built.failed_streams == 1
+    assert rows_at(things.connection, summed, mark) == [("a", 1), ("b", 5)]
+    assert rows(things.connection, "select count(*) from event_store.stream_locks") == [(0,)]
+
+
+# each place between two transactions
+STEPS: list[tuple[object, str]] = [
+    (as_of, "note"),
+    (as_of, "ensure_version"),
+    (Rebuild, "_history"),
+    (Rebuild, "_build"),
+    (as_of, "finish"),
+]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("owner", "name"), STEPS)
+def test_killed_anywhere_the_next_call_goes_on(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    *,
+    late: bool,
+) -> None:
+    mark = filled(things, 30)
+    drain(dsn, spark, Counted)
+    then = rows_of(things.connection, Counted)
+    fill(things, 10, seed=2)
+    work: Callable[..., Any] = getattr(owner, name)
+
+    def dying(*args: object, **kwargs: object) -> None:
+        if late:
+            work(*args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, dying)
+        with pytest.raises(Killed):
+            build_as_of(dsn, Counted, lambda: spark, mark)
+    # the leases of a killed process end by themselves
+    assert build_as_of(later(dsn), Counted, lambda: spark, mark).rows == len(then)
+    assert rows_at(things.connection, Counted, mark) == then
+    assert rows(things.connection, "select view from event_store.views") == [("counted",)]
+    drain(dsn, spark, Counted)
+    assert_equals_a_clean_run(things, Counted)
+
+
+def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    mark = filled(things)
+    calls = [lambda: build_as_of(dsn, Counted, lambda: spark, mark) for _ in range(3)]
+    found: list[AsOf] = [call.result() for call in at_once(calls)]
+    assert {each.rows for each in found} == {len(rows_at(things.connection, Counted, mark))}
+    assert [each.name for each in all_as_of(things.connection)] == [at_mark(Counted, mark).name]
+    assert rows(things.connection, "select count(*) from event_store.views") == [(0,)]
+
+
+def test_another_declaration_is_built_anew_and_what_is_over_goes(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    mark = filled(things)
+    first = build_as_of(dsn, Counted, lambda: spark, mark, keep=timedelta(days=2))
+    longer = build_as_of(dsn, Counted, no_spark, mark, keep=timedelta(days=9))
+    assert longer.expires_at > first.expires_at
+    assert build_as_of(dsn, Counted, no_spark, mark, keep=timedelta(days=1)) == longer
+    wider = replace(Counted, columns={**Counted.columns, "amounts": sum_("data.amount", type="decimal(18,2)")})
+    assert build_as_of(dsn, wider, lambda: spark, mark).fingerprint != first.fingerprint
+    assert len(rows_at(things.connection, wider, mark)[0]) == 1 + len(wider.columns)
+    assert remove_expired(things.connection) == []
+    forget(things.connection, wider, mark)
+    assert all_as_of(things.connection) == []
+    assert not [name for name in relations(things.connection) if "_at_" in name]
+
+
+def test_before_the_first_moment_there_is_none(things: EventStore) -> None:
+    with pytest.raises(NoMark, match="None is recorded"):
+        mark_at(things, datetime.now(UTC))
+    mark = things.mark_log("the first")
+    assert mark_at(things, mark.marked_at) == mark
+    with pytest.raises(NoMark) as refused:
+        mark_at(things, mark.marked_at - timedelta(seconds=1))
+    assert mark.marked_at.isoformat() in str(refused.value)
