@@ -18,12 +18,13 @@ from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.rereads.reading import Comparison, compare
 from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.patterns import with_registered, with_tables
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes

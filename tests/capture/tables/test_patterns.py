@@ -7,9 +7,10 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.rereads.reading import compare
-from millrace.resources.capture.source.patterns import with_registered, with_tables
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, left
