@@ -90,13 +90,8 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class MakePublication:
-    """Make the publication, before the slot: nothing is captured yet."""
-
-
-@dataclass(frozen=True)
-class MakeSlot:
-    """Make the slot anew and begin a generation: nothing was read from one that a killed try left."""
+class Begin:
+    """Make the publication, then the slot, and begin a generation; one that a killed try left was never read."""
 
     identity: SourceIdentity
     timelines: Timelines
@@ -132,7 +127,7 @@ class Publish:
     from_lsn: Lsn
 
 
-Step = Lose | Refuse | MakePublication | MakeSlot | Follow | Skip | Publish
+Step = Lose | Refuse | Begin | Follow | Skip | Publish
 
 
 def admit(tables: Tables) -> Admitted:
@@ -188,7 +183,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
     if lease.gap:
         return (Refuse(),)
     if lease.source_generation is None or lease.stored_lsn is None:
-        return begin(facts)
+        return (Begin(identity, facts.history()),)
     if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
         another = (
             f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
@@ -196,7 +191,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
         )
         return (Lose(lease.stored_lsn, None, another),)
     steps: tuple[Step, ...] = ()
-    stored, timelines = lease.stored_lsn, _timelines(facts)
+    stored, timelines = lease.stored_lsn, facts.history()
     known = None if lease.timelines is None else Timelines.parse(lease.timelines)
     if timelines != known:
         common = known.common(timelines) if known else None
@@ -214,15 +209,6 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
         stored = stored if common is None else min(stored, common)
     lost = _loss(facts, stored)
     return steps if lost is None else (*steps, Lose(stored, None, lost))
-
-
-def begin(facts: Facts) -> tuple[Step, ...]:
-    """Tell what is to be done for a new slot.
-
-    Raises:
-        TimelinesUnknown: The source does not say which way its log came.
-    """
-    return MakePublication(), MakeSlot(facts.identity, _timelines(facts))
 
 
 def decide_tables(
@@ -243,12 +229,6 @@ def decide_tables(
     # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be compared
     # with a replay. A stopped table may be so since a run that was killed before this.
     return (Skip(stored_lsn), publish) if changed or due or admitted.stopped else (publish,)
-
-
-def _timelines(facts: Facts) -> Timelines:
-    if isinstance(facts.timelines, Timelines):
-        return facts.timelines
-    raise facts.timelines
 
 
 def _loss(facts: Facts, stored: Lsn) -> str | None:

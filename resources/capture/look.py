@@ -59,6 +59,16 @@ class Facts:
     flushed: Lsn
     slot: SlotState | None
 
+    def history(self) -> Timelines:
+        """Return which way the source's log came.
+
+        Raises:
+            TimelinesUnknown: It does not say so.
+        """
+        if isinstance(self.timelines, TimelinesUnknown):
+            raise self.timelines
+        return self.timelines
+
 
 def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Capture) -> Tables:
     """Look at what there is to capture; nobody needs a lease for that.

@@ -16,16 +16,14 @@ import psycopg
 from millrace.resources.capture.decide import (
     UNPUBLISHED,
     Admitted,
+    Begin,
     Follow,
     Lose,
-    MakePublication,
-    MakeSlot,
     Publish,
     Refuse,
     Skip,
     Step,
     admit,
-    begin,
     decide,
     decide_tables,
 )
@@ -145,9 +143,9 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
         store.restart_capture(capture.name, reason)
         while store.emit_changes(capture.name, token).behind:
             store.extend_capture(capture.name, token, RESTART_LEASE_S)
-        plan = begin(look(source, doing.lease))
+        facts = look(source, doing.lease)
         store.extend_capture(capture.name, token, BEGIN_LEASE_S)
-        doing.apply(plan)
+        doing.apply((Begin(facts.identity, facts.history()),))
         doing.release()
         return doing.generation
 
@@ -220,10 +218,8 @@ class _Doing:
                 case Lose():
                     self._lose(step)
                     raise self._gap()
-                case MakePublication():
-                    ensure_publication(self._source, self.lease.publication, self.admitted.published)
-                case MakeSlot():
-                    self._make_slot(step)
+                case Begin():
+                    self._begin(step)
                 case Follow():
                     self._follow(step)
                 case Skip(to_lsn):
@@ -236,7 +232,8 @@ class _Doing:
         with suppress(psycopg.OperationalError):
             self._store.release_capture(self._capture, self.lease.lease_token)
 
-    def _make_slot(self, step: MakeSlot) -> None:
+    def _begin(self, step: Begin) -> None:
+        ensure_publication(self._source, self.lease.publication, self.admitted.published)
         drop_slot(self._source, self.lease.slot)
         self.stored_lsn = create_slot(self._source, self.lease.slot)
         self.generation = self._store.begin_generation(

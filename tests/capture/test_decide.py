@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millrace.resources.capture import decide as deciding
-from millrace.resources.capture.decide import Follow, Lose, MakePublication, MakeSlot, Publish, Refuse, Skip, Step
+from millrace.resources.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable, InvalidCapture
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.look import Facts, Tables
@@ -57,7 +57,7 @@ def lost(reason: str, stored: int = 0x40) -> Lose:
 
 
 ANOTHER = "The source is database {} of cluster {}; the slot was made in shop of 77."
-BEGIN = (MakePublication(), MakeSlot(IDENTITY, ONE))
+BEGIN = (Begin(IDENTITY, ONE),)
 UNHISTORIED = Lose(
     None,
     Lsn(0x40),
