@@ -14,9 +14,9 @@ import pytest
 
 from millrace.resources.capture import backfill, drain
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from millrace.resources.errors import UnknownCapture
 from tests.support.capturing import kill_steps
 from tests.support.capturing.captured import Captured, Killed, assert_left, declared, dying, killed_at, schemas_told
@@ -340,7 +340,7 @@ class Removed(Scenario):
 class Repaired(Scenario):
     """A stream that says another row than the table has is repaired."""
 
-    steps = kill_steps.COMPARING
+    steps = kill_steps.VERIFYING
 
     def happen(self, turn: int) -> None:
         self.captured.store.execute("set session_replication_role = replica")
@@ -352,7 +352,7 @@ class Repaired(Scenario):
         assert turn
 
     def run(self) -> None:
-        compare(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
+        verify(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
 
     def look(self, turn: int) -> None:
         assert_left(self.captured, "items")

@@ -11,9 +11,9 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.setup import restart
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from millrace.resources.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured
 from tests.support.factories import rows
@@ -57,7 +57,7 @@ def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(
     assert set(streams(clicks).values()) == {1}
     assert clicks.drain().emitted == 0
     with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
-        compare(clicks.dsn, clicks.capture, CLICKS)
+        verify(clicks.dsn, clicks.capture, CLICKS)
     (info,) = CaptureStore(clicks.store).capture_info("shop")
     assert (info.tables_to_backfill, info.tables_stopped) == (0, 0)
 

@@ -286,7 +286,7 @@ def test_verify_tells_by_its_exit_and_repairs_what_is_quarantined(captured: Capt
     assert captured.replayed() == captured.table()
     captured.source.run("insert into items values (3, 'new')")
     assert verified(dsn, "--repair") == ["public.items", "3", "3", "0", "0", "0", "0", "0"]
-    assert audited(captured)[-1] == ("begin_reading", "capture verify --repair")
+    assert audited(captured)[-1] == ("begin_verification", "capture verify --repair")
 
 
 def test_verify_leaves_out_what_nothing_names_and_says_so(
