@@ -49,6 +49,7 @@ PROBED = (Step(setup, "mark_probed"),)
 BEGINNING = (Step(setup, "drop_slot"), Step(setup, "create_slot"), *around(CaptureStore, "begin_generation"))
 REMOVING = (Step(setup, "drop_slot"), Step(setup, "drop_publication"))
 LOSING = around(CaptureStore, "record_gap")
+REQUEUEING = (*around(CaptureStore, "repair_change"), *around(CaptureStore, "requeue_changes"))
 VERIFYING = (
     *around(CaptureStore, "begin_verification"),
     *around(CaptureStore, "verify_rows"),
