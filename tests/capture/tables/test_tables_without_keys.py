@@ -100,6 +100,15 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     assert streams(clicks)["schema"] == 1
 
 
+def test_what_it_did_under_another_name_is_its_own_also_where_it_is_declared_otherwise_then(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run(
+        "alter table clicks rename to away", "insert into away values ('a', 1)", "alter table away rename to clicks"
+    )
+    replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, where="at > 0"),))).drain()
+    assert clicked(clicks) == [("a", 1)]
+
+
 def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured) -> None:
     masked = replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, mask=("page",)),)))
     masked.drain()
