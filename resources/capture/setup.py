@@ -105,8 +105,7 @@ def prepare(
     with _claimed(source, store, capture, owner, lease_s) as doing:
         doing.apply(decide(look(source, doing.lease), capture.actions))
         # A look that writes: the store tells from what it knows which tables are read anew.
-        looked = ((each.table, each.oids, each.schema) for each in doing.admitted.tables)
-        doing.registered = look_at_schemas(source, store, doing.lease, doing.admitted.looked_lsn, looked)
+        doing.registered = look_at_schemas(source, store, doing.lease, doing.admitted)
         doing.apply(decide_tables(doing.admitted, doing.registered, doing.stored_lsn, changed=doing.changed))
         mark_probed(source, doing.lease.publication, doing.admitted.probed)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
@@ -295,13 +294,15 @@ class _Doing:
 def _declared_names(admitted: Admitted, registered: Iterable[RegisteredTable], flushed: Lsn) -> dict[int, DeclaredName]:
     """Return `ReadyCapture.declared_names`: a backfill that has not begun will see all that was done before now."""
     unread = {
-        table.name
+        (table.schema_name, table.table_name)
         for table in registered
         if table.backfill_generation is None and table.backfill_key is None and not table.rows_read
     }
     return {
         each.oids[0]: DeclaredName(
-            each.table.name, since=flushed if each.table.name in unread else Lsn(0), seen=admitted.looked_lsn
+            each.table.name,
+            since=flushed if (each.table.schema, each.table.table) in unread else Lsn(0),
+            seen=admitted.looked_lsn,
         )
         for each in admitted.tables
     }
