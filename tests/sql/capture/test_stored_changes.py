@@ -1,6 +1,6 @@
 """What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events.
 
-Not here: kills (test_kills).
+Not here: kills (tests/capture/test_kills).
 """
 
 from dataclasses import replace
