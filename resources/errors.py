@@ -36,7 +36,7 @@
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
-    ├── ReadingOver              MR049   another reading of the captured table began
+    ├── VerificationOver         MR049   another verification of the captured table began
     ├── DataRefused              MR050   the data do not fit the schema of the event
     ├── UpcastNeeded             MR051   by the schema data of the version before cannot be read
     ├── UpcastDiffers            MR052   the version of the event has another upcast
@@ -226,8 +226,8 @@ class NotQuarantined(MillraceError):
     """The change is not in the quarantine."""
 
 
-class ReadingOver(MillraceError):
-    """The reading of a captured table ended, or another one began."""
+class VerificationOver(MillraceError):
+    """The verification of a captured table ended, or another one began."""
 
 
 class ChangesWaiting(MillraceError):

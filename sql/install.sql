@@ -91,6 +91,7 @@ set local check_function_bodies = off;
 \ir functions/capture/capture_gaps.sql
 \ir functions/capture/capture_info.sql
 \ir functions/capture/captured_tables.sql
+\ir functions/capture/changes/compare_changes.sql
 \ir functions/capture/changes/discard_change.sql
 \ir functions/capture/changes/emit_backfill.sql
 \ir functions/capture/changes/emit_changes.sql
@@ -101,7 +102,6 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/repair_change.sql
 \ir functions/capture/changes/requeue_changes.sql
 \ir functions/capture/changes/store_changes.sql
-\ir functions/capture/changes/verify_changes.sql
 \ir functions/capture/claim_capture.sql
 \ir functions/capture/end_capture_sessions.sql
 \ir functions/capture/extend_capture.sql
@@ -124,18 +124,18 @@ set local check_function_bodies = off;
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
 \ir functions/capture/private/require_named_as_before.sql
-\ir functions/capture/private/rereads/append_new_rows.sql
-\ir functions/capture/private/rereads/current_reading.sql
-\ir functions/capture/private/rereads/forget_unchanged_rows.sql
-\ir functions/capture/private/rereads/is_before_reading.sql
-\ir functions/capture/private/rereads/lacking_columns.sql
-\ir functions/capture/private/rereads/last_record.sql
-\ir functions/capture/private/rereads/place_rows.sql
-\ir functions/capture/private/rereads/read_rows.sql
-\ir functions/capture/private/rereads/read_table.sql
-\ir functions/capture/private/rereads/require_read_rows.sql
-\ir functions/capture/private/rereads/streams_without_rows.sql
-\ir functions/capture/private/rereads/supersede_changes.sql
+\ir functions/capture/private/rows_read/append_new_rows.sql
+\ir functions/capture/private/rows_read/current_verification.sql
+\ir functions/capture/private/rows_read/forget_unchanged_rows.sql
+\ir functions/capture/private/rows_read/is_before_verification.sql
+\ir functions/capture/private/rows_read/lacking_columns.sql
+\ir functions/capture/private/rows_read/last_record.sql
+\ir functions/capture/private/rows_read/place_rows.sql
+\ir functions/capture/private/rows_read/read_rows.sql
+\ir functions/capture/private/rows_read/read_table.sql
+\ir functions/capture/private/rows_read/require_read_rows.sql
+\ir functions/capture/private/rows_read/streams_without_rows.sql
+\ir functions/capture/private/rows_read/supersede_changes.sql
 \ir functions/capture/private/schemas/reachable_schemas.sql
 \ir functions/capture/private/schemas/read_anew.sql
 \ir functions/capture/private/schemas/value_columns.sql
@@ -143,11 +143,11 @@ set local check_function_bodies = off;
 \ir functions/capture/record_gap.sql
 \ir functions/capture/register_capture.sql
 \ir functions/capture/release_capture.sql
-\ir functions/capture/rereads/begin_reading.sql
-\ir functions/capture/rereads/compare_rows.sql
-\ir functions/capture/rereads/end_reading.sql
 \ir functions/capture/restart_capture.sql
 \ir functions/capture/unregister_capture.sql
+\ir functions/capture/verification/begin_verification.sql
+\ir functions/capture/verification/end_verification.sql
+\ir functions/capture/verification/verify_rows.sql
 \ir functions/events/append_event.sql
 \ir functions/events/append_events.sql
 \ir functions/events/events_of_correlation.sql
@@ -354,7 +354,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '50359f42992c9479929f5c7be35e683403d7738e176c66b2d4c944d8b16c7af5'),
+  (0, '3b6759224a2d271ea4cef895d8b5870027e7cbfa8ad8ac50d89e49557c00c2db'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -84,7 +84,6 @@ SQL = {
     "resources.backup.state_tables": "copies tables into files",
     "resources.backup.store": "calls functions",
     "resources.capture.store": "calls functions",
-    "resources.capture.rereads.store": "calls functions",
     "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
     "resources.capture.sessions": "which session it is",

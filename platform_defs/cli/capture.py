@@ -18,17 +18,18 @@ from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
-from millrace.resources.capture.rereads.reading import Comparison, compare
 from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.patterns import with_registered, with_tables
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import read_timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.verify import Verification, verify
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings
@@ -36,10 +37,10 @@ from millrace.resources.settings import Settings
 app = typer.Typer(no_args_is_help=True)
 
 MOST_SHOWN = 100
-# between two lines of a long reading, in seconds
+# between two lines of a long verification, in seconds
 SHOW_S = 5.0
 
-_COMPARED = ("table", "rows", "unchanged", "changed", "missing", "gone", "held", "quarantined")
+_COLUMNS = ("table", "rows", "unchanged", "changed", "missing", "gone", "held", "quarantined")
 
 CaptureName = Annotated[str, typer.Argument(help="The capture.", metavar="CAPTURE")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
@@ -148,7 +149,7 @@ def verify_command(
         tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
         keyless = [each.name for each in tables if each.keyless] if table_name is None else []
         found = [
-            compare(
+            verify(
                 chosen_dsn(dsn),
                 capture,
                 each,
@@ -159,7 +160,7 @@ def verify_command(
             for each in tables
             if each.name not in keyless
         ]
-    console.print(table(f"Rows of {name} beside its events", _COMPARED, map(_compared, found)))
+    console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
     for each in found:
         _show_examples(console, each)
     if keyless:
@@ -261,11 +262,11 @@ def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
     return found[0]
 
 
-def _shown(console: Screen) -> Callable[[Comparison], None]:
-    """Return what says now and then how far a reading is."""
+def _shown(console: Screen) -> Callable[[Verification], None]:
+    """Return what says now and then how far a verification is."""
     said = time.monotonic()
 
-    def show(found: Comparison) -> None:
+    def show(found: Verification) -> None:
         nonlocal said
         if found.waits_for:
             console.print(
@@ -278,12 +279,12 @@ def _shown(console: Screen) -> Callable[[Comparison], None]:
     return show
 
 
-def _compared(found: Comparison) -> Sequence[object]:
+def _cells_of(found: Verification) -> Sequence[object]:
     counts = (found.rows, found.unchanged, found.changed, found.missing, found.gone, found.held, found.quarantined)
     return (found.table, *(f"{count:,}" for count in counts))
 
 
-def _show_examples(console: Screen, found: Comparison) -> None:
+def _show_examples(console: Screen, found: Verification) -> None:
     if found.examples:
         more = ", …" if found.differing > len(found.examples) else ""
         console.print(Text(f"{found.table}: {', '.join(found.examples)}{more}"), soft_wrap=True)

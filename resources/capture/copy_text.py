@@ -38,7 +38,7 @@ def copied_lines(source_generation: int, changes: Iterable[Change]) -> Iterator[
 
 
 def changes_json(changes: Iterable[Change]) -> str:
-    """Write changes as the JSON array that `verify_changes` compares with what is stored."""
+    """Write changes as the JSON array that `compare_changes` compares with what is stored."""
     return f"[{', '.join(map(_change_json, changes))}]"
 
 

@@ -381,13 +381,13 @@ class CaptureDrain:
             replayed.append(change)
             size += len(change.data or "")
             if len(replayed) == COMPARE or size >= COMPARE_CHARACTERS:
-                self._verify(replayed)
+                self._compare(replayed)
                 replayed, size = [], 0
         if replayed:
-            self._verify(replayed)
+            self._compare(replayed)
 
-    def _verify(self, changes: list[Change]) -> None:
-        self.report.replayed += self._control.verify_changes(self.capture.name, changes)
+    def _compare(self, changes: list[Change]) -> None:
+        self.report.replayed += self._control.compare_changes(self.capture.name, changes)
 
     def _passed(self, arriving: Arriving, flushed: Lsn) -> Lsn | None:
         """Tell up to where the slot has given everything; None to leave the slot where it is."""

@@ -10,8 +10,8 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import PgoutputError
+from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantined_change import QuarantinedChange
-from millrace.resources.capture.source.patterns import with_registered
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, Requeued
 
 

@@ -5,6 +5,7 @@ descriptions of the log (`decoding.schemas`), which tables are read anew then (`
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.postgres import types
@@ -16,6 +17,9 @@ from millrace.resources.capture.decoding.schemas import Schema, TableSchema
 from millrace.resources.capture.source.tables import SourceTable, filled_leaves
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.event_store.sql_functions import SqlFunctions
+
+if TYPE_CHECKING:
+    from millrace.resources.capture.decide import Admitted
 
 # the names of the types that are built in
 TYPES = {info.oid: info.regtype for info in types} | {
@@ -52,39 +56,28 @@ def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
 
 
 def look_at_schemas(
-    source: psycopg.Connection,
-    store: CaptureStore,
-    lease: CaptureLease,
-    looked_lsn: Lsn,
-    found: Iterable[tuple[CapturedTable, Sequence[int], Schema]],
+    source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
 ) -> list[RegisteredTable]:
     """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
 
     Return all tables of the capture as they are registered then.
-
-    Args:
-        source: The source.
-        store: The event store.
-        lease: The capture's lease.
-        looked_lsn: Where the source's log was before its tables were looked at.
-        found: Each table, its id with those of its partitions, and its columns.
     """
     registered = store.captured_tables(lease.capture)
     known = {(table.schema_name, table.table_name): table.leaves for table in registered}
-    looks = [(table, leaves, schema, known[table.schema, table.table]) for table, (_, *leaves), schema in found]
-    added = [leaf for _, leaves, _, before in looks if before is not None for leaf in {*leaves} - {*before}]
+    looks = [(each.oids[1:], known[each.table.schema, each.table.table]) for each in admitted.tables]
+    added = [leaf for leaves, before in looks if before is not None for leaf in {*leaves} - {*before}]
     filled = filled_leaves(source, sorted(added))
     looked = [
         {
-            "schema": table.schema,
-            "table": table.table,
-            **schema.as_json(),
-            "leaves": leaves,
-            "filled": sorted(filled.intersection(leaves)),
+            "schema": each.table.schema,
+            "table": each.table.table,
+            **each.schema.as_json(),
+            "leaves": each.oids[1:],
+            "filled": sorted(filled.intersection(each.oids[1:])),
         }
-        for table, leaves, schema, _ in looks
+        for each in admitted.tables
     ]
-    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
+    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, admitted.looked_lsn, looked)
     return store.captured_tables(lease.capture) if rereads else registered
 
 

@@ -1,33 +1,39 @@
-"""Making a capture ready, beginning it anew, removing it.
+"""Making a capture ready, beginning it anew, removing it: doing what was decided.
 
-Belongs here: slot, publication and registration, in an order in which the next try repairs what a kill leaves. Not
-here: the loop (`drain`), looking without repairing (`health`).
+Belongs here: the steps, in an order in which the next try repairs what a kill leaves. Not here: which steps (`decide`),
+the loop (`drain`), looking without repairing (`health`).
 
     registered -> claimed -> published -> slot made -> generation begun
-
-A slot without a generation is left from a killed try. It is made anew: nothing was read from it.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
 
-from millrace.resources.capture.claim import ClaimedCapture, claim, fingerprint, release, slot_name
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.resources.capture.decide import (
+    UNPUBLISHED,
+    Admitted,
+    Begin,
+    Follow,
+    Lose,
+    Publish,
+    Refuse,
+    Skip,
+    Step,
+    admit,
+    decide,
+    decide_tables,
+)
+from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.declared_names import DeclaredName
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schemas
+from millrace.resources.capture.look import look, look_at_tables, slot_name
 from millrace.resources.capture.schema_changes import TYPES, SchemaStore, look_at_schemas
-from millrace.resources.capture.source.connection import (
-    SourceIdentity,
-    connect_source,
-    flush_lsn,
-    next_xid,
-    source_identity,
-)
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.publication import (
     drop_publication,
     ensure_publication,
@@ -35,17 +41,14 @@ from millrace.resources.capture.source.publication import (
     mark_probed,
 )
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
-from millrace.resources.capture.source.timelines import Timelines, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
-# why a table waits that is to be published
-UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
-# Enough to drop a slot and to make one, which waits for a minute at most.
-BEGIN_LEASE_S = 80 + int(BUSY_S)
+# Enough to publish, to drop a slot, and to make one, which waits for a minute at most.
+BEGIN_LEASE_S = 90 + int(BUSY_S)
 
 
 class GapOpen(MillraceError):
@@ -93,167 +96,34 @@ def prepare(
 
     Raises:
         NotReady: The source lacks something that only its administrator can give.
+        InvalidCapture: A table is to be hashed, and there is no key.
         CaptureInUse: Another process has the lease.
         GapOpen: Changes are lost: the slot is gone, or it begins behind the store's last change, or the source is one
             that took over without the last changes, or somebody else changed the publication. The gap is recorded.
         TimelinesUnknown: The source does not say which way its log came.
     """
-    claimed = claim(source, store, capture, owner, lease_s)
-    lease = claimed.lease
-    try:
-        if lease.gap:
-            raise _gap(store, capture)
-        if lease.source_generation is None or lease.stored_lsn is None:
-            ensure_publication(source, lease.publication, claimed.capture)
-            generation, stored_lsn = begin(source, store, lease)
-            registered = _look(source, store, claimed)
-        else:
-            generation = lease.source_generation
-            stored_lsn = _followed(source, store, capture, lease, lease.stored_lsn)
-            if lost := _loss(source, lease, stored_lsn):
-                store.record_gap(capture.name, stored_lsn, None, lost)
-                raise _gap(store, capture)
-            claimed, registered = _go_on(source, store, claimed, stored_lsn)
-        mark_probed(source, lease.publication, claimed.probed)
+    with _claimed(source, store, capture, owner, lease_s) as doing:
+        doing.apply(decide(look(source, doing.lease), capture.actions))
+        # A look that writes: the store tells from what it knows which tables are read anew.
+        doing.registered = look_at_schemas(source, store, doing.lease, doing.admitted)
+        doing.apply(decide_tables(doing.admitted, doing.registered, doing.stored_lsn, changed=doing.changed))
+        mark_probed(source, doing.lease.publication, doing.admitted.probed)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
         flushed, _ = flush_lsn(source)
-    except BaseException:
-        release(store, lease)
-        raise
-    return ReadyCapture(
-        capture=capture.name,
-        lease_token=lease.lease_token,
-        source_generation=generation,
-        slot=lease.slot,
-        publication=lease.publication,
-        stored_lsn=stored_lsn,
-        tables=claimed.tables,
-        fingerprints={
-            (table.schema, table.table): fingerprint(capture, table, oids)
-            for table, oids in zip(claimed.tables, claimed.oids, strict=True)
-        },
-        xid_reference=next_xid(source),
-        stopped=claimed.stopped,
-        declared_names=_declared_names(claimed, registered, flushed),
-        schemas=Schemas(schemas, generation, TYPES),
-    )
-
-
-def _followed(
-    source: psycopg.Connection, store: CaptureStore, capture: Capture, lease: CaptureLease, stored_lsn: Lsn
-) -> Lsn:
-    """Follow the source where another server took over; return up to where this one's changes are stored.
-
-    Raises:
-        GapOpen: It is not the captured database, or lacks changes that are stored. The gap is recorded.
-    """
-    identity = source_identity(source)
-    if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
-        store.record_gap(capture.name, stored_lsn, None, _another(identity, lease))
-        raise _gap(store, capture)
-    timelines = read_timelines(source)
-    known = None if lease.timelines is None else Timelines.parse(lease.timelines)
-    if timelines == known:
-        return stored_lsn
-    common = known.common(timelines) if known else None
-    # What no event says may have been read by a backfill nevertheless: then there is no telling that nothing is stored.
-    if common is None or common >= stored_lsn or set(capture.actions) == set(ACTIONS):
-        followed = store.follow_timelines(capture.name, lease.lease_token, str(timelines), common)
-        if followed is not None:
-            return followed
-    store.record_gap(
-        capture.name,
-        common,
-        stored_lsn,
-        f"Another server took over at {common}, without what was captured from there to {stored_lsn}: the source's log came"
-        f" through timelines {timelines}; captured were {known}.",
-    )
-    raise _gap(store, capture)
-
-
-def _go_on(
-    source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture, stored_lsn: Lsn
-) -> tuple[ClaimedCapture, list[RegisteredTable]]:
-    """Publish what is declared now, with the slot that there is; return what is captured, and what is registered.
-
-    Raises:
-        GapOpen: A table that was published before is not published as declared any more. The gap is recorded.
-    """
-    capture, lease = claimed.capture, claimed.lease
-    registered = _look(source, store, claimed)
-    # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
-    # again; their backfill, which has not begun, sees what happens to them until then.
-    unpublished = {table.name for table in registered if table.published_xid is None and table.stopped_reason is None}
-    if claimed.changed or unpublished or claimed.stopped:
-        # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
-        # compared with a replay. Skip it. A stopped table may be so since a run that was killed before this.
-        advance(source, lease.slot, stored_lsn)
-    try:
-        with source.transaction():
-            lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)
-            if lost:
-                # before the repair commits: after it nothing shows that there was a gap
-                store.record_gap(
-                    capture.name,
-                    stored_lsn,
-                    None,
-                    f"Publication {lease.publication} was changed or dropped by somebody else: {', '.join(lost)}.",
-                )
-    except psycopg.errors.LockNotAvailable:
-        if not is_as_made(source, lease.publication):
-            raise
-        # The publication stays as it is for this run. Somebody has locked a table of it, which keeps those from being
-        # captured that are to be published, and no others.
-        return claimed.without(dict.fromkeys(unpublished, UNPUBLISHED)), registered
-    if lost:
-        raise _gap(store, capture)
-    if unpublished:
-        # Ask for the id after the publication has changed: older transactions may not have noticed the change.
-        store.publish_tables(capture.name, lease.lease_token, next_xid(source))
-        registered = store.captured_tables(capture.name)
-    return claimed, registered
-
-
-def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> list[RegisteredTable]:
-    found = zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
-    return look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
-
-
-def _declared_names(
-    claimed: ClaimedCapture, registered: Sequence[RegisteredTable], flushed: Lsn
-) -> dict[int, DeclaredName]:
-    """Return `ReadyCapture.declared_names`: a backfill that has not begun will see all that was done before now."""
-    unread = {
-        (table.schema_name, table.table_name)
-        for table in registered
-        if table.backfill_generation is None and table.backfill_key is None and not table.rows_read
-    }
-    return {
-        oids[0]: DeclaredName(
-            table.name,
-            since=flushed if (table.schema, table.table) in unread else Lsn(0),
-            seen=claimed.looked_lsn,
+        return ReadyCapture(
+            capture=capture.name,
+            lease_token=doing.lease.lease_token,
+            source_generation=doing.generation,
+            slot=doing.lease.slot,
+            publication=doing.lease.publication,
+            stored_lsn=doing.stored_lsn,
+            tables=tuple(each.table for each in doing.admitted.tables),
+            fingerprints={(t.table.schema, t.table.table): t.fingerprint for t in doing.admitted.tables},
+            xid_reference=next_xid(source),
+            stopped=doing.admitted.stopped,
+            declared_names=_declared_names(doing.admitted, doing.registered, flushed),
+            schemas=Schemas(schemas, doing.generation, TYPES),
         )
-        for table, oids in zip(claimed.tables, claimed.oids, strict=True)
-        if oids
-    }
-
-
-def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) -> tuple[int, Lsn]:
-    """Make a slot and begin a generation with it; return the generation's number and the position where it starts."""
-    identity, timelines = source_identity(source), str(read_timelines(source))
-    drop_slot(source, lease.slot)
-    start = create_slot(source, lease.slot)
-    generation = store.begin_generation(
-        lease.capture,
-        lease.lease_token,
-        identity.system_identifier,
-        identity.database,
-        start,
-        next_xid(source),
-        timelines,
-    )
-    return generation, start
 
 
 def restart(dsn: str, capture: Capture, reason: str) -> int:
@@ -264,18 +134,19 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
     Raises:
         CaptureInUse: Another process captures: stop it first.
     """
-    with _both(dsn, capture) as (source, store):
-        claimed = claim(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S)
-        lease = claimed.lease
-        try:
-            store.restart_capture(capture.name, reason)
-            while store.emit_changes(capture.name, lease.lease_token).behind:
-                store.extend_capture(capture.name, lease.lease_token, RESTART_LEASE_S)
-            ensure_publication(source, lease.publication, claimed.capture)
-            store.extend_capture(capture.name, lease.lease_token, BEGIN_LEASE_S)
-            return begin(source, store, lease)[0]
-        finally:
-            release(store, lease)
+    with (
+        _both(dsn, capture) as (source, store),
+        _claimed(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S) as doing,
+    ):
+        token = doing.lease.lease_token
+        store.restart_capture(capture.name, reason)
+        while store.emit_changes(capture.name, token).behind:
+            store.extend_capture(capture.name, token, RESTART_LEASE_S)
+        facts = look(source, doing.lease)
+        store.extend_capture(capture.name, token, BEGIN_LEASE_S)
+        doing.apply((Begin(facts.identity, facts.history()),))
+        doing.release()
+        return doing.generation
 
 
 def remove(dsn: str, capture: Capture, reason: str) -> None:
@@ -307,33 +178,131 @@ def _both(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, Capt
         yield source, CaptureStore(connection)
 
 
-def _loss(source: psycopg.Connection, lease: CaptureLease, stored_lsn: Lsn) -> str | None:
-    """Return why the slot cannot go on where the store is, a sentence; None if it can."""
-    flushed, _ = flush_lsn(source)
-    if flushed < stored_lsn:
-        return f"The source was set back to an earlier time: its log ends at {flushed}; stored is {stored_lsn}."
-    state = slot_state(source, lease.slot)
-    if state is None:
-        return f"There is no slot {lease.slot} any more."
-    if state.lost:
-        return f"Slot {lease.slot} is lost: {state.lost}."
-    if state.confirmed_flush_lsn is None or state.confirmed_flush_lsn > stored_lsn:
-        return f"Slot {lease.slot} was moved to {state.confirmed_flush_lsn} by somebody else; stored is {stored_lsn}."
-    return None
+@contextmanager
+def _claimed(
+    source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
+) -> Iterator["_Doing"]:
+    """Register a capture as it is declared, and lease it; give the lease back where the body fails."""
+    admitted = admit(look_at_tables(source, store, capture))
+    changed = store.register_capture(capture.name, admitted.slot, admitted.slot, admitted.registrations)
+    doing = _Doing(source, store, admitted, store.claim_capture(capture.name, owner, lease_s), changed=changed)
+    try:
+        yield doing
+    except BaseException:
+        doing.release()
+        raise
 
 
-def _another(identity: SourceIdentity, lease: CaptureLease) -> str:
-    return (
-        f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
-        f" {lease.database} of {lease.system_identifier}."
-    )
+class _Doing:
+    """Does the steps for a leased capture, and keeps what became of it: any of them may be the last before a kill."""
+
+    def __init__(
+        self, source: psycopg.Connection, store: CaptureStore, admitted: Admitted, lease: CaptureLease, *, changed: bool
+    ) -> None:
+        self.admitted = admitted
+        self.lease = lease
+        self.changed = changed
+        self.registered: list[RegisteredTable] = []
+        # none are asked for before a slot is made
+        self.generation, self.stored_lsn = lease.source_generation or 0, lease.stored_lsn or Lsn(0)
+        self._source = source
+        self._store = store
+        self._capture = lease.capture
+
+    def apply(self, plan: Iterable[Step]) -> None:
+        for step in plan:
+            match step:
+                case Refuse():
+                    raise self._gap()
+                case Lose():
+                    self._lose(step)
+                    raise self._gap()
+                case Begin():
+                    self._begin(step)
+                case Follow():
+                    self._follow(step)
+                case Skip(to_lsn):
+                    advance(self._source, self.lease.slot, to_lsn)
+                case Publish():
+                    self._publish(step)
+
+    def release(self) -> None:
+        """Give the lease back; if the store does not answer, it expires."""
+        with suppress(psycopg.OperationalError):
+            self._store.release_capture(self._capture, self.lease.lease_token)
+
+    def _begin(self, step: Begin) -> None:
+        ensure_publication(self._source, self.lease.publication, self.admitted.published)
+        drop_slot(self._source, self.lease.slot)
+        self.stored_lsn = create_slot(self._source, self.lease.slot)
+        self.generation = self._store.begin_generation(
+            self._capture,
+            self.lease.lease_token,
+            step.identity.system_identifier,
+            step.identity.database,
+            self.stored_lsn,
+            next_xid(self._source),
+            str(step.timelines),
+        )
+
+    def _follow(self, step: Follow) -> None:
+        lease = self.lease
+        followed = self._store.follow_timelines(self._capture, lease.lease_token, str(step.timelines), step.common)
+        if followed is None:
+            self._lose(step.otherwise)
+            raise self._gap()
+        self.stored_lsn = followed
+
+    def _publish(self, step: Publish) -> None:
+        """Only the change itself tells what was lost: the server has a filter in a form of its own."""
+        name = self.lease.publication
+        try:
+            with self._source.transaction():
+                changed = ensure_publication(self._source, name, self.admitted.published)
+                lost = sorted((changed or frozenset()) - step.due)
+                if lost:
+                    # before the repair commits: after it nothing shows that there was a gap
+                    said = f"Publication {name} was changed or dropped by somebody else: {', '.join(lost)}."
+                    self._lose(Lose(step.from_lsn, None, said))
+        except psycopg.errors.LockNotAvailable:
+            if not is_as_made(self._source, name):
+                raise
+            # The publication stays as it is for this run. Somebody has locked a table of it, which keeps those from
+            # being captured that are to be published, and no others.
+            self.admitted = self.admitted.without(step.due, UNPUBLISHED)
+            return
+        if lost:
+            raise self._gap()
+        if step.due:
+            # Ask for the id after the publication has changed: older transactions may not have noticed the change.
+            self._store.publish_tables(self._capture, self.lease.lease_token, next_xid(self._source))
+            self.registered = self._store.captured_tables(self._capture)
+
+    def _lose(self, lost: Lose) -> None:
+        self._store.record_gap(self._capture, lost.from_lsn, lost.to_lsn, lost.reason)
+
+    def _gap(self) -> GapOpen:
+        gap = self._store.capture_gaps(self._capture)[0]
+        lost = f"from {gap.from_lsn}" + (f" to {gap.to_lsn}" if gap.to_lsn is not None else "")
+        return GapOpen(
+            f"Capture {self._capture} lacks changes of its source.",
+            detail=f"since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC, {lost}: {gap.reason}",
+            hint=f"Correct the source if it is the wrong one; then: millrace capture restart {self._capture} --reason WHY",
+        )
 
 
-def _gap(store: CaptureStore, capture: Capture) -> GapOpen:
-    gap = store.capture_gaps(capture.name)[0]
-    lost = f"from {gap.from_lsn}" + (f" to {gap.to_lsn}" if gap.to_lsn is not None else "")
-    return GapOpen(
-        f"Capture {capture.name} lacks changes of its source.",
-        detail=f"since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC, {lost}: {gap.reason}",
-        hint=f"Correct the source if it is the wrong one; then: millrace capture restart {capture.name} --reason WHY",
-    )
+def _declared_names(admitted: Admitted, registered: Iterable[RegisteredTable], flushed: Lsn) -> dict[int, DeclaredName]:
+    """Return `ReadyCapture.declared_names`: a backfill that has not begun will see all that was done before now."""
+    unread = {
+        (table.schema_name, table.table_name)
+        for table in registered
+        if table.backfill_generation is None and table.backfill_key is None and not table.rows_read
+    }
+    return {
+        each.oids[0]: DeclaredName(
+            each.table.name,
+            since=flushed if (each.table.schema, each.table.table) in unread else Lsn(0),
+            seen=admitted.looked_lsn,
+        )
+        for each in admitted.tables
+    }

@@ -26,7 +26,7 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 _LINES = 500
 
 
-def read_rows(rows: BackfilledRows) -> tuple[object, ...]:
+def _read_rows(rows: BackfilledRows) -> tuple[object, ...]:
     """Return rows as the arguments of the functions that compare rows with their streams.
 
     The arrays are sent in binary: in a text of them psycopg would look at each character.
@@ -181,6 +181,37 @@ class CaptureInfo:
     timelines: str | None
 
 
+@dataclass(frozen=True)
+class VerifiedRows:
+    """What a chunk is beside its streams.
+
+    `status` is 'stored', 'behind' (emit changes first, then compare again) or 'unpublished' (read the chunk again). Of
+    the rows that differ, `missing` have no live stream; `examples` are up to twenty of their keys. `held` rows wait in
+    the quarantine, or cannot be events; `left_out` have newer changes.
+    """
+
+    status: str
+    differing: int | None
+    missing: int | None
+    unchanged: int | None
+    held: int | None
+    left_out: int | None
+    examples: list[str] | None
+
+
+@dataclass(frozen=True)
+class EndedVerification:
+    """How many streams belong to rows that are gone, and up to twenty of their keys; call again unless it is done.
+
+    In the end `quarantined` changes of the table wait in the quarantine.
+    """
+
+    done: bool
+    gone: int
+    quarantined: int | None
+    examples: list[str] | None
+
+
 class _LsnLoader(Loader):
     """Loads a pg_lsn as an `Lsn`."""
 
@@ -281,11 +312,11 @@ class CaptureStore(SqlFunctions):
             (capture, lease_token, str(to_lsn), stored_at),
         )
 
-    def verify_changes(self, capture: str, changes: Iterable[Change]) -> int:
+    def compare_changes(self, capture: str, changes: Iterable[Change]) -> int:
         """Compare replayed changes with what is stored; return how many were compared."""
         return self._value(
             int,
-            "select event_store_platform.verify_changes(%s, %s::jsonb)",
+            "select event_store_platform.compare_changes(%s, %s::jsonb)",
             (capture, changes_json(changes)),
         )
 
@@ -313,7 +344,7 @@ class CaptureStore(SqlFunctions):
             EmittedRows,
             "select * from event_store_platform.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
             " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[], %s, %s)",
-            (capture, lease_token, schema, table, snapshot, str(high_lsn), *read_rows(rows), last_key, done),
+            (capture, lease_token, schema, table, snapshot, str(high_lsn), *_read_rows(rows), last_key, done),
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:
@@ -325,6 +356,33 @@ class CaptureStore(SqlFunctions):
             bool,
             "select event_store_platform.finish_backfill(%s, %s, %s, %s, %s)",
             (capture, lease_token, schema, table, limit),
+        )
+
+    def begin_verification(
+        self, capture: str, schema: str, table: str, published_xid: int, reason: str | None, *, repairs: bool
+    ) -> int:
+        """Begin to compare a table with its streams; return the verification's number."""
+        return self._value(
+            int,
+            "select event_store_platform.begin_verification(%s, %s, %s, %s::xid8, %s, %s)",
+            (capture, schema, table, str(published_xid), repairs, reason),
+        )
+
+    def verify_rows(self, reading: int, snapshot: str, high_lsn: Lsn, rows: BackfilledRows) -> VerifiedRows:
+        """Compare rows with their streams; a repair appends those that differ."""
+        return self._one(
+            VerifiedRows,
+            "select * from event_store_platform.verify_rows(%s, %s::pg_snapshot, %s::pg_lsn,"
+            " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[])",
+            (reading, snapshot, str(high_lsn), *_read_rows(rows)),
+        )
+
+    def end_verification(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedVerification:
+        """End a verification, `limit` streams a call; a repair ends the streams whose rows are gone."""
+        return self._one(
+            EndedVerification,
+            "select * from event_store_platform.end_verification(%s, %s, %s)",
+            (reading, whole, limit),
         )
 
     def requeue_changes(

@@ -187,7 +187,7 @@ comment on table event_store.unchanged_rows is
 comment on column event_store.unchanged_rows.backfill_offset is 'The backfill.';
 comment on column event_store.unchanged_rows.decider_id is 'The row''s key, a JSON array.';
 
-create table event_store.readings (
+create table event_store.verifications (
   backfill_offset bigint not null,
   capture text collate "C" not null,
   schema_name text collate "C" not null,
@@ -197,26 +197,26 @@ create table event_store.readings (
   repairs boolean not null,
   finishing_key text collate "C",
   began_at timestamptz not null,
-  constraint readings_pkey primary key (backfill_offset),
-  constraint readings_table_key unique (capture, schema_name, table_name),
-  constraint readings_table_fkey foreign key (capture, schema_name, table_name)
+  constraint verifications_pkey primary key (backfill_offset),
+  constraint verifications_table_key unique (capture, schema_name, table_name),
+  constraint verifications_table_fkey foreign key (capture, schema_name, table_name)
     references event_store.captured_tables (capture, schema_name, table_name) on delete cascade
 );
-comment on table event_store.readings is
-'The captured tables that are being compared with their streams (begin_reading), one reading of a table at a time. One '
+comment on table event_store.verifications is
+'The captured tables that are being compared with their streams (begin_verification), one verification of a table at a time. One '
 'that was killed stays until the next of its table begins.';
-comment on column event_store.readings.backfill_offset is
+comment on column event_store.verifications.backfill_offset is
 'Its number, an offset that was drawn when it began: what it finds is in unchanged_rows under it.';
-comment on column event_store.readings.capture is 'The capture.';
-comment on column event_store.readings.schema_name is 'The schema in the source.';
-comment on column event_store.readings.table_name is 'The table in the source.';
-comment on column event_store.readings.source_generation is 'The slot that was read when it began; with another one it is over.';
-comment on column event_store.readings.published_xid is
+comment on column event_store.verifications.capture is 'The capture.';
+comment on column event_store.verifications.schema_name is 'The schema in the source.';
+comment on column event_store.verifications.table_name is 'The table in the source.';
+comment on column event_store.verifications.source_generation is 'The slot that was read when it began; with another one it is over.';
+comment on column event_store.verifications.published_xid is
 'It reads in snapshots only that see every older transaction of the source.';
-comment on column event_store.readings.repairs is 'Whether what differs becomes events; otherwise it is only counted.';
-comment on column event_store.readings.finishing_key is
+comment on column event_store.verifications.repairs is 'Whether what differs becomes events; otherwise it is only counted.';
+comment on column event_store.verifications.finishing_key is
 'Up to which decider_id streams were searched for rows that are gone; null before that.';
-comment on column event_store.readings.began_at is 'When it began.';
+comment on column event_store.verifications.began_at is 'When it began.';
 
 create type event_store_private.read_row as (
   number bigint,

@@ -321,7 +321,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_reading'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -644,7 +644,7 @@ COMMENT ON COLUMN event_store.transactions.ended_at IS 'When it ended; null whil
 
 COMMENT ON COLUMN event_store.transactions.digest IS 'A digest of the message, as its sender computed it; null if it sent none.';
 
-CREATE TABLE event_store.readings (
+CREATE TABLE event_store.verifications (
     backfill_offset bigint NOT NULL,
     capture text NOT NULL COLLATE pg_catalog."C",
     schema_name text NOT NULL COLLATE pg_catalog."C",
@@ -656,25 +656,25 @@ CREATE TABLE event_store.readings (
     began_at timestamp with time zone NOT NULL
 );
 
-COMMENT ON TABLE event_store.readings IS 'The captured tables that are being compared with their streams (begin_reading), one reading of a table at a time. One that was killed stays until the next of its table begins.';
+COMMENT ON TABLE event_store.verifications IS 'The captured tables that are being compared with their streams (begin_verification), one verification of a table at a time. One that was killed stays until the next of its table begins.';
 
-COMMENT ON COLUMN event_store.readings.backfill_offset IS 'Its number, an offset that was drawn when it began: what it finds is in unchanged_rows under it.';
+COMMENT ON COLUMN event_store.verifications.backfill_offset IS 'Its number, an offset that was drawn when it began: what it finds is in unchanged_rows under it.';
 
-COMMENT ON COLUMN event_store.readings.capture IS 'The capture.';
+COMMENT ON COLUMN event_store.verifications.capture IS 'The capture.';
 
-COMMENT ON COLUMN event_store.readings.schema_name IS 'The schema in the source.';
+COMMENT ON COLUMN event_store.verifications.schema_name IS 'The schema in the source.';
 
-COMMENT ON COLUMN event_store.readings.table_name IS 'The table in the source.';
+COMMENT ON COLUMN event_store.verifications.table_name IS 'The table in the source.';
 
-COMMENT ON COLUMN event_store.readings.source_generation IS 'The slot that was read when it began; with another one it is over.';
+COMMENT ON COLUMN event_store.verifications.source_generation IS 'The slot that was read when it began; with another one it is over.';
 
-COMMENT ON COLUMN event_store.readings.published_xid IS 'It reads in snapshots only that see every older transaction of the source.';
+COMMENT ON COLUMN event_store.verifications.published_xid IS 'It reads in snapshots only that see every older transaction of the source.';
 
-COMMENT ON COLUMN event_store.readings.repairs IS 'Whether what differs becomes events; otherwise it is only counted.';
+COMMENT ON COLUMN event_store.verifications.repairs IS 'Whether what differs becomes events; otherwise it is only counted.';
 
-COMMENT ON COLUMN event_store.readings.finishing_key IS 'Up to which decider_id streams were searched for rows that are gone; null before that.';
+COMMENT ON COLUMN event_store.verifications.finishing_key IS 'Up to which decider_id streams were searched for rows that are gone; null before that.';
 
-COMMENT ON COLUMN event_store.readings.began_at IS 'When it began.';
+COMMENT ON COLUMN event_store.verifications.began_at IS 'When it began.';
 
 CREATE TABLE event_store.captures (
     capture text NOT NULL COLLATE pg_catalog."C",
@@ -1771,12 +1771,6 @@ ALTER TABLE ONLY event_store.quarantined_changes
 ALTER TABLE ONLY event_store.quarantined_changes
     ADD CONSTRAINT quarantined_changes_pkey PRIMARY KEY (quarantine_id);
 
-ALTER TABLE ONLY event_store.readings
-    ADD CONSTRAINT readings_pkey PRIMARY KEY (backfill_offset);
-
-ALTER TABLE ONLY event_store.readings
-    ADD CONSTRAINT readings_table_key UNIQUE (capture, schema_name, table_name);
-
 ALTER TABLE ONLY event_store.sequencer
     ADD CONSTRAINT sequencer_pkey PRIMARY KEY (singleton, revision);
 
@@ -1794,6 +1788,12 @@ ALTER TABLE ONLY event_store.transactions
 
 ALTER TABLE ONLY event_store.unchanged_rows
     ADD CONSTRAINT unchanged_rows_pkey PRIMARY KEY (backfill_offset, decider_id);
+
+ALTER TABLE ONLY event_store.verifications
+    ADD CONSTRAINT verifications_pkey PRIMARY KEY (backfill_offset);
+
+ALTER TABLE ONLY event_store.verifications
+    ADD CONSTRAINT verifications_table_key UNIQUE (capture, schema_name, table_name);
 
 ALTER TABLE ONLY event_store.views
     ADD CONSTRAINT views_pkey PRIMARY KEY (view);
@@ -1896,9 +1896,9 @@ CREATE TRIGGER forget_unchanged_rows AFTER DELETE OR UPDATE OF backfill_offset O
 
 COMMENT ON TRIGGER forget_unchanged_rows ON event_store.captured_tables IS 'Leaves nothing of a backfill that never ended.';
 
-CREATE TRIGGER forget_unchanged_rows AFTER DELETE ON event_store.readings FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
+CREATE TRIGGER forget_unchanged_rows AFTER DELETE ON event_store.verifications FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
 
-COMMENT ON TRIGGER forget_unchanged_rows ON event_store.readings IS 'Leaves nothing of a reading that never ended.';
+COMMENT ON TRIGGER forget_unchanged_rows ON event_store.verifications IS 'Leaves nothing of a verification that never ended.';
 
 CREATE TRIGGER free_deleted_lock INSTEAD OF DELETE ON event_store.locks FOR EACH ROW EXECUTE FUNCTION event_store_private.free_deleted_lock();
 
@@ -1982,9 +1982,6 @@ ALTER TABLE ONLY event_store.producer_state
 ALTER TABLE ONLY event_store.push_secrets
     ADD CONSTRAINT push_secrets_view_fkey FOREIGN KEY (view) REFERENCES event_store.views(view) ON DELETE CASCADE;
 
-ALTER TABLE ONLY event_store.readings
-    ADD CONSTRAINT readings_table_fkey FOREIGN KEY (capture, schema_name, table_name) REFERENCES event_store.captured_tables(capture, schema_name, table_name) ON DELETE CASCADE;
-
 ALTER TABLE ONLY event_store.staged_changes
     ADD CONSTRAINT staged_changes_transaction_fkey FOREIGN KEY (transaction_id) REFERENCES event_store.transactions(transaction_id) ON DELETE CASCADE;
 
@@ -1993,6 +1990,9 @@ ALTER TABLE ONLY event_store.stream_locks
 
 ALTER TABLE ONLY event_store.transactions
     ADD CONSTRAINT transactions_producer_fkey FOREIGN KEY (producer_id, partition) REFERENCES event_store.producers(producer_id, partition);
+
+ALTER TABLE ONLY event_store.verifications
+    ADD CONSTRAINT verifications_table_fkey FOREIGN KEY (capture, schema_name, table_name) REFERENCES event_store.captured_tables(capture, schema_name, table_name) ON DELETE CASCADE;
 
 GRANT USAGE ON SCHEMA event_store TO event_store_writer;
 GRANT USAGE ON SCHEMA event_store TO event_store_consumer;
@@ -2082,8 +2082,8 @@ GRANT SELECT ON TABLE event_store.quarantined_changes TO event_store_owner;
 GRANT SELECT ON TABLE event_store.transactions TO event_store_reader;
 GRANT SELECT ON TABLE event_store.transactions TO event_store_owner;
 
-GRANT SELECT ON TABLE event_store.readings TO event_store_reader;
-GRANT SELECT ON TABLE event_store.readings TO event_store_owner;
+GRANT SELECT ON TABLE event_store.verifications TO event_store_reader;
+GRANT SELECT ON TABLE event_store.verifications TO event_store_owner;
 
 GRANT SELECT ON TABLE event_store.captures TO event_store_reader;
 GRANT SELECT ON TABLE event_store.captures TO event_store_owner;

@@ -2,9 +2,11 @@
 
 import pytest
 
+from millrace.resources.capture import look
 from millrace.resources.capture.decoding.changes import KeyChanged
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.source.timelines import TimelinesUnknown
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
 from tests.support.capturing.captured import Captured, did
@@ -35,21 +37,19 @@ def test_a_lost_slot_is_a_gap_until_the_capture_begins_anew_and_then_finds_what_
     assert capture_health(captured.dsn, captured.capture).problems(captured.capture) == []
 
 
-def test_a_source_that_was_set_back_is_a_gap(captured: Captured) -> None:
-    captured.drain()
-    # the other way round: the store has more than the source's log
-    captured.store.execute("update event_store.captures set stored_lsn = stored_lsn + 1000000000")
-    with pytest.raises(GapOpen, match="set back to an earlier time: its log ends at"):
-        captured.drain()
+def test_a_gap_is_said_also_where_the_source_does_not_say_which_way_its_log_came(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> None:
+        raise TimelinesUnknown("It does not say so.")
 
-
-def test_a_slot_that_somebody_else_moved_is_a_gap(captured: Captured) -> None:
     captured.drain()
-    slot = value(captured.store, "select slot from event_store.captures")
-    captured.source.run("insert into items values (1)")
-    captured.source.connection.execute("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", (slot,))
-    with pytest.raises(GapOpen, match="moved"):
+    CaptureStore(captured.store).record_gap("shop", None, None, "a test")
+    monkeypatch.setattr(look, "read_timelines", unknown)
+    with pytest.raises(GapOpen, match="a test"):
         captured.drain()
+    with pytest.raises(TimelinesUnknown):
+        restart(captured.dsn, captured.capture, "a test")
 
 
 # Changed on the source while a capture runs, and changed back ------------------------------------------------

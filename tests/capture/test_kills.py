@@ -14,9 +14,11 @@ import pytest
 
 from millrace.resources.capture import backfill, drain
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.rereads.reading import compare
+from millrace.resources.capture.decoding import changes as captured_changes
+from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.setup import GapOpen, remove, restart
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from millrace.resources.errors import UnknownCapture
 from tests.support.capturing import kill_steps
 from tests.support.capturing.captured import Captured, Killed, assert_left, declared, dying, killed_at, schemas_told
@@ -337,10 +339,30 @@ class Removed(Scenario):
         assert value(self.captured.store, "select count(*) from event_store.events") == self.events
 
 
+class Requeued(Scenario):
+    """Changes that could not be events are tried again, with those behind them."""
+
+    steps = kill_steps.REQUEUEING
+
+    def happen(self, turn: int) -> None:
+        with self.patch.context() as patch:
+            patch.setattr(captured_changes, "MAX_DATA_CHARACTERS", 900)
+            insert = f"insert into items values ({turn * 10}, repeat('x', 1000)), ({turn * 10 + 1}, repeat('x', 1000))"
+            self.captured.source.connection.execute(insert.encode())
+            self.captured.source.run("update items set name = 'x' where length(name) = 1000")
+            self.captured.drain()
+
+    def expected(self, turn: int) -> Did:
+        return [(done, f"[{turn * 10 + n}]") for done in ("inserted", "updated") for n in (0, 1)]
+
+    def run(self) -> None:
+        requeue(CaptureStore(self.captured.store), self.captured.capture, "they can be decoded now")
+
+
 class Repaired(Scenario):
     """A stream that says another row than the table has is repaired."""
 
-    steps = kill_steps.COMPARING
+    steps = kill_steps.VERIFYING
 
     def happen(self, turn: int) -> None:
         self.captured.store.execute("set session_replication_role = replica")
@@ -352,7 +374,7 @@ class Repaired(Scenario):
         assert turn
 
     def run(self) -> None:
-        compare(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
+        verify(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
 
     def look(self, turn: int) -> None:
         assert_left(self.captured, "items")
@@ -362,7 +384,7 @@ class Repaired(Scenario):
 
 SCENARIOS: tuple[type[Scenario], ...] = (
     Scenario, Replayed, Renamed, Columns, Redeclared, Stopped, Mended, WithoutKey, WithoutKeyAdded, Lost, Restarted,
-    Removed, Repaired,
+    Removed, Requeued, Repaired,
 )  # fmt: skip
 
 

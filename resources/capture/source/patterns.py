@@ -12,7 +12,6 @@ import psycopg
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import OWN_SCHEMAS, NotReady
 from millrace.resources.capture.source.tables import logged_tables
-from millrace.resources.capture.store import RegisteredTable
 
 
 def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
@@ -24,25 +23,21 @@ def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
     if not capture.patterns:
         return capture
     there = [CapturedTable(table, schema) for schema, table in logged_tables(source) if schema not in OWN_SCHEMAS]
-    found = _and(capture, there)
+    found = fitting(capture, there)
     if not found.tables:
-        fitting = f"no table fits {', '.join(capture.patterns)}" + (
+        said = f"no table fits {', '.join(capture.patterns)}" + (
             f" without {', '.join(capture.exclude)}" if capture.exclude else ""
         )
         known = ", ".join(table.name for table in there) or "none"
-        raise NotReady(capture.name, [f"{fitting}; in database {source.info.dbname} there are {known}"])
+        raise NotReady(capture.name, [f"{said}; in database {source.info.dbname} there are {known}"])
     return found
 
 
-def with_registered(capture: Capture, registered: Iterable[RegisteredTable]) -> Capture:
-    """Return the capture with the tables that fitted its patterns when it ran last; the source is not asked."""
-    return _and(capture, (CapturedTable(table.table_name, table.schema_name) for table in registered))
-
-
-def _and(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
+def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
+    """Return the capture with those of these tables that fit its patterns, behind those that it declares."""
     declared = {table.name for table in capture.tables}
-    fitting = [table for table in tables if table.name not in declared and _fits(capture, table.name)]
-    return replace(capture, tables=(*capture.tables, *fitting))
+    more = [table for table in tables if table.name not in declared and _fits(capture, table.name)]
+    return replace(capture, tables=(*capture.tables, *more))
 
 
 def _fits(capture: Capture, name: str) -> bool:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.source.probe import LOCKED, Probes
+from millrace.resources.capture.source.probe import Probes
 from millrace.resources.capture.source.tables import SourceTable, find_tables
 from millrace.resources.errors import MillraceError
 
@@ -106,67 +105,70 @@ class NotReady(MillraceError):
 
 
 @dataclass(frozen=True)
-class ReadyTables:
-    """Which tables of a source can be captured now.
+class Look:
+    """What there is of a capture's tables, and what keeps them from being captured.
 
     Attributes:
-        stopped: Why a table cannot, with the remedy, by its name.
+        server: What is wrong with the server, or with our role there; it concerns every table.
+        tables: What is wrong with a table, by its name; a table with which nothing is wrong is left out.
+        found: What there is of the tables, by schema and name.
         probed: Digests of the tables that need no probe the next time.
-        found: What there is of the tables, by schema and name, as all of this was told from it.
-        looked_lsn: Where the source's log was before its tables were looked at.
+        flushed: Where the source's log was before; None on a standby.
     """
 
-    stopped: Mapping[str, str]
-    probed: frozenset[str]
-    found: Mapping[tuple[str, str], SourceTable]
-    looked_lsn: Lsn
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What is wrong with the server, and with which tables, by name; what there is; where the log was before."""
-
-    server: list[str]
+    server: Sequence[str]
     tables: Mapping[str, Sequence[str]]
     found: Mapping[tuple[str, str], SourceTable]
+    probed: frozenset[str]
     flushed: str | None
 
+    @property
+    def problems(self) -> list[str]:
+        """All that is wrong, a sentence each."""
+        tables = [f"table {name}: {problem}" for name, problems in self.tables.items() for problem in problems]
+        return [*self.server, *tables]
 
-def ready_tables(
+
+def look_at(
     source: psycopg.Connection,
     capture: Capture,
     *,
     has_slot: bool,
     probed: frozenset[str] = frozenset(),
     published: Collection[str] = (),
-) -> ReadyTables:
-    """Tell which tables can be captured as declared.
+    tables: Sequence[CapturedTable] | None = None,
+) -> Look:
+    """Look at what keeps a source's tables from being captured as declared; nothing on it is changed.
 
     Args:
         source: An autocommit connection to the source.
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
-        probed: What the last call returned.
+        probed: What the last look returned.
         published: The names of the tables that are published already: a lock on them keeps nobody from capturing them.
-
-    Raises:
-        NotReady: None can; with all that the source lacks.
+        tables: Some of its tables; None for all.
     """
+    major = source.info.server_version // 10000
+    if major < OLDEST_MAJOR:
+        too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
+        return Look([too_old], {}, {}, frozenset(), None)
+    row = source.execute(_SERVER).fetchone()
+    assert row is not None
+    server = _Server(*row)
+    asked = capture.tables if tables is None else tables
+    found = find_tables(source, [(table.schema, table.table) for table in asked])
+    rights = _rights(source, asked, found)
+    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in asked}
+    fine = [(table, found[table.schema, table.table]) for table in asked if not problems[table.name]]
     probes = Probes(source, capture, probed, published)
-    look = _look(source, capture, probes, capture.tables, has_slot=has_slot)
-    tables = look.tables
-    if len(tables) == len(capture.tables):
-        # nothing would be captured meanwhile: whoever publishes waits for the locks
-        tables = {name: problems for name, problems in tables.items() if problems != [LOCKED]}
-    if look.server or len(tables) == len(capture.tables):
-        raise NotReady(capture.name, [*look.server, *_sentences(tables)])
-    # only a standby does not say it, and is not ready
-    assert look.flushed is not None
-    return ReadyTables(
-        {name: "; ".join(problems) for name, problems in tables.items()},
+    for name, problem in probes.problems(fine).items():
+        problems[name].append(problem)
+    return Look(
+        [*_server_problems(server, has_slot=has_slot)],
+        {name: said for name, said in problems.items() if said},
+        found,
         frozenset(probes.passed),
-        look.found,
-        Lsn.parse(look.flushed),
+        server.flushed,
     )
 
 
@@ -188,8 +190,7 @@ def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         capture: What is to be captured.
         has_slot: Whether the capture's slot is there already, so that none has to be free.
     """
-    look = _look(source, capture, _probes(source, capture), capture.tables, has_slot=has_slot)
-    return [*look.server, *_sentences(look.tables)]
+    return look_at(source, capture, has_slot=has_slot, published={table.name for table in capture.tables}).problems
 
 
 def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection[str]) -> bool:
@@ -203,41 +204,9 @@ def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection
     declared = [table for table in capture.tables if table.name in names]
     if len(declared) < len(names):
         return True
-    look = _look(source, capture, _probes(source, capture), declared, has_slot=True)
+    published = {table.name for table in capture.tables}
+    look = look_at(source, capture, has_slot=True, published=published, tables=declared)
     return not look.server and len(look.tables) < len(declared)
-
-
-def _probes(source: psycopg.Connection, capture: Capture) -> Probes:
-    return Probes(source, capture, published={table.name for table in capture.tables})
-
-
-def _sentences(tables: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"table {name}: {problem}" for name, problems in tables.items() for problem in problems]
-
-
-def _look(
-    source: psycopg.Connection, capture: Capture, probes: Probes, tables: Sequence[CapturedTable], *, has_slot: bool
-) -> _Look:
-    """Look at the server and at these tables of the capture."""
-    major = source.info.server_version // 10000
-    if major < OLDEST_MAJOR:
-        too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
-        return _Look([too_old], {}, {}, None)
-    row = source.execute(_SERVER).fetchone()
-    assert row is not None
-    server = _Server(*row)
-    found = find_tables(source, [(table.schema, table.table) for table in tables])
-    rights = _rights(source, tables, found)
-    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in tables}
-    fine = [(table, found[table.schema, table.table]) for table in tables if not problems[table.name]]
-    for name, problem in probes.problems(fine).items():
-        problems[name].append(problem)
-    return _Look(
-        [*_server_problems(server, has_slot=has_slot)],
-        {name: said for name, said in problems.items() if said},
-        found,
-        server.flushed,
-    )
 
 
 def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:

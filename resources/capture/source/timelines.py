@@ -1,7 +1,7 @@
 """Through which timelines the log of a source came, and up to where two such histories are one log.
 
 Belongs here: reading the history, comparing two. Not here: which database it is (`connection`), what becomes of what
-only the former source had (`capture.setup`, `follow_timelines`).
+only the former source had (`capture.decide`, `follow_timelines`).
 
 A server that is promoted, or restored to a moment, begins a timeline of its own, and goes on with other changes from
 there. Two servers that were promoted may have given theirs the same number: what tells them apart is where they left

@@ -12,9 +12,9 @@ from psycopg import sql
 
 from millrace.resources.capture.declaration import CapturedTable, InvalidCapture
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared
 from tests.support.factories import rows
 from tests.support.patience import patience
@@ -76,7 +76,7 @@ def test_rows_that_are_read_and_changes_say_the_same_and_no_secret(people: Captu
     fifth = {**first, "id": 5, "name": "eve", "email": hashed("eve@secret")}
     assert records(people) == [{**first, "score": 3}, moved, fifth]
     assert told(people) == []
-    compared = compare(people.dsn, people.capture, PEOPLE, repairs="a test")
+    compared = verify(people.dsn, people.capture, PEOPLE, repairs="a test")
     assert (compared.unchanged, compared.differing) == (3, 0)
 
 
@@ -97,7 +97,7 @@ def test_a_change_that_cannot_be_decoded_does_not_keep_its_message(people: Captu
     assert told(people) == []
     people.source.run("update people set score = '1'")
     people.drain()
-    compare(people.dsn, people.capture, PEOPLE, repairs="a test")
+    verify(people.dsn, people.capture, PEOPLE, repairs="a test")
     assert CaptureStore(people.store).quarantined_changes("shop") == []
     assert told(people) == []
 
@@ -113,7 +113,7 @@ def test_a_masked_column_that_gets_another_name_is_told_under_neither(people: Ca
         people.drain()
     mended = declared(people, replace(PEOPLE, mask=("account", "born")))
     mended.drain()
-    compare(mended.dsn, mended.capture, mended.capture.tables[0], repairs="a test")
+    verify(mended.dsn, mended.capture, mended.capture.tables[0], repairs="a test")
     assert [row["account"] for row in records(mended)] == ["***", None, "***"]
     assert told(people) == []
 
@@ -124,7 +124,7 @@ def test_another_mask_or_key_has_the_table_read_anew(people: Captured) -> None:
     for other in (replace(PEOPLE, mask=("iban",)), replace(PEOPLE, hash_key=lambda: KEY[::-1]), no_hash):
         changed = declared(people, other)
         changed.drain()
-        compared = compare(people.dsn, changed.capture, other)
+        compared = verify(people.dsn, changed.capture, other)
         assert (compared.unchanged, compared.differing) == (2, 0)
         assert changed.drain().backfilled == 0
 

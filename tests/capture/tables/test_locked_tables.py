@@ -122,6 +122,36 @@ def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_p
     assert info(captured).gaps == 0
 
 
+def test_a_published_table_that_is_vacuumed_is_captured_though_its_replica_identity_is_another_one(
+    captured: Captured,
+) -> None:
+    captured = both(captured)
+    captured.drain()
+    captured.source.run("alter table items replica identity full", "update items set name = 'x' where id = 2")
+    with locking(captured, "share update exclusive"), captured.process() as process:
+        assert process.stopped == {}
+        process.drain(budget_s=patience(), idle_s=0)
+    assert left(captured, "items") == captured.table()
+
+
+def test_where_every_table_is_to_be_published_otherwise_and_is_locked_the_run_captures_none(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
+    captured.source.run(FILL)
+    captured.drain()
+    captured = declared(captured, CapturedTable("items", columns=("id", "name")))
+    with locking(captured):
+        captured.source.connection.execute("select pg_logical_emit_message(true, 'other', 'commit')")
+        with captured.process() as process:
+            assert list(process.stopped) == ["public.items"]
+            process.drain(budget_s=patience(), idle_s=0)
+    captured.source.run("delete from items where id = 1")
+    captured.drain()
+    assert left(captured, "items") == [{"id": 2, "name": "stays"}, {"id": 3, "name": "changes"}]
+    assert info(captured).gaps == 0
+
+
 def test_while_a_table_is_locked_a_publication_that_somebody_changed_is_not_taken_as_it_is(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.rereads.reading import compare
-from millrace.resources.capture.source.patterns import with_registered, with_tables
+from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, left
 from tests.support.factories import rows
 
@@ -60,7 +61,7 @@ def test_the_tables_that_fit_are_captured_each_once_and_one_that_is_declared_as_
     assert left(fitting, "parts") == fitting.table("parts")
     assert (left(fitting, "items"), left(fitting, "big")) == ([], [{"id": 2, "at": 2}])
     for table in with_registered(fitting.capture, CaptureStore(fitting.store).captured_tables("shop")).tables:
-        assert compare(fitting.dsn, fitting.capture, table).differing == 0
+        assert verify(fitting.dsn, fitting.capture, table).differing == 0
 
 
 def test_a_table_that_comes_is_captured_by_the_next_run_and_one_that_goes_is_no_gap(fitting: Captured) -> None:

@@ -12,9 +12,9 @@ import pytest
 from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import has_work
-from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from millrace.resources.errors import ChangesWaiting
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.two_tables import GOOD, both, info, problems
@@ -109,8 +109,8 @@ def test_a_table_that_is_bad_at_the_beginning_or_at_a_new_start_is_left_out_and_
     captured.drain()
     assert left(captured, "comes_later") == captured.table("comes_later")
     with pytest.raises(ChangesWaiting, match="it is stopped: its replica identity is nothing"):
-        compare(captured.dsn, captured.capture, CapturedTable("items"))
-    assert compare(captured.dsn, captured.capture, GOOD).differing == 0
+        verify(captured.dsn, captured.capture, CapturedTable("items"))
+    assert verify(captured.dsn, captured.capture, GOOD).differing == 0
     assert info(captured).gaps == 0
     setup.restart(captured.dsn, captured.capture, "a test")
     captured.drain()

@@ -11,9 +11,9 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.rereads.reading import compare
 from millrace.resources.capture.setup import restart
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from millrace.resources.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured
 from tests.support.factories import rows
@@ -57,7 +57,7 @@ def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(
     assert set(streams(clicks).values()) == {1}
     assert clicks.drain().emitted == 0
     with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
-        compare(clicks.dsn, clicks.capture, CLICKS)
+        verify(clicks.dsn, clicks.capture, CLICKS)
     (info,) = CaptureStore(clicks.store).capture_info("shop")
     assert (info.tables_to_backfill, info.tables_stopped) == (0, 0)
 
@@ -98,6 +98,15 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     assert clicked(clicks) == [("a", 1), ("b", 2), ("c", 3)]
     assert Counter(c["action"] for c in clicks.changes()) == {"inserted": 3, "schema_changed": 1}
     assert streams(clicks)["schema"] == 1
+
+
+def test_what_it_did_under_another_name_is_its_own_also_where_it_is_declared_otherwise_then(clicks: Captured) -> None:
+    clicks.drain()
+    clicks.source.run(
+        "alter table clicks rename to away", "insert into away values ('a', 1)", "alter table away rename to clicks"
+    )
+    replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, where="at > 0"),))).drain()
+    assert clicked(clicks) == [("a", 1)]
 
 
 def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured) -> None:

@@ -1,7 +1,5 @@
 """A source whose standby takes over, at each step of a run: nothing is lost silently, and nothing comes twice."""
 
-from dataclasses import replace
-
 import psycopg
 import pytest
 
@@ -164,17 +162,6 @@ def test_a_slot_that_standbys_would_not_have_is_said_with_the_remedy(
     standby.stop()
 
 
-def test_a_standby_that_takes_over_without_the_slot_is_a_gap(moving: Moving) -> None:
-    captured = moving.captured
-    moving.run("insert into items values (1, 'a')")
-    captured.drain()
-    moving.cluster.take_over(moving.cluster.standby())
-    moving.run("delete from items where id = 1")
-    with pytest.raises(GapOpen, match=f"no slot {moving.slot}"):
-        captured.drain()
-    assert_begins_anew(moving)
-
-
 @pytest.mark.parametrize("ahead", [False, True], ids=["behind what is stored", "beyond what is stored"])
 def test_a_standby_that_takes_over_without_what_was_captured_is_a_gap_with_its_range(
     moving: Moving, monkeypatch: pytest.MonkeyPatch, ahead: bool
@@ -230,28 +217,6 @@ def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_
     assert captured.replayed() == moving.table()
     assert gaps(moving) == []
     assert not has_work(captured.dsn, captured.capture)
-
-
-def test_where_a_backfill_may_have_read_what_no_change_says_nothing_is_taken_back(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inserts = replace(moving.captured, capture=replace(moving.captured.capture, actions=("insert",)))
-    standby = moving.cluster.standby()
-    moving.run("insert into items values (1, 'there')")
-    with inserts.process() as process:
-        process.store()
-        moving.cluster.give_slot(standby, moving.slot)
-        standby.stop()
-        moving.run("update items set name = 'only there'")
-        monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
-        process.drain(budget_s=patience(), idle_s=0)
-    assert [row["name"] for row in inserts.replayed()] == ["only there"]
-    moving.cluster.take_over(standby)
-    with pytest.raises(GapOpen, match="Another server took over"):
-        inserts.drain()
-    restart(inserts.dsn, inserts.capture, "the source's standby took over")
-    inserts.drain()
-    assert inserts.replayed() == moving.table()
 
 
 def test_another_standby_whose_timeline_has_the_same_number_is_a_gap(moving: Moving) -> None:

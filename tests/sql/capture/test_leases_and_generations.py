@@ -141,7 +141,7 @@ def test_what_was_stored_before_the_take_over_is_what_the_next_one_goes_on_from(
     slow.connection.commit()
     other = taking.result(patience())
     assert other.lease.stored_lsn == source.lsn
-    assert other.store.verify_changes("c", changes) == 1
+    assert other.store.compare_changes("c", changes) == 1
     with pytest.raises(UniqueViolation):
         other.save(changes)
     assert other.emit().emitted == 1

@@ -1,6 +1,6 @@
 """What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events.
 
-Not here: kills (test_kills).
+Not here: kills (tests/capture/test_kills).
 """
 
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     spaced = replace(change, data=change.data.replace(", ", ",\n\t\r "))
     unreadable = replace(fault, fault=f"column {strange}", raw=bytes(range(256)), relation=b"")
     source.save([spaced, unreadable])
-    assert source.store.verify_changes("c", [change, unreadable]) == 2
+    assert source.store.compare_changes("c", [change, unreadable]) == 2
     source.emit()
     (event,) = EventStore(source.store.connection).get_events(decider_id(strange), T)
     assert event.data["record"] == {"id": strange, "v": strange}
@@ -132,18 +132,18 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
 
     changes = [*source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)), *source.commit(truncated(), updated(2))]
     before = stored()
-    assert source.store.verify_changes("c", changes) == 5
-    assert source.store.verify_changes("c", []) == 0
+    assert source.store.compare_changes("c", changes) == 5
+    assert source.store.compare_changes("c", []) == 0
     assert stored() == before
     source.emit()
-    assert source.store.verify_changes("c", changes[1:3]) == 2
+    assert source.store.compare_changes("c", changes[1:3]) == 2
     assert changes[0].data is not None
     # numbers are compared as numbers; the id is the one that it was stored with, whatever a newer version would give
     again = replace(changes[0], data=changes[0].data.replace('"commit_idx": 0', '"commit_idx":   0'))
-    assert source.store.verify_changes("c", [replace(again, event_id=str(uuid4()))]) == 1
+    assert source.store.compare_changes("c", [replace(again, event_id=str(uuid4()))]) == 1
     # that could not be read, and now can
     known, unknown = (replace(each, data="{}", fault=None) for each in changes[1:3])
-    assert source.store.verify_changes("c", [known, replace(unknown, decider_id="[7]")]) == 2
+    assert source.store.compare_changes("c", [known, replace(unknown, decider_id="[7]")]) == 2
 
 
 def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(source: Source) -> None:
@@ -157,21 +157,21 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
         ("data", with_data(original, record={"id": 1, "v": 2})),
         ("data", replace(original, data=None, fault="unreadable")),
     ):
-        refused = refusal(ChangesDiffer, partial(source.store.verify_changes, "c", [altered]))
+        refused = refusal(ChangesDiffer, partial(source.store.compare_changes, "c", [altered]))
         assert str(original.commit_lsn) in str(refused)
         assert str(refused.detail).endswith(f"stored with another {what}")
     more = [original, replace(original, commit_idx=1)]
-    assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.verify_changes("c", more)))
+    assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.compare_changes("c", more)))
 
 
 def test_what_is_no_array_of_changes_is_refused(source: Source) -> None:
     source.commit(inserted(1))
-    statement = "select event_store_platform.verify_changes('c', %s::jsonb)"
+    statement = "select event_store_platform.compare_changes('c', %s::jsonb)"
     for changes in (
         "{}", '[{"commit_lsn": "x", "commit_idx": 1}]', '[{"commit_lsn": "0/1", "commit_idx": "x"}]',
     ):  # fmt: skip
         refusal(Malformed, partial(source.store._value, int, statement, (changes,)))
-    refusal(UnknownCapture, lambda: source.store.verify_changes("none", []))
+    refusal(UnknownCapture, lambda: source.store.compare_changes("none", []))
 
 
 # purging
@@ -183,11 +183,11 @@ def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(sou
     late = source.commit(inserted(11))
     assert source.store.purge_wal_events("c", EVER, 4) == 4
     # what was purged is passed over, what was not is compared
-    assert source.store.verify_changes("c", changes) == 7
-    refusal(ChangesDiffer, lambda: source.store.verify_changes("c", [replace(changes[4], xid=1)]))
+    assert source.store.compare_changes("c", changes) == 7
+    refusal(ChangesDiffer, lambda: source.store.compare_changes("c", [replace(changes[4], xid=1)]))
     assert [source.store.purge_wal_events("c", EVER, 4) for _ in range(3)] == [4, 3, 0]
     assert left(source) == 1
-    assert source.store.verify_changes("c", changes) == 0
+    assert source.store.compare_changes("c", changes) == 0
     assert source.emit().emitted == 1
     assert [event_id for (event_id,) in rows(
         source.store.connection, 'select event_id from event_store.events order by "offset"'

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from millrace.resources.capture import backfill, drain, setup
 from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.rereads.store import ReadingStore
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureStore
 
@@ -33,7 +32,7 @@ def around(place: object, name: str) -> tuple[Step, Step]:
 # `after store_changes`: all is done but the commit
 STORING = (*around(CaptureStore, "copy_changes"), *around(CaptureStore, "store_changes"), *around(drain, "advance"))
 EMITTING = around(CaptureStore, "emit_changes")
-REPLAYING = around(CaptureStore, "verify_changes")
+REPLAYING = around(CaptureStore, "compare_changes")
 SCHEMAS = around(SchemaStore, "keep_schemas")
 PURGING = (Step(CaptureDrain, "purge"),)
 LOOKING_AGAIN = (Step(Backfill, "look_again"),)
@@ -50,10 +49,11 @@ PROBED = (Step(setup, "mark_probed"),)
 BEGINNING = (Step(setup, "drop_slot"), Step(setup, "create_slot"), *around(CaptureStore, "begin_generation"))
 REMOVING = (Step(setup, "drop_slot"), Step(setup, "drop_publication"))
 LOSING = around(CaptureStore, "record_gap")
-COMPARING = (
-    *around(ReadingStore, "begin_reading"),
-    *around(ReadingStore, "compare_rows"),
-    *around(ReadingStore, "end_reading"),
+REQUEUEING = (*around(CaptureStore, "repair_change"), *around(CaptureStore, "requeue_changes"))
+VERIFYING = (
+    *around(CaptureStore, "begin_verification"),
+    *around(CaptureStore, "verify_rows"),
+    *around(CaptureStore, "end_verification"),
 )
 
 # those that any run may take

@@ -1,9 +1,9 @@
--- Begins to compare a table of a capture with its streams, beside the capture's process; returns the reading's number for
--- compare_rows and end_reading. Another reading of the table that did not end is over. v_repairs: what differs becomes
+-- Begins to compare a table of a capture with its streams, beside the capture's process; returns the verification's number for
+-- verify_rows and end_verification. Another verification of the table that did not end is over. v_repairs: what differs becomes
 -- events; otherwise it is only counted. Only snapshots of the source are compared that see all older transactions than
 -- v_published_xid. A repair is written down in audit_log, with v_reason.
--- Example: select begin_reading('crm', 'public', 'customers', '742', false, null)
-create or replace function event_store_platform.begin_reading(
+-- Example: select begin_verification('crm', 'public', 'customers', '742', false, null)
+create or replace function event_store_platform.begin_verification(
   v_capture text,
   v_schema text,
   v_table text,
@@ -20,7 +20,7 @@ as $$
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
-  _reading bigint;
+  _verification bigint;
 begin
   if v_published_xid is null or v_repairs is null or (v_repairs and coalesce(v_reason, '') = '') then
     perform event_store_private.refuse_request(
@@ -48,28 +48,28 @@ begin
       'Read and compare tables that have a key, or are declared with one.'
     );
   end if;
-  delete from event_store.readings where capture = v_capture and schema_name = v_schema and table_name = v_table;
-  _reading := nextval('event_store.events_offset_seq');
-  insert into event_store.readings (
+  delete from event_store.verifications where capture = v_capture and schema_name = v_schema and table_name = v_table;
+  _verification := nextval('event_store.events_offset_seq');
+  insert into event_store.verifications (
     backfill_offset, capture, schema_name, table_name, source_generation, published_xid, repairs, began_at
   )
   values (
-    _reading, v_capture, v_schema, v_table, _capture.source_generation, v_published_xid, v_repairs, event_store_private.clock()
+    _verification, v_capture, v_schema, v_table, _capture.source_generation, v_published_xid, v_repairs, event_store_private.clock()
   );
   if v_repairs then
     perform event_store_private.audit(
-      'begin_reading', null, v_reason,
-      jsonb_build_object('capture', v_capture, 'schema', v_schema, 'table', v_table, 'reading', _reading)
+      'begin_verification', null, v_reason,
+      jsonb_build_object('capture', v_capture, 'schema', v_schema, 'table', v_table, 'verification', _verification)
     );
   end if;
-  return _reading;
+  return _verification;
 end
 $$;
 
-comment on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) is
+comment on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) is
 'Begins to compare the table v_schema.v_table with its streams, in snapshots of the source that see all older transactions '
-'than v_published_xid, and returns the reading''s number. v_repairs: what differs becomes events, audited with v_reason. '
+'than v_published_xid, and returns the verification''s number. v_repairs: what differs becomes events, audited with v_reason. '
 'MR005 unknown table, nothing names its rows, or an argument is missing; MR030 unknown capture; MR036 the table''s '
 'backfill has not ended, or a gap is open.';
-revoke all on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) from public;
-grant execute on function event_store_platform.begin_reading(text, text, text, xid8, boolean, text) to event_store_owner;
+revoke all on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) from public;
+grant execute on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) to event_store_owner;

@@ -24,8 +24,8 @@ execute function event_store_private.forget_unchanged_rows();
 comment on trigger forget_unchanged_rows on event_store.captured_tables is 'Leaves nothing of a backfill that never ended.';
 
 create or replace trigger forget_unchanged_rows
-after delete on event_store.readings
+after delete on event_store.verifications
 for each row
 execute function event_store_private.forget_unchanged_rows();
 
-comment on trigger forget_unchanged_rows on event_store.readings is 'Leaves nothing of a reading that never ended.';
+comment on trigger forget_unchanged_rows on event_store.verifications is 'Leaves nothing of a verification that never ended.';

@@ -1,11 +1,11 @@
--- Ends a reading. v_whole: every row of the table was read, so live streams that it did not find belong to rows that are
+-- Ends a verification. v_whole: every row of the table was read, so live streams that it did not find belong to rows that are
 -- gone; a repair ends them with deleted, as finish_backfill does, and gives up quarantined changes that are older than the
--- reading: of such streams, of rows whose key could not be read, and of truncations. Looks at no more than v_limit streams a
+-- verification: of such streams, of rows whose key could not be read, and of truncations. Looks at no more than v_limit streams a
 -- call: call it until it is done. examples are up to twenty keys of gone rows, quarantined are the changes of the table that
 -- wait in the quarantine in the end.
--- Example: select * from end_reading(4711, true)
-create or replace function event_store_platform.end_reading(
-  v_reading bigint,
+-- Example: select * from end_verification(4711, true)
+create or replace function event_store_platform.end_verification(
+  v_verification bigint,
   v_whole boolean,
   v_limit bigint default 5000
 )
@@ -22,7 +22,7 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed once
 declare
-  _reading event_store.readings;
+  _verification event_store.verifications;
   _capture event_store.captures;
   _table event_store.captured_tables;
   _change event_store.wal_events;
@@ -34,11 +34,11 @@ begin
       format('v_whole %L, v_limit %L', v_whole, v_limit), 'v_whole is stated; v_limit is 1 to 100000.'
     );
   end if;
-  _reading := event_store_private.current_reading(v_reading);
-  _capture := event_store_private.known_capture(_reading.capture);
-  _table := event_store_private.read_table(_reading);
+  _verification := event_store_private.current_verification(v_verification);
+  _capture := event_store_private.known_capture(_verification.capture);
+  _table := event_store_private.read_table(_verification);
   gone := 0;
-  if v_whole and _reading.repairs and _reading.finishing_key is null then
+  if v_whole and _verification.repairs and _verification.finishing_key is null then
     -- What was read took the place of its own already, and holds what it could not. A stream with a newer change keeps all.
     perform event_store_private.supersede_changes(
       _table,
@@ -46,13 +46,13 @@ begin
         select q.quarantine_id
         from event_store.quarantined_changes q
         where q.capture = _table.capture and q.decider = _table.decider
-          and event_store_private.is_before_reading(q, _table)
+          and event_store_private.is_before_verification(q, _table)
           and not exists (
-            select from event_store.unchanged_rows u where u.backfill_offset = v_reading and u.decider_id = q.decider_id
+            select from event_store.unchanged_rows u where u.backfill_offset = v_verification and u.decider_id = q.decider_id
           )
           and not exists (
             select from event_store.quarantined_changes n
-            where n.decider_id = q.decider_id and n.decider = q.decider and not event_store_private.is_before_reading(n, _table)
+            where n.decider_id = q.decider_id and n.decider = q.decider and not event_store_private.is_before_verification(n, _table)
           )
       )
     );
@@ -63,9 +63,9 @@ begin
       (array_agg(s.decider_id order by s.decider_id collate "C") filter (where s.gone))[1:20]
     into _looked_at, _key, gone, examples
     from event_store_private.streams_without_rows(
-      _capture, _table.decider, _table, coalesce(_reading.finishing_key, ''), v_limit
+      _capture, _table.decider, _table, coalesce(_verification.finishing_key, ''), v_limit
     ) s;
-    if _reading.repairs and gone > 0 then
+    if _verification.repairs and gone > 0 then
       _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
       _change.command_id := _change.event_id;
       _change.data := jsonb_build_object(
@@ -76,7 +76,7 @@ begin
         )
       );
       perform event_store_private.emit_deletions(
-        _capture, _table.decider, _table, coalesce(_reading.finishing_key, ''), v_limit, _change
+        _capture, _table.decider, _table, coalesce(_verification.finishing_key, ''), v_limit, _change
       );
     end if;
     if _looked_at < v_limit then
@@ -85,12 +85,12 @@ begin
   end if;
   done := _key is null;
   if not done then
-    delete from event_store.unchanged_rows u where u.backfill_offset = v_reading and u.decider_id <= _key;
-    update event_store.readings set finishing_key = _key where backfill_offset = v_reading;
+    delete from event_store.unchanged_rows u where u.backfill_offset = v_verification and u.decider_id <= _key;
+    update event_store.verifications set finishing_key = _key where backfill_offset = v_verification;
     return next;
     return;
   end if;
-  delete from event_store.readings where backfill_offset = v_reading; -- and what it found
+  delete from event_store.verifications where backfill_offset = v_verification; -- and what it found
   select count(*) into quarantined
   from event_store.quarantined_changes q
   where q.capture = _table.capture and q.decider = _table.decider;
@@ -98,8 +98,8 @@ begin
 end
 $$;
 
-comment on function event_store_platform.end_reading(bigint, boolean, bigint) is
-'Ends a reading, v_limit streams a call, until it is done. v_whole: every row was read, so live streams that it did not find '
-'belong to rows that are gone; a repair ends these. MR005 an argument is out of range; MR049 the reading is over.';
-revoke all on function event_store_platform.end_reading(bigint, boolean, bigint) from public;
-grant execute on function event_store_platform.end_reading(bigint, boolean, bigint) to event_store_owner;
+comment on function event_store_platform.end_verification(bigint, boolean, bigint) is
+'Ends a verification, v_limit streams a call, until it is done. v_whole: every row was read, so live streams that it did not find '
+'belong to rows that are gone; a repair ends these. MR005 an argument is out of range; MR049 the verification is over.';
+revoke all on function event_store_platform.end_verification(bigint, boolean, bigint) from public;
+grant execute on function event_store_platform.end_verification(bigint, boolean, bigint) to event_store_owner;

@@ -1,11 +1,11 @@
--- Compares rows of a reading's table, as they were read in one snapshot of the source, with their streams; the arguments are
+-- Compares rows of a verification's table, as they were read in one snapshot of the source, with their streams; the arguments are
 -- those of emit_backfill. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows
 -- again). Of the rows unchanged are as their streams say; differing are not, missing of them have no live stream: a repair
 -- appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can be, a repair gives up
 -- the quarantined changes of its stream, which are older. left_out have newer changes. examples are up to twenty keys of
 -- those that differ.
-create or replace function event_store_platform.compare_rows(
-  v_reading bigint,
+create or replace function event_store_platform.verify_rows(
+  v_verification bigint,
   v_snapshot pg_snapshot,
   v_high_lsn pg_lsn,
   v_decider_ids text[],
@@ -30,7 +30,7 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: uncompiled
 declare
-  _reading event_store.readings;
+  _verification event_store.verifications;
   _capture event_store.captures;
   _table event_store.captured_tables;
 begin
@@ -38,9 +38,9 @@ begin
     perform event_store_private.refuse_request(format('v_snapshot %L, v_high_lsn %L', v_snapshot, v_high_lsn), 'Both are stated.');
   end if;
   perform event_store_private.require_read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
-  _reading := event_store_private.current_reading(v_reading);
-  _capture := event_store_private.known_capture(_reading.capture);
-  _table := event_store_private.read_table(_reading);
+  _verification := event_store_private.current_verification(v_verification);
+  _capture := event_store_private.known_capture(_verification.capture);
+  _table := event_store_private.read_table(_verification);
   status := case
     when (pg_snapshot_xmin(v_snapshot) >= _table.published_xid) is not true then 'unpublished'
     when (_capture.stored_lsn >= v_high_lsn) is not true or event_store_private.has_unemitted_changes(_capture) then 'behind'
@@ -54,16 +54,16 @@ begin
       _table,
       v_snapshot,
       event_store_private.read_rows(v_decider_ids, v_event_ids, v_command_id, v_data, v_faults),
-      case when _reading.repairs then 'repair' else 'verify' end
+      case when _verification.repairs then 'repair' else 'verify' end
     ) p;
   end if;
   return next;
 end
 $$;
 
-comment on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
-'Compares rows of the table of v_reading with their streams, as emit_backfill takes them; a repair appends those that differ'
+comment on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
+'Compares rows of the table of v_verification with their streams, as emit_backfill takes them; a repair appends those that differ'
 '. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows again). MR005 an '
-'argument is malformed; MR049 the reading is over.';
-revoke all on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
-grant execute on function event_store_platform.compare_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;
+'argument is malformed; MR049 the verification is over.';
+revoke all on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
+grant execute on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;

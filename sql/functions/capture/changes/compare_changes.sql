@@ -3,7 +3,7 @@
 -- the one that was read. What purge_wal_events removed is passed over. A change that could not be read then and can be
 -- read now is the same. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action,
 -- data, fault}; its event_id says no more than its position does.
-create or replace function event_store_platform.verify_changes(
+create or replace function event_store_platform.compare_changes(
   v_capture text,
   v_changes jsonb
 )
@@ -70,10 +70,10 @@ begin
 end
 $$;
 
-comment on function event_store_platform.verify_changes(text, jsonb) is
+comment on function event_store_platform.compare_changes(text, jsonb) is
 'Compares changes that the source gave once more with what is stored, stores nothing, and returns how many were '
 'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, data, fault}'
 '. What was purged is passed over. MR005 v_changes is malformed; MR030 unknown capture; MR032 one is missing or'
 ' another one.';
-revoke all on function event_store_platform.verify_changes(text, jsonb) from public;
-grant execute on function event_store_platform.verify_changes(text, jsonb) to event_store_owner;
+revoke all on function event_store_platform.compare_changes(text, jsonb) from public;
+grant execute on function event_store_platform.compare_changes(text, jsonb) to event_store_owner;

@@ -31,7 +31,7 @@ begin
     perform event_store_private.audit(
       'supersede_changes', null, 'the rows were read again',
       jsonb_build_object(
-        'capture', v_table.capture, 'decider', v_table.decider, 'reading', v_table.backfill_offset, 'number', _number, 'changes', _changes
+        'capture', v_table.capture, 'decider', v_table.decider, 'verification', v_table.backfill_offset, 'number', _number, 'changes', _changes
       )
     );
   end if;

@@ -1,4 +1,4 @@
-"""Comparing a captured table with its streams, chunk by chunk, while it changes and while it is captured.
+"""Verifying a captured table: comparing it with its streams, chunk by chunk, while it changes and while it is captured.
 
 Belongs here: the order of the steps. Not here: reading a chunk (`source.chunks`), what differs and what becomes of it
 (`place_rows` in `sql/functions`), what an operator sees (`platform_defs.cli`).
@@ -25,11 +25,10 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.health import find_capture
-from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
 from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, VerifiedRows
 from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
 
@@ -42,11 +41,11 @@ MOST_EXAMPLES = 20
 
 
 class BadCondition(MillraceError):
-    """The condition of a reading is none of its table."""
+    """The condition of a verification is none of its table."""
 
 
 @dataclass
-class Comparison:
+class Verification:
     """What a table is beside its streams.
 
     Attributes:
@@ -80,7 +79,7 @@ class Comparison:
         """Rows and streams that are not as they should be."""
         return self.changed + self.missing + self.gone
 
-    def add(self, done: ComparedRows, rows: int) -> None:
+    def add(self, done: VerifiedRows, rows: int) -> None:
         """Add a chunk."""
         self.rows += rows
         self.unchanged += done.unchanged or 0
@@ -91,15 +90,15 @@ class Comparison:
         self.examples = (self.examples + (done.examples or []))[:MOST_EXAMPLES]
 
 
-def compare(
+def verify(
     dsn: str,
     capture: Capture,
     table: CapturedTable,
     *,
     repairs: str | None = None,
     where: str | None = None,
-    on_step: Callable[[Comparison], None] = lambda _: None,
-) -> Comparison:
+    on_step: Callable[[Verification], None] = lambda _: None,
+) -> Verification:
     """Compare a table with its streams; with a reason to repair, append what differs.
 
     A repair also gives up quarantined changes that are older than what was read, where the row can be an event.
@@ -115,12 +114,12 @@ def compare(
     Raises:
         BadCondition: The source does not take the condition.
         ChangesWaiting: The table's backfill has not ended.
-        ReadingOver: Another reading of the table began, or the capture was begun anew.
+        VerificationOver: Another verification of the table began, or the capture was begun anew.
     """
-    found = Comparison(table.name)
+    found = Verification(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
-        store = ReadingStore(opened.enter_context(connect(dsn)))
+        store = CaptureStore(opened.enter_context(connect(dsn)))
         capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
         capturing.begin()
         keyed = with_key(source, table)
@@ -128,7 +127,7 @@ def compare(
             keyed = replace(keyed, where=where if keyed.where is None else f"({keyed.where}) and ({where})")
             _require_condition(source, keyed, where)
         published_xid = next_xid(source)
-        reading = store.begin_reading(
+        number = store.begin_verification(
             capture.name, table.schema, table.table, published_xid, repairs, repairs=repairs is not None
         )
         _wait_for_older(source, published_xid, found, on_step)
@@ -138,12 +137,12 @@ def compare(
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            found.add(_compared(store, reading, chunk, found.rows, keyed, capturing), len(chunk.rows))
+            found.add(_verified(store, number, chunk, found.rows, keyed, capturing), len(chunk.rows))
             on_step(found)
             after, rest = chunk.last_key, not chunk.done
         done = False
         while not done:
-            ended = store.end_reading(reading, whole=where is None)
+            ended = store.end_verification(number, whole=where is None)
             done = ended.done
             found.gone += ended.gone
             found.quarantined = ended.quarantined or 0
@@ -151,21 +150,21 @@ def compare(
     return found
 
 
-def _compared(
-    store: ReadingStore, reading: int, chunk: Chunk, rows_before: int, table: CapturedTable, capturing: "_Capturing"
-) -> ComparedRows:
+def _verified(
+    store: CaptureStore, number: int, chunk: Chunk, rows_before: int, table: CapturedTable, capturing: "_Capturing"
+) -> VerifiedRows:
     """Compare a chunk, once all that its snapshot saw is captured."""
     capturing.until(chunk.high_lsn)
     while True:
-        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, reading, rows_before)
-        done = store.compare_rows(reading, chunk.snapshot, chunk.high_lsn, rows)
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, rows_before)
+        done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
         if done.status == "stored":
             return done
         capturing.until(chunk.high_lsn)
 
 
 def _wait_for_older(
-    source: psycopg.Connection, xid: int, found: Comparison, on_step: Callable[[Comparison], None]
+    source: psycopg.Connection, xid: int, found: Verification, on_step: Callable[[Verification], None]
 ) -> None:
     """Wait for the end of the transactions that are open: nobody sees what they did before that."""
     while oldest_xid(source) < xid:
@@ -246,7 +245,7 @@ class _Capturing:
         info = find_capture(self._store, self.capture.name)
         if info is not None and info.leased:
             return False
-        process = CaptureDrain(self._dsn, self.capture, f"reading by process {os.getpid()}", lease_s=LEASE_S)
+        process = CaptureDrain(self._dsn, self.capture, f"verify by process {os.getpid()}", lease_s=LEASE_S)
         try:
             self._process = process.__enter__()
         except CaptureInUse:

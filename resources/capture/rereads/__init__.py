@@ -1,1 +1,0 @@
-"""Comparing captured tables with their streams, to verify or to repair."""

@@ -1,0 +1,17 @@
+-- Whether a quarantined change was there before a verification of its table began, so that every row that it read has it.
+-- Without settings of its own, so that Postgres writes it into the statements that ask for it.
+create or replace function event_store_private.is_before_verification(
+  v_change event_store.quarantined_changes,
+  v_table event_store.captured_tables
+)
+returns boolean
+language sql
+immutable
+as $$
+  select v_change.source_generation < v_table.backfill_generation
+    -- what a backfill or a verification put there has no transaction
+    or coalesce(v_change.xid < v_table.published_xid, v_change.after_offset < v_table.backfill_offset)
+$$;
+
+comment on function event_store_private.is_before_verification(event_store.quarantined_changes, event_store.captured_tables) is
+'Whether a quarantined change was there before a verification of its table began.';
