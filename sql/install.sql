@@ -350,7 +350,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a3a050e33638a39971c61ab9ddb168c4ab84f8a8b15dc45e7a8de02882194176'),
+  (0, '16c46ac546e32ad92cf812e2045bc71e4f7e0fcafb43ddfd03c54a6518d0f8dc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines
+from millrace.resources.capture.declaration import table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantined_change import QuarantinedChange
@@ -101,8 +102,8 @@ class RegisteredTable:
 
     @property
     def name(self) -> str:
-        """The table as `<schema>.<table>`."""
-        return f"{self.schema_name}.{self.table_name}"
+        """The table as `declaration.table_name` writes it."""
+        return table_name(self.schema_name, self.table_name)
 
 
 @dataclass(frozen=True)

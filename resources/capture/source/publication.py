@@ -3,6 +3,7 @@
 Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`readiness`).
 """
 
+import json
 import re
 from dataclasses import dataclass
 from hashlib import sha256
@@ -10,7 +11,7 @@ from hashlib import sha256
 import psycopg
 from psycopg import sql
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import Capture, CapturedTable, table_name
 from millrace.resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
@@ -26,7 +27,7 @@ select
   (select string_agg(s.pnnspid::text, ' ' order by s.pnnspid) from pg_publication_namespace s where s.pnpubid = p.oid),
   (
     select jsonb_object_agg(
-      format('%%s.%%s', n.nspname, c.relname),
+      json_build_array(n.nspname, c.relname)::text,
       -- The filter as the server parsed it, without its place in the statement. Writing it as SQL would wait for the table's locks.
       format('%%s %%s %%s', r.prrelid, r.prattrs, regexp_replace(r.prqual::text, ' :location -?\\d+', '', 'g'))
     )
@@ -39,7 +40,7 @@ select
   format('%%s %%s', p.oid, p.xmin),
   p.pubowner::text,
   (
-    select jsonb_object_agg(format('%%s.%%s', n.nspname, c.relname), format('%%s %%s', r.oid, r.xmin))
+    select jsonb_object_agg(json_build_array(n.nspname, c.relname)::text, format('%%s %%s', r.oid, r.xmin))
     from pg_publication_rel r
     join pg_class c on c.oid = r.prrelid
     join pg_namespace n on n.oid = c.relnamespace
@@ -177,7 +178,14 @@ def _options(capture: Capture) -> sql.Composed:
 
 def _state(source: psycopg.Connection, name: str) -> _State | None:
     row = source.execute(_STATE, (name,)).fetchone()
-    return None if row is None else _State(*row)
+    if row is None:
+        return None
+    remark, switches, schemas, tables, changed, owner, entries = row
+    return _State(remark, switches, schemas, _by_name(tables), changed, owner, _by_name(entries))
+
+
+def _by_name(tables: dict[str, str] | None) -> dict[str, str] | None:
+    return tables and {table_name(*json.loads(named)): what for named, what in tables.items()}
 
 
 def _said_of(source: psycopg.Connection, name: str) -> str | None:

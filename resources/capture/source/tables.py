@@ -11,7 +11,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.pgoutput import Relation, RelationColumn
 
 
@@ -196,7 +196,7 @@ asked (number, oid) as (
 """
 
 _ABOVE = """
-select part.oid::bigint, n.nspname || '.' || c.relname
+select part.oid::bigint, n.nspname, c.relname
 from unnest(%s::oid[]) as part (oid)
 cross join pg_partition_ancestors(part.oid) with ordinality as above (oid, number)
 join pg_class c on c.oid = above.oid and c.oid <> part.oid
@@ -237,8 +237,8 @@ def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) ->
     found = [table for _, table in _described(source, _NAMED, *([name[n] for name in asked] for n in (0, 1)))]
     above: dict[int, list[str]] = {}
     if parts := [table.oid for table in found if table.partition]:
-        for oid, name in source.execute(_ABOVE, (parts,)):
-            above.setdefault(oid, []).append(name)
+        for oid, schema, name in source.execute(_ABOVE, (parts,)):
+            above.setdefault(oid, []).append(table_name(schema, name))
     leaves: dict[int, list[SourceTable]] = {}
     if roots := [table.oid for table in found if table.kind == "p"]:
         for number, leaf in _described(source, _LEAVES, roots):
