@@ -21,6 +21,7 @@ from millrace.resources.capture.source.connection import (
 )
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.probe import LOCKED
+from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
     PublicationMissing,
@@ -66,6 +67,7 @@ class CaptureHealth:
             for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
         stopped: Why declared tables are not captured, with the remedies, by their names.
+        refused: Published tables of which the source refuses the application's updates or deletes.
         notes: What would make a takeover by a standby of the source a gap, a sentence each.
     """
 
@@ -77,6 +79,7 @@ class CaptureHealth:
     oldest_transaction: str | None = None
     waits_to_backfill: tuple[str, ...] = ()
     stopped: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -111,6 +114,11 @@ class CaptureHealth:
                 f" {capture.max_retained_bytes:,} are expected"
                 + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
             )
+        if self.refused:
+            found.append(
+                f"the source refuses updates and deletes of {', '.join(self.refused)}, as long as they are published: a run of"
+                " the capture stops them, and says what they lack"
+            )
         found += self.stopped_problems
         if self.waits_to_backfill:
             found.append(
@@ -140,6 +148,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
         notes = standby_notes(source, slot)
+        refused = tuple(sorted(published_tables(source, info.publication).refused))
         _, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
@@ -167,6 +176,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         transaction,
         waiting,
         {table.name: table.stopped_reason for table in tables if table.stopped_reason is not None},
+        refused,
         notes,
     )
 
@@ -220,7 +230,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
-        if another or _other_tables(source, capture, tables):
+        if another or _other_tables(source, capture, tables) or published_tables(source, info.publication).refused:
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost

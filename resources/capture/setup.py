@@ -33,6 +33,7 @@ from millrace.resources.capture.source.publication import (
     ensure_publication,
     is_as_made,
     mark_probed,
+    withdraw_tables,
 )
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.source.timelines import Timelines, read_timelines
@@ -188,6 +189,7 @@ def _go_on(
         # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
         # compared with a replay. Skip it. A stopped table may be so since a run that was killed before this.
         advance(source, lease.slot, stored_lsn)
+    withdraw_tables(source, lease.publication, capture)
     try:
         with source.transaction():
             lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)

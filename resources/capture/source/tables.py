@@ -25,7 +25,7 @@ class SourceColumn:
         type_modifier: What its type is restricted to, -1 for nothing.
         type_name: Its type as SQL has it.
         not_null: Whether it always has a value.
-        generated: s(tored) or v(irtual); empty if it is written.
+        unpublished: Whether it is generated, and no publication of all columns has it.
     """
 
     name: str
@@ -33,7 +33,7 @@ class SourceColumn:
     type_modifier: int
     type_name: str
     not_null: bool
-    generated: str
+    unpublished: bool
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SourceTable:
     def captured_columns(self, table: CapturedTable) -> tuple[SourceColumn, ...]:
         """Return the columns that are captured, in the table's order."""
         if table.columns is None:
-            return tuple(column for column in self.columns if not column.generated)
+            return tuple(column for column in self.columns if not column.unpublished)
         return tuple(column for column in self.columns if column.name in table.columns)
 
     def relation(self, table: CapturedTable) -> Relation:
@@ -137,7 +137,9 @@ select
   (
     select json_agg(
       json_build_array(
-        a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text
+        a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+        -- from version 18 on a publication may have those that are stored, and ours do
+        a.attgenerated <> '' and (a.attgenerated <> 's' or current_setting('server_version_num')::int < 180000)
       )
       order by a.attnum
     )

@@ -1,0 +1,130 @@
+"""Published tables as the catalog has them now: whether changes of one are refused, and what names their rows.
+
+Belongs here: one cheap statement, to be asked again and again. Not here: what is wrong with a table, in words
+(`readiness`), publishing tables (`publication`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg
+
+from millrace.resources.capture.declaration import table_name
+
+# The rules by which a server judges an update before it runs it. Those about generated columns came with version 18.
+# A partition is judged by its own identity, and by the columns and the filter of its root.
+_PUBLISHED = """
+with recursive published (root, entry, columns, filtered, generated) as (
+  select
+    r.prrelid,
+    r.oid,
+    case when r.prattrs is not null then array(
+      select a.attname from pg_attribute a where a.attrelid = r.prrelid and a.attnum = any (r.prattrs::int2[])
+    ) end,
+    array(
+      select a.attname
+      from pg_depend d
+      join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+      where r.prqual is not null and d.classid = 'pg_publication_rel'::regclass and d.objid = r.oid
+        and d.refclassid = 'pg_class'::regclass and d.refobjid = r.prrelid and d.refobjsubid > 0
+    ),
+    coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'
+  from pg_publication p
+  join pg_publication_rel r on r.prpubid = p.oid
+  where p.pubname = %s
+),
+part (root, oid) as (
+  select root, root from published
+  union all
+  select part.root, i.inhrelid
+  from part
+  join pg_class c on c.oid = part.oid and c.relkind = 'p'
+  join pg_inherits i on i.inhparent = part.oid and not i.inhdetachpending
+),
+keyed as (
+  select
+    part.oid,
+    i.indisprimary,
+    i.indisreplident,
+    array(
+      select a.attname
+      from unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k
+      join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k
+      order by a.attnum
+    ) as names
+  from part
+  join pg_index i on i.indrelid = part.oid and (i.indisprimary or i.indisreplident) and i.indisvalid and i.indimmediate
+),
+named (root, oid, identity, key, identified) as (
+  select
+    part.root,
+    part.oid,
+    c.relreplident,
+    array(select names from keyed i where i.oid = part.oid and i.indisprimary),
+    (
+      select names from keyed i
+      where i.oid = part.oid and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end
+    )
+  from part
+  join pg_class c on c.oid = part.oid
+)
+select
+  root.oid::bigint,
+  n.nspname,
+  root.relname,
+  (s.pubupdate or s.pubdelete) and bool_or(
+    c.relkind = 'r' and (
+      t.identity = 'n'
+      or t.identity in ('d', 'i') and (
+        t.identified is null or not p.filtered <@ t.identified or not t.identified <@ p.columns
+      )
+      or t.identity = 'f' and p.columns is not null
+      or current_setting('server_version_num')::int >= 180000 and exists (
+        select from pg_attribute a
+        where a.attrelid = t.oid and a.attnum > 0 and not a.attisdropped
+          and (a.attgenerated = 'v' or a.attgenerated = 's' and not p.generated)
+          and (t.identity = 'f' or p.columns is null and a.attname = any (t.identified))
+      )
+    )
+  ) is true,
+  md5(string_agg(concat_ws(' ', t.oid, t.identity, t.key, t.identified), ',' order by t.oid))
+from published p
+join named t on t.root = p.root
+join pg_class c on c.oid = t.oid
+join pg_class root on root.oid = p.root
+join pg_namespace n on n.oid = root.relnamespace
+join pg_publication s on s.pubname = %s
+group by root.oid, n.nspname, root.relname, s.pubupdate, s.pubdelete
+"""
+
+
+@dataclass(frozen=True)
+class PublishedTables:
+    """The tables of a publication.
+
+    Attributes:
+        refused: Those of which the server refuses updates or deletes, because of what is published, by their names.
+        states: By id, what changes once other columns name a table's rows, or it has other partitions.
+    """
+
+    refused: frozenset[str]
+    states: Mapping[int, str]
+
+    def since(self, before: "PublishedTables") -> "PublishedTables":
+        """Return the same tables, each as it was before if it was published then."""
+        return PublishedTables(self.refused, {oid: before.states.get(oid, state) for oid, state in self.states.items()})
+
+    def is_another(self, since: "PublishedTables") -> bool:
+        """Return whether a table that was published then is refused since, gone, or named otherwise."""
+        return bool(self.refused - since.refused) or any(
+            self.states.get(oid) != state for oid, state in since.states.items()
+        )
+
+
+def published_tables(source: psycopg.Connection, publication: str) -> PublishedTables:
+    """Look at the tables of a publication. No lock is waited for."""
+    found = source.execute(_PUBLISHED, (publication, publication)).fetchall()
+    return PublishedTables(
+        frozenset(table_name(schema, table) for _, schema, table, refused, _ in found if refused),
+        {oid: state for oid, _, _, _, state in found},
+    )
