@@ -17,7 +17,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.rereads.reading import Comparison, compare
@@ -28,7 +28,7 @@ from millrace.resources.capture.source.readiness import require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import read_timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings

@@ -29,7 +29,6 @@ from typing import Self
 
 from millrace.resources import connecting
 from millrace.resources.capture.backfill import Backfill
-from millrace.resources.capture.claim import slot_name
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.arriving import Arriving
 from millrace.resources.capture.decoding.change import Change
@@ -42,7 +41,7 @@ from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import ChangesDiffer
 
 LEASE_S = 30
@@ -146,11 +145,11 @@ class CaptureDrain:
         with ExitStack() as opening:
             self._source = opening.enter_context(connect_source(self.capture.source(), self._leave))
             self._control = opening.enter_context(self._connect())
-            publication = slot_name(self._control, self.capture.name)
-            before = published_tables(self._source, publication)
+            known = find_capture(self._control, self.capture.name)
+            before = published_tables(self._source, known.publication if known else "")
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
-            self._published = published_tables(self._source, publication).since(before)
+            self._published = published_tables(self._source, self._ready.publication).since(before)
             self._control.end_capture_sessions(self.capture.name, self._ready.lease_token)
             # one connection to store with, and one to append events with at the same time
             self._storing = opening.enter_context(self._work())

@@ -34,9 +34,9 @@ from millrace.resources.capture.source.slot import (
 )
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable, find_capture
 from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.errors import MillraceError
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10
@@ -202,15 +202,6 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
     """
     with peek(source, info.slot, info.publication, 1, LOOK_S) as messages:
         return next((m.committed_at for m in map(decode, messages) if isinstance(m, Begin)), None)
-
-
-def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
-    """Return what the store says of a capture; None if it is not registered yet."""
-    try:
-        (info,) = store.capture_info(capture)
-    except UnknownCapture:
-        return None
-    return info
 
 
 def has_work(dsn: str, capture: Capture) -> bool:

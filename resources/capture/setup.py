@@ -189,7 +189,8 @@ def _go_on(
         # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be
         # compared with a replay. Skip it. A stopped table may be so since a run that was killed before this.
         advance(source, lease.slot, stored_lsn)
-    withdraw_tables(source, lease.publication, capture)
+    if claimed.stopped:
+        withdraw_tables(source, lease.publication, capture)
     try:
         with source.transaction():
             lost = sorted((ensure_publication(source, lease.publication, capture) or frozenset()) - unpublished)

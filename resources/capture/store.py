@@ -20,6 +20,7 @@ from millrace.resources.capture.declaration import table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantined_change import QuarantinedChange
+from millrace.resources.errors import UnknownCapture
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -402,3 +403,12 @@ class CaptureStore(SqlFunctions):
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
         """Return the gaps of a capture, the newest first."""
         return self._all(CaptureGap, "select * from event_store_platform.capture_gaps(%s)", (capture,))
+
+
+def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
+    """Return what the store says of a capture; None if it is not registered yet."""
+    try:
+        (info,) = store.capture_info(capture)
+    except UnknownCapture:
+        return None
+    return info

@@ -24,12 +24,11 @@ from millrace.resources.capture.backfilled_rows import backfilled_rows
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.health import find_capture
 from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
 from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
 

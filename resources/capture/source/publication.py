@@ -221,7 +221,10 @@ def _state(source: psycopg.Connection, name: str) -> _State | None:
 
 
 def _named(tables: dict[str, str] | None) -> dict[tuple[str, str], str] | None:
-    return tables and {tuple(json.loads(name)): what for name, what in tables.items()}
+    if tables is None:
+        return None
+    parts = ((json.loads(name), what) for name, what in tables.items())
+    return {(schema, table): what for (schema, table), what in parts}
 
 
 def _said_of(source: psycopg.Connection, name: str) -> str | None:

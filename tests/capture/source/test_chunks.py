@@ -111,7 +111,10 @@ def test_the_filter_and_the_columns_are_the_declared_ones(reading: psycopg.Conne
     chunk = read_chunk(reading, CapturedTable("t", columns=("n", "id"), where="n > 1 or n is null"), None, 10)
     assert chunk.rows == [(b"2", b"2"), (b"3", None)]
     assert [column.name for column in chunk.relation.columns] == ["id", "n"]
-    assert [column.name for column in read_chunk(reading, T, None, 10).relation.columns] == ["id", "n", "secret"]
+    # a generated column is captured where the server publishes it
+    generated = ["twice"] if source.connection.info.server_version >= 180000 else []
+    all_columns = read_chunk(reading, T, None, 10).relation.columns
+    assert [column.name for column in all_columns] == ["id", "n", "secret", *generated]
 
 
 def test_tables_are_named_oddly(reading: psycopg.Connection, source: Source) -> None:
