@@ -94,6 +94,7 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/emit_backfill.sql
 \ir functions/capture/changes/emit_changes.sql
 \ir functions/capture/changes/finish_backfill.sql
+\ir functions/capture/changes/hold_backfill.sql
 \ir functions/capture/changes/keep_schemas.sql
 \ir functions/capture/changes/purge_wal_events.sql
 \ir functions/capture/changes/quarantined_changes.sql
@@ -350,7 +351,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '16c46ac546e32ad92cf812e2045bc71e4f7e0fcafb43ddfd03c54a6518d0f8dc'),
+  (0, '7b18c54ffd304df089506b3e39270067fbd6ed2933df4f3c23a1e52fcff0a87b'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

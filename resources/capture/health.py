@@ -6,7 +6,7 @@ Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
@@ -44,6 +44,8 @@ RECENT_S = 10
 IDLE_LAG_BYTES = 64 * 1024 * 1024
 # How long a look may take. A source that waits for a standby gives nothing out before the standby has it.
 LOOK_S = 10.0
+# When a run is worth it for a table that could not be read.
+UNREAD_AGAIN = timedelta(minutes=10)
 # Above this, peeking at the slot makes the source read too much WAL again. An open transaction holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
@@ -66,6 +68,7 @@ class CaptureHealth:
         oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
             for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
+        unread: Why backfills do not go on, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
         refused: Published tables of which the source refuses the application's updates or deletes.
         notes: What would make a takeover by a standby of the source a gap, a sentence each.
@@ -78,6 +81,7 @@ class CaptureHealth:
     retained_bytes: int
     oldest_transaction: str | None = None
     waits_to_backfill: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -120,6 +124,7 @@ class CaptureHealth:
                 " the capture stops them, and says what they lack"
             )
         found += self.stopped_problems
+        found += unread_problems(self.unread)
         if self.waits_to_backfill:
             found.append(
                 f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
@@ -175,10 +180,24 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         slot.retained_bytes or 0 if slot else 0,
         transaction,
         waiting,
+        unread_tables(tables),
         {table.name: table.stopped_reason for table in tables if table.stopped_reason is not None},
         refused,
         notes,
     )
+
+
+def unread_tables(tables: Iterable[RegisteredTable]) -> dict[str, str]:
+    """Return why backfills do not go on, by the names of their tables."""
+    return {table.name: table.unread_reason for table in tables if table.unread_reason is not None}
+
+
+def unread_problems(unread: Mapping[str, str]) -> list[str]:
+    """Return what an operator is told of these tables, a sentence each."""
+    return [
+        f"the backfill of {table} does not go on, its changes and the others are captured: {why}"
+        for table, why in unread.items()
+    ]
 
 
 def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
@@ -217,7 +236,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
-        if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
+        if info is None or info.source_generation is None or info.unemitted or any(map(_is_to_be_read, tables)):
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
@@ -234,6 +253,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
         except (SlotLost, PublicationMissing, SlotSlow):
             # a run repairs it, or records the gap, or has the patience
             return True
+
+
+def _is_to_be_read(table: RegisteredTable) -> bool:
+    """Return whether a backfill may go on; of one that could not, nobody finds more than now and then."""
+    if table.backfill_generation is not None or table.stopped_reason is not None:
+        return False
+    return table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
 
 
 def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:

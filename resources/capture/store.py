@@ -82,7 +82,7 @@ class RegisteredTable:
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
     `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
     the ids of its partitions at the last look, None before it. `stopped_reason` says since `stopped_at` why it is not
-    captured, None while it is.
+    captured, None while it is. `unread_reason` says why its rows could not be read at `unread_at`, None if they can.
     """
 
     schema_name: str
@@ -100,6 +100,8 @@ class RegisteredTable:
     leaves: list[int] | None
     stopped_reason: str | None
     stopped_at: datetime | None
+    unread_reason: str | None
+    unread_at: datetime | None
 
     @property
     def name(self) -> str:
@@ -329,6 +331,14 @@ class CaptureStore(SqlFunctions):
             (capture, lease_token, schema, table, limit),
         )
 
+    def hold_backfill(self, capture: str, lease_token: int, schema: str, table: str, reason: str | None) -> bool:
+        """Say why the rows of a table cannot be read now, None if they can; return whether that is news."""
+        return self._value(
+            bool,
+            "select event_store_platform.hold_backfill(%s, %s, %s, %s, %s)",
+            (capture, lease_token, schema, table, reason),
+        )
+
     def requeue_changes(
         self, capture: str, decider: str | None = None, decider_id: str | None = None, reason: str | None = None
     ) -> Requeued:
@@ -381,7 +391,7 @@ class CaptureStore(SqlFunctions):
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
               backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves,
-              stopped_reason, stopped_at
+              stopped_reason, stopped_at, unread_reason, unread_at
             from event_store_platform.captured_tables(%s)
             """,
             (capture,),

@@ -392,6 +392,9 @@ CREATE TABLE event_store.captured_tables (
     stopped_reason text,
     stopped_at timestamp with time zone,
     is_new boolean DEFAULT false NOT NULL,
+    unread_reason text,
+    unread_at timestamp with time zone,
+    CONSTRAINT captured_tables_are_unread_for_a_reason CHECK (((unread_reason IS NULL) = (unread_at IS NULL))),
     CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL)))),
     CONSTRAINT captured_tables_stop_for_a_reason CHECK (((stopped_reason IS NULL) = (stopped_at IS NULL))),
     CONSTRAINT captured_tables_stopped_are_not_published CHECK (((stopped_reason IS NULL) OR (published_xid IS NULL)))
@@ -447,6 +450,10 @@ COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table i
 COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is not captured; null while it is.';
 
 COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
+
+COMMENT ON COLUMN event_store.captured_tables.unread_reason IS 'Why its backfill does not go on, and the remedy; null if it does. Its changes are captured all the while.';
+
+COMMENT ON COLUMN event_store.captured_tables.unread_at IS 'When its rows were last tried in vain; null if they can be read.';
 
 CREATE TABLE event_store.incidents (
     incident_id uuid DEFAULT gen_random_uuid() NOT NULL,

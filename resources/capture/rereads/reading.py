@@ -25,7 +25,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
-from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
+from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore, find_capture
@@ -179,7 +179,10 @@ def _wait_for_older(
 def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:
     try:
         read_chunk(source, table, None, 1)
-    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+    except TableUnreadable as unreadable:
+        error = unreadable.__cause__
+        if not isinstance(error, psycopg.ProgrammingError | psycopg.DataError | psycopg.NotSupportedError):
+            raise
         raise BadCondition(
             f"The rows of {table.name} cannot be chosen by: {where}",
             detail=str(error).strip(),

@@ -16,7 +16,7 @@ from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
-from millrace.resources.capture.source.ordering import KeyPart, behind, key_parts, ordered_by
+from millrace.resources.capture.source.ordering import KeyPart, KeyUnordered, behind, key_parts, ordered_by
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
 from millrace.resources.connecting import unhurried
@@ -28,7 +28,25 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-class TableMissing(MillraceError):
+# what helps where a server does not give a table's rows
+_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
+    (
+        psycopg.errors.ConfigurationLimitExceeded,
+        "Create an index on its key, so that nothing is sorted, or raise temp_file_limit for the role.",
+    ),
+    (
+        psycopg.InternalError,
+        "A page of it or of its index is damaged: repair the source, by reindex, or by another copy of the rows.",
+    ),
+    (psycopg.errors.InsufficientPrivilege, "Grant the role what is lacking."),
+)
+
+
+class TableUnreadable(MillraceError):
+    """The rows of a captured table cannot be read; those of others can."""
+
+
+class TableMissing(TableUnreadable):
     """The captured table is not there, or has nothing that names its rows."""
 
 
@@ -84,12 +102,32 @@ def read_chunk(
     Raises:
         psycopg.errors.LockNotAvailable: Such a session goes on.
         TableMissing: The table is not there, or has no key.
+        TableUnreadable: The server does not give its rows; the text says why.
     """
     try:
-        return _read_chunk(source, table, after_key, limit, lock_s, None)
-    except (CharacterNotInRepertoire, UntranslatableCharacter):
-        codec = codec_of(str(source.info.parameter_status("server_encoding")))
-        return _read_chunk(source, table, after_key, limit, lock_s, codec)
+        try:
+            return _read_chunk(source, table, after_key, limit, lock_s, None)
+        except (CharacterNotInRepertoire, UntranslatableCharacter):
+            codec = codec_of(str(source.info.parameter_status("server_encoding")))
+            return _read_chunk(source, table, after_key, limit, lock_s, codec)
+    except psycopg.errors.LockNotAvailable:
+        raise
+    except psycopg.DatabaseError as error:
+        if source.closed or error.sqlstate is None:
+            # that is about the server, and not about a table
+            raise
+        raise TableUnreadable(
+            f"Table {table.name} cannot be read.",
+            detail=f"{error.diag.message_primary or error}",
+            hint=next(
+                (hint for kinds, hint in _REMEDIES if isinstance(error, kinds)),
+                "Mend that on the source, or leave the table out of the capture.",
+            ),
+        ) from error
+    except KeyUnordered as error:
+        raise TableUnreadable(
+            f"Table {table.name} cannot be read.", detail=f"{error.message} {error.detail}", hint=error.hint
+        ) from error
 
 
 def _read_chunk(

@@ -19,7 +19,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.publication import condition, publication_options
 from millrace.resources.capture.source.tables import SourceTable
 
-_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
+_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, psycopg.InternalError)
 
 _FILTER_COLUMNS = """
 select distinct r.prrelid::bigint, a.attname::text

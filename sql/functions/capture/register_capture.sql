@@ -111,6 +111,8 @@ begin
       rows_read = false,
       finishing_key = null,
       backfill_generation = null,
+      unread_reason = null,
+      unread_at = null,
       stopped_reason = excluded.stopped_reason,
       stopped_at = case when excluded.stopped_reason is not null then coalesce(c.stopped_at, excluded.stopped_at) end
     where (c.fingerprint, c.key_columns, c.stopped_reason)

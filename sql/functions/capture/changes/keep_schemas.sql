@@ -93,7 +93,8 @@ begin
       leaves = _table.leaves, published_xid = _table.published_xid, backfill_offset = _table.backfill_offset,
       backfill_key = _table.backfill_key, backfilled_rows = _table.backfilled_rows, unchanged_rows = _table.unchanged_rows,
       gone_rows = _table.gone_rows, rows_read = _table.rows_read, finishing_key = _table.finishing_key,
-      backfill_generation = _table.backfill_generation, is_new = _table.is_new
+      backfill_generation = _table.backfill_generation, is_new = _table.is_new,
+      unread_reason = _table.unread_reason, unread_at = _table.unread_at
     where t.capture = v_capture and t.schema_name = _told.schema_name and t.table_name = _told.table_name
       and t is distinct from _table;
   end loop;
