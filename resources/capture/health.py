@@ -24,6 +24,7 @@ from millrace.resources.capture.source.probe import LOCKED
 from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
+    UNSEEN,
     PublicationMissing,
     SlotBusy,
     SlotLost,
@@ -98,7 +99,13 @@ class CaptureHealth:
 
     def problems(self, capture: Capture) -> list[str]:
         """Return what an operator should know, a sentence each; none if all is well."""
-        if self.info is None or self.info.source_generation is None:
+        if self.info is None:
+            return []
+        if self.slot is not None and self.slot.is_being_made:
+            return [
+                f"slot {self.slot.slot} is being made, which waits for the end of {self.oldest_transaction or UNSEEN}"
+            ]
+        if self.info.source_generation is None:
             return []
         found = []
         remedy = f"millrace capture restart {capture.name} --reason WHY reads the tables anew"
@@ -128,7 +135,7 @@ class CaptureHealth:
         if self.waits_to_backfill:
             found.append(
                 f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
-                f" {self.oldest_transaction or 'a transaction that our role may not see'}, which is older than the publication"
+                f" {self.oldest_transaction or UNSEEN}, which is older than the publication"
             )
         if self.lag_s > capture.max_lag_s:
             found.append(f"changes wait for up to {self.lag_s:.0f} s; at most {capture.max_lag_s} are expected")
@@ -157,9 +164,10 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         _, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
-        transaction = oldest_transaction(source) if waiting or retains else None
+        making = slot is not None and slot.is_being_made
+        transaction = oldest_transaction(source) if waiting or retains or making else None
         try:
-            if slot is None or slot.lost:
+            if slot is None or slot.lost or making:
                 oldest = None
             elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
                 # a look would hold the slot, which the lease's owner is about to read

@@ -8,6 +8,7 @@ here: the loop (`drain`), looking without repairing (`health`).
 A slot without a generation is left from a killed try. It is made anew: nothing was read from it.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,8 +46,10 @@ from millrace.resources.errors import MillraceError, UnknownCapture
 RESTART_LEASE_S = 30
 # why a table waits that is to be published
 UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
-# Enough to drop a slot and to make one, which waits for a minute at most.
+# Enough to drop a slot. While one is made, which waits for others, the lease is extended again and again.
 BEGIN_LEASE_S = 80 + int(BUSY_S)
+
+logger = logging.getLogger(__name__)
 
 
 class GapOpen(MillraceError):
@@ -246,7 +249,7 @@ def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) 
     """Make a slot and begin a generation with it; return the generation's number and the position where it starts."""
     identity, timelines = source_identity(source), str(read_timelines(source))
     drop_slot(source, lease.slot)
-    start = create_slot(source, lease.slot)
+    start = create_slot(source, lease.slot, _Waiting(store, lease))
     generation = store.begin_generation(
         lease.capture,
         lease.lease_token,
@@ -257,6 +260,20 @@ def begin(source: psycopg.Connection, store: CaptureStore, lease: CaptureLease) 
         timelines,
     )
     return generation, start
+
+
+class _Waiting:
+    """Keeps the lease while a slot is made, and says whom that waits for."""
+
+    def __init__(self, store: CaptureStore, lease: CaptureLease) -> None:
+        self._store, self._lease = store, lease
+        self._said = ""
+
+    def __call__(self, whom: str) -> None:
+        self._store.extend_capture(self._lease.capture, self._lease.lease_token, BEGIN_LEASE_S)
+        if whom != self._said:
+            self._said = whom
+            logger.warning("%s: slot %s waits for the end of %s", self._lease.capture, self._lease.slot, whom)
 
 
 def restart(dsn: str, capture: Capture, reason: str) -> int:

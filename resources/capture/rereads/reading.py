@@ -27,6 +27,7 @@ from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.rereads.store import ComparedRows, ReadingStore
 from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
+from millrace.resources.capture.source.slot import UNSEEN
 from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.connecting import connect
@@ -168,7 +169,7 @@ def _wait_for_older(
 ) -> None:
     """Wait for the end of the transactions that are open: nobody sees what they did before that."""
     while oldest_xid(source) < xid:
-        waits_for = oldest_transaction(source) or "a transaction that our role may not see"
+        waits_for = oldest_transaction(source) or UNSEEN
         if waits_for != found.waits_for:
             found.waits_for = waits_for
             on_step(found)

@@ -1,4 +1,4 @@
-"""A capture needs sessions of its own on its source: behind a pool in transaction mode it says so, and has done nothing.
+"""A capture needs sessions of its own on its source: behind a pool in transaction mode it is refused.
 
 Belongs here: the source's side. Not here: the store's (tests/processes/capture/test_pooler).
 """
