@@ -351,7 +351,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '7b18c54ffd304df089506b3e39270067fbd6ed2933df4f3c23a1e52fcff0a87b'),
+  (0, '61b6a0c4e6068a545599c366c9a20abd33344ec36f0f6e0bed9864f4bff0d6be'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

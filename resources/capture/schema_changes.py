@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema, TableSchema
-from millrace.resources.capture.source.tables import SourceTable, filled_leaves
+from millrace.resources.capture.source.tables import SourceTable, enum_labels, filled_leaves
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -56,9 +56,9 @@ def look_at_schemas(
     store: CaptureStore,
     lease: CaptureLease,
     looked_lsn: Lsn,
-    found: Iterable[tuple[CapturedTable, Sequence[int], Schema]],
+    found: Sequence[tuple[CapturedTable, Sequence[int], Schema]],
 ) -> list[RegisteredTable]:
-    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
+    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions or enums did.
 
     Return all tables of the capture as they are registered then.
 
@@ -74,6 +74,7 @@ def look_at_schemas(
     looks = [(table, leaves, schema, known[table.schema, table.table]) for table, (_, *leaves), schema in found]
     added = [leaf for _, leaves, _, before in looks if before is not None for leaf in {*leaves} - {*before}]
     filled = filled_leaves(source, sorted(added))
+    labels = enum_labels(source, [oids[0] for _, oids, _ in found])
     looked = [
         {
             "schema": table.schema,
@@ -81,8 +82,9 @@ def look_at_schemas(
             **schema.as_json(),
             "leaves": leaves,
             "filled": sorted(filled.intersection(leaves)),
+            "labels": labels.get(oid, {}),
         }
-        for table, leaves, schema, _ in looks
+        for (table, leaves, schema, _), (_, (oid, *_), _) in zip(looks, found, strict=True)
     ]
     rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, looked_lsn, looked)
     return store.captured_tables(lease.capture) if rereads else registered

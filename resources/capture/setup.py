@@ -221,7 +221,7 @@ def _go_on(
 
 
 def _look(source: psycopg.Connection, store: CaptureStore, claimed: ClaimedCapture) -> list[RegisteredTable]:
-    found = zip(claimed.tables, claimed.oids, claimed.schemas, strict=True)
+    found = list(zip(claimed.tables, claimed.oids, claimed.schemas, strict=True))
     return look_at_schemas(source, store, claimed.lease, claimed.looked_lsn, found)
 
 

@@ -120,6 +120,7 @@ create table event_store.captured_tables (
   columns_lsn pg_lsn,
   read_lsn pg_lsn,
   leaves bigint[],
+  labels jsonb,
   stopped_reason text,
   stopped_at timestamptz,
   is_new boolean not null default false,
@@ -173,6 +174,8 @@ comment on column event_store.captured_tables.read_lsn is
 'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
 comment on column event_store.captured_tables.leaves is
 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+comment on column event_store.captured_tables.labels is
+'The labels of the enums of its columns when they were last looked at, by their ids; null while that was never.';
 comment on column event_store.captured_tables.stopped_reason is
 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
 comment on column event_store.captured_tables.stopped_at is 'Since when it is not captured; null while it is.';

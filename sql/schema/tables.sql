@@ -389,6 +389,7 @@ CREATE TABLE event_store.captured_tables (
     columns_lsn pg_lsn,
     read_lsn pg_lsn,
     leaves bigint[],
+    labels jsonb,
     stopped_reason text,
     stopped_at timestamp with time zone,
     is_new boolean DEFAULT false NOT NULL,
@@ -444,6 +445,8 @@ COMMENT ON COLUMN event_store.captured_tables.columns_lsn IS 'From where in the 
 COMMENT ON COLUMN event_store.captured_tables.read_lsn IS 'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
 
 COMMENT ON COLUMN event_store.captured_tables.leaves IS 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+
+COMMENT ON COLUMN event_store.captured_tables.labels IS 'The labels of the enums of its columns when they were last looked at, by their ids; null while that was never.';
 
 COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
 

@@ -15,12 +15,12 @@ from millrace.resources.errors import MillraceError
 
 # The operators are those of the index that has the key, or else those by which its types are ordered.
 _PARTS = """
-with recursive typed (number, attnum, type_oid, modifier) as (
-  select k.number, a.attnum, a.atttypid, a.atttypmod
+with recursive typed (number, attnum, type_oid, of_domain) as (
+  select k.number, a.attnum, a.atttypid, false
   from unnest(%(key)s::text[]) with ordinality k (name, number)
   join pg_attribute a on a.attrelid = %(table)s::oid and a.attname = k.name and a.attnum > 0
   union all
-  select number, attnum, t.typbasetype, t.typtypmod
+  select number, attnum, t.typbasetype, true
   from typed
   join pg_type t on t.oid = type_oid
   where t.typtype = 'd'
@@ -37,7 +37,8 @@ indexed (classes) as (
   limit 1
 )
 select
-  format_type(k.type_oid, k.modifier),
+  format_type(k.type_oid, -1),
+  k.of_domain,
   array(
     select array[n.nspname, o.oprname]::text[]
     from pg_amop s
@@ -90,6 +91,7 @@ class KeyPart:
     Attributes:
         name: Its name.
         type_name: Its type as SQL has it, below all domains: a value that is there need not meet their conditions.
+        of_domain: Whether there are any. A domain of an enum has no operators.
         less: Schema and name of the operator that orders its values.
         equal: Those of the one that compares them.
         greater: Those of the one that finds what comes behind.
@@ -97,9 +99,16 @@ class KeyPart:
 
     name: str
     type_name: str
+    of_domain: bool
     less: tuple[str, str]
     equal: tuple[str, str]
     greater: tuple[str, str]
+
+    @property
+    def value(self) -> sql.Composable:
+        """What its operators compare."""
+        name = sql.Identifier(self.name)
+        return sql.SQL("{}::{}").format(name, sql.SQL(self.type_name)) if self.of_domain else name
 
 
 def key_parts(source: psycopg.Connection, table_oid: int, key: Sequence[str]) -> tuple[KeyPart, ...]:
@@ -109,23 +118,21 @@ def key_parts(source: psycopg.Connection, table_oid: int, key: Sequence[str]) ->
         KeyUnordered: A column's type has no order.
     """
     found = source.execute(_PARTS, {"table": table_oid, "key": list(key)}).fetchall()
-    if unordered := [name for name, (_, operators) in zip(key, found, strict=True) if len(operators) != 3]:
+    if unordered := [name for name, (*_, operators) in zip(key, found, strict=True) if len(operators) != 3]:
         raise KeyUnordered(
             f"Nothing orders the values of {', '.join(unordered)}.",
             detail="its type has no operator class of btree",
             hint="Declare a key of other columns, or leave the table out of the capture.",
         )
     return tuple(
-        KeyPart(name, type_name, *((schema, operator) for schema, operator in operators))
-        for name, (type_name, operators) in zip(key, found, strict=True)
+        KeyPart(name, type_name, of_domain, *((schema, operator) for schema, operator in operators))
+        for name, (type_name, of_domain, operators) in zip(key, found, strict=True)
     )
 
 
 def ordered_by(key: Sequence[KeyPart]) -> sql.Composed:
     """Return what stands behind `order by`."""
-    return sql.SQL(", ").join(
-        sql.SQL("{} using {}").format(sql.Identifier(part.name), _operator(part.less)) for part in key
-    )
+    return sql.SQL(", ").join(sql.SQL("{} using {}").format(part.value, _operator(part.less)) for part in key)
 
 
 def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql.Composed]:
@@ -134,13 +141,13 @@ def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql
     There is one for all columns whose operator has the same name and schema: an index finds its rows.
     """
     known = [
-        (part, sql.Identifier(part.name), sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))
+        (part, part.value, sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))
         for part, value in zip(key, values, strict=True)
     ]
     return list(_behind(known))
 
 
-def _behind(known: Sequence[tuple[KeyPart, sql.Identifier, sql.Composed]]) -> Iterator[sql.Composed]:
+def _behind(known: Sequence[tuple[KeyPart, sql.Composable, sql.Composed]]) -> Iterator[sql.Composed]:
     same: list[sql.Composed] = []
     for greater, group in groupby(known, lambda each: each[0].greater):
         parts = list(group)

@@ -87,7 +87,17 @@ select
       )
     )
   ) is true,
-  md5(string_agg(concat_ws(' ', t.oid, t.identity, t.key, t.identified), ',' order by t.oid))
+  md5(concat(
+    string_agg(concat_ws(' ', t.oid, t.identity, t.key, t.identified), ',' order by t.oid),
+    -- an enum's label names a row, too
+    (
+      select string_agg(concat_ws(' ', e.oid, e.enumlabel), ',' order by e.oid)
+      from pg_attribute a
+      join pg_type y on y.oid = a.atttypid
+      join pg_enum e on e.enumtypid in (y.oid, y.typbasetype)
+      where a.attrelid = root.oid and a.attnum > 0 and not a.attisdropped
+    )
+  ))
 from published p
 join named t on t.root = p.root
 join pg_class c on c.oid = t.oid
@@ -104,7 +114,8 @@ class PublishedTables:
 
     Attributes:
         refused: Those of which the server refuses updates or deletes, because of what is published, by their names.
-        states: By id, what changes once other columns name a table's rows, or it has other partitions.
+        states: By id, what changes once other columns name a table's rows, it has other partitions, or its enums other
+            labels.
     """
 
     refused: frozenset[str]

@@ -207,6 +207,26 @@ order by part.oid, above.number
 """
 
 
+# Of domains and arrays, those of the types below.
+_LABELS = """
+with recursive typed (relation, type_oid) as (
+  select a.attrelid, a.atttypid
+  from unnest(%s::oid[]) as asked (oid)
+  join pg_attribute a on a.attrelid = asked.oid and a.attnum > 0 and not a.attisdropped
+  union
+  select relation, below
+  from typed
+  join pg_type t on t.oid = type_oid
+  cross join unnest(array[t.typbasetype, t.typelem]) below
+  where below <> 0
+)
+select relation::bigint, jsonb_object_agg(e.oid, e.enumlabel)
+from typed
+join pg_enum e on e.enumtypid = type_oid
+group by relation
+"""
+
+
 # Those of an extension are not the application's.
 _LOGGED = """
 select n.nspname, c.relname
@@ -268,6 +288,11 @@ def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
 def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
     """Return the declared table with the columns that name its rows as its key; as it is if it was not found."""
     return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
+
+
+def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
+    """Return the labels of the enums that columns of these tables have, by the tables' ids, by their own."""
+    return dict(source.execute(_LABELS, (list(tables),)).fetchall())
 
 
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:

@@ -15,6 +15,7 @@ from tests.support.capturing.captured import Captured, assert_left, declared, le
 from tests.support.capturing.odd_types import CASELESS
 from tests.support.capturing.two_tables import info, problems
 from tests.support.factories import rows
+from tests.support.patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +45,7 @@ def test_a_key_that_is_compared_by_operators_off_the_search_path(captured: Captu
 TYPES: dict[str, tuple[tuple[str, ...], str, Sequence[str]]] = {
     "enum": (("create type mood as enum ('sad', 'ok', 'happy', 'a b', 'Z')",), "mood", ("Z", "a b", "happy", "ok", "sad")),
     # a value that was there before the domain had its condition
+    "domain of an enum": (("create domain state as mood",), "state", ("Z", "a b", "happy", "ok", "sad")),
     "domain": (
         ("create domain short as varchar(9)", "create domain shorter as short"),
         "shorter",
@@ -146,3 +148,35 @@ def test_names_that_read_alike_with_a_dot_are_those_of_different_tables(captured
     (said,) = problems(captured)
     assert said.startswith('table "x.y".z is stopped')
     assert info(captured).gaps == 0
+
+
+def test_a_row_whose_key_is_an_enum_s_label_has_another_stream_once_the_label_is_renamed(captured: Captured) -> None:
+    captured.source.run(
+        "create type mood as enum ('sad', 'ok')", "create domain state as mood",
+        "create table looks (mood state primary key, moods mood[], n int)",
+        "insert into looks values ('sad', '{ok}', 1), ('ok', '{}', 2)",
+        "create table plain (id int primary key)", "insert into plain values (1)",
+    )  # fmt: skip
+    captured = declared(captured, CapturedTable("looks"), CapturedTable("plain"))
+    captured.drain()
+    captured.source.run("alter type mood add value 'happy'")
+    # nothing that was captured reads otherwise by that
+    assert captured.drain().unchanged == 0
+    captured.source.run(
+        "alter type mood rename value 'sad' to 'blue'", "update looks set n = 3 where mood::mood = 'blue'"
+    )
+    captured.drain()
+    assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "ok"]
+    captured.source.run("alter type mood rename value 'ok' to 'fine'")
+    assert captured.drain().backfilled == 2
+    assert sorted((row["mood"], row["moods"]) for row in left(captured, "looks")) == [
+        ("blue", "{fine}"),
+        ("fine", "{}"),
+    ]
+    assert compare(captured.dsn, captured.capture, captured.capture.tables[0]).differing == 0
+    with captured.process() as process:
+        captured.source.run("alter type mood rename value 'fine' to 'well'")
+        # a process that goes on notices
+        process.drain(budget_s=patience(), idle_s=patience())
+    captured.drain()
+    assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "well"]
