@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
+import psycopg
 import typer
 from rich.text import Text
 
@@ -28,6 +29,7 @@ from millrace.resources.capture.source.patterns import with_registered, with_tab
 from millrace.resources.capture.source.readiness import NotReady, require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes
+from millrace.resources.capture.source.tables import heirs
 from millrace.resources.capture.source.timelines import read_timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
 from millrace.resources.errors import ChangesWaiting, MillraceError
@@ -103,9 +105,10 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
         unread = unread_problems(unread_tables(store.captured_tables(name)))
     with connect_source(capture.source()) as source:
         slot = slot_state(source, info.slot) if info is not None else None
-        require_ready(source, with_tables(source, capture), has_slot=slot is not None)
+        capture = with_tables(source, capture)
+        require_ready(source, capture, has_slot=slot is not None)
         read_timelines(source)
-        notes = standby_notes(source, slot)
+        notes = [*standby_notes(source, slot), *_heir_notes(source, capture)]
     if unread:
         raise NotReady(name, unread)
     console = Screen()
@@ -307,6 +310,16 @@ def _ask(name: str) -> None:
 
 def _known() -> Declarations:
     return declared(Settings().declared_package, ["captures"])
+
+
+def _heir_notes(source: psycopg.Connection, capture: Capture) -> Iterator[str]:
+    captured = {each.name for each in capture.tables}
+    for name, found in heirs(source, capture.tables).items():
+        if left_out := [heir for heir in found if heir not in captured]:
+            yield (
+                f"the rows of {', '.join(left_out)}, which queries of {name} show, are not captured with it: declare each as a"
+                " table of its own"
+            )
 
 
 def _undeclared(info: CaptureInfo, known: Declarations) -> str:

@@ -207,6 +207,17 @@ order by part.oid, above.number
 """
 
 
+_HEIRS = """
+select p.nspname, t.relname, n.nspname, c.relname
+from unnest(%s::text[], %s::text[]) as asked (schema, name)
+join pg_namespace p on p.nspname = asked.schema
+join pg_class t on t.relnamespace = p.oid and t.relname = asked.name and t.relkind = 'r'
+join pg_inherits i on i.inhparent = t.oid
+join pg_class c on c.oid = i.inhrelid
+join pg_namespace n on n.oid = c.relnamespace
+order by 1, 2, 3, 4
+"""
+
 # Of domains and arrays, those of the types below.
 _LABELS = """
 with recursive typed (relation, type_oid) as (
@@ -288,6 +299,15 @@ def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
 def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
     """Return the declared table with the columns that name its rows as its key; as it is if it was not found."""
     return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
+
+
+def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[str, list[str]]:
+    """Return which tables inherit from these without being partitions, by their names."""
+    asked = list(tables)
+    found: dict[str, list[str]] = {}
+    for schema, table, *heir in source.execute(_HEIRS, ([t.schema for t in asked], [t.table for t in asked])):
+        found.setdefault(table_name(schema, table), []).append(table_name(*heir))
+    return found
 
 
 def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
