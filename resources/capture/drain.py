@@ -63,6 +63,8 @@ POLL_S = 0.05
 IDLE_ADVANCE_S = 1.0
 # How often to look whether what names the rows of a table is another one, and whether the source refuses changes of it
 LOOK_S = 1.0
+# and at most this part of the time: for hundreds of tables it takes tens of milliseconds
+LOOK_PART = 0.02
 # When to try again to stop a table that the source still publishes, and refuses changes of
 REFUSED_S = 10.0
 # How long to wait for rows that a former owner's session still locks
@@ -161,7 +163,8 @@ class CaptureDrain:
         # below it the slot had nothing
         self._looked_lsn: Lsn | None = None
         self._stop, self._failed = threading.Event(), threading.Event()
-        self._kept_at = self._idle_at = self._looked_at = self._began_at = time.monotonic()
+        self._kept_at = self._idle_at = self._began_at = time.monotonic()
+        self._look_at = self._began_at + LOOK_S
         return self
 
     def __exit__(
@@ -254,10 +257,11 @@ class CaptureDrain:
     def _is_other_source(self) -> bool:
         """Look now and then at the published tables; return whether the capture is to be prepared anew for them."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now < self._look_at:
             return False
-        self._looked_at = now
         found = published_tables(self._source, self._ready.publication)
+        looked = time.monotonic()
+        self._look_at = looked + max(LOOK_S, (looked - now) / LOOK_PART)
         return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= REFUSED_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
