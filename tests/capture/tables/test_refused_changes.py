@@ -171,6 +171,8 @@ def test_rows_that_another_key_names_have_streams_of_their_own_before_long(captu
     )
     captured.drain()
     with followed(captured):
+        captured.source.run("insert into items values (2, 'it follows')")
+        wait_until(lambda: left(captured, "items") == captured.table(), "it follows")
         captured.source.run(
             "alter table items drop constraint items_pkey, add primary key (id, name)",
             "insert into items values (1, 'b')",
