@@ -11,9 +11,9 @@ import dagster as dg
 
 from millrace.platform_defs.sensors import idle_poll, request_capture
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import find_capture, has_work
+from millrace.resources.capture.health import has_work
 from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
 from millrace.resources.errors import CaptureInUse, MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 

@@ -180,12 +180,12 @@ def connect(
 
 
 @contextmanager
-def unhurried(connection: psycopg.Connection) -> Iterator[None]:
-    """Let calls that are known to be long take up to `LONG_S`, while the server says that it works on them."""
+def unhurried(connection: psycopg.Connection, long_s: float = LONG_S) -> Iterator[None]:
+    """Let calls that are known to be long take up to `long_s` seconds, while the server says that it works on them."""
     if not isinstance(connection, Connection):
         yield
         return
-    connection.long_s = LONG_S
+    connection.long_s = long_s
     try:
         yield
     finally:

@@ -96,6 +96,7 @@ set local check_function_bodies = off;
 \ir functions/capture/changes/emit_backfill.sql
 \ir functions/capture/changes/emit_changes.sql
 \ir functions/capture/changes/finish_backfill.sql
+\ir functions/capture/changes/hold_backfill.sql
 \ir functions/capture/changes/keep_schemas.sql
 \ir functions/capture/changes/purge_wal_events.sql
 \ir functions/capture/changes/quarantined_changes.sql
@@ -354,7 +355,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3b6759224a2d271ea4cef895d8b5870027e7cbfa8ad8ac50d89e49557c00c2db'),
+  (0, '47fdebf28f1405bc0943b45abbb4482f1a4cf65f6a6a546e13efd1871e3927ef'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

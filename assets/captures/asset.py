@@ -16,8 +16,8 @@ from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from millrace.resources.capture.follow import follow
-from millrace.resources.capture.health import CaptureHealth, capture_health, find_capture
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.health import CaptureHealth, capture_health
+from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import CaptureInUse
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.resource import PostgresResource

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
+import psycopg
 import typer
 from rich.text import Text
 
@@ -17,20 +18,22 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import capture_health, find_capture
+from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
 from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.setup import remove, restart
+from millrace.resources.capture.source.chunks import TableUnreadable
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.patterns import with_tables
-from millrace.resources.capture.source.readiness import require_ready
+from millrace.resources.capture.source.readiness import NotReady, require_ready
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.capture.source.standbys import standby_notes
+from millrace.resources.capture.source.tables import heirs
 from millrace.resources.capture.source.timelines import read_timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
 from millrace.resources.capture.verify import Verification, verify
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import ChangesWaiting, MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.settings import Settings
 
@@ -100,11 +103,15 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
     capture = declared_capture(name)
     with capture_store(dsn) as store:
         info = find_capture(store, name)
+        unread = unread_problems(unread_tables(store.captured_tables(name)))
     with connect_source(capture.source()) as source:
         slot = slot_state(source, info.slot) if info is not None else None
-        require_ready(source, with_tables(source, capture), has_slot=slot is not None)
+        capture = with_tables(source, capture)
+        require_ready(source, capture, has_slot=slot is not None)
         read_timelines(source)
-        notes = standby_notes(source, slot)
+        notes = [*standby_notes(source, slot), *_heir_notes(source, capture)]
+    if unread:
+        raise NotReady(name, unread)
     console = Screen()
     console.print(f"The source of {name} can be captured.")
     for note in notes:
@@ -148,24 +155,27 @@ def verify_command(
     with capture_store(dsn) as store:
         tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
         keyless = [each.name for each in tables if each.keyless] if table_name is None else []
-        found = [
-            verify(
-                chosen_dsn(dsn),
-                capture,
-                each,
-                repairs=reason if repair else None,
-                where=where,
-                on_step=_shown(console),
-            )
-            for each in tables
-            if each.name not in keyless
-        ]
+        found, refused = list[Verification](), list[str]()
+        for captured in tables:
+            if captured.name in keyless:
+                continue
+            repairs = reason if repair else None
+            try:
+                found.append(
+                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
+                )
+            except (ChangesWaiting, TableUnreadable) as error:
+                if table_name is not None:
+                    raise
+                refused.append(f"{captured.name}: {error}")
     console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
     for each in found:
         _show_examples(console, each)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
-    if any(each.held or each.quarantined or (each.differing and not repair) for each in found):
+    for said in refused:
+        console.print(Text(said, style="red"), soft_wrap=True)
+    if refused or any(each.held or each.quarantined or (each.differing and not repair) for each in found):
         raise typer.Exit(1)
 
 
@@ -301,6 +311,16 @@ def _ask(name: str) -> None:
 
 def _known() -> Declarations:
     return declared(Settings().declared_package, ["captures"])
+
+
+def _heir_notes(source: psycopg.Connection, capture: Capture) -> Iterator[str]:
+    captured = {each.name for each in capture.tables}
+    for name, found in heirs(source, capture.tables).items():
+        if left_out := [heir for heir in found if heir not in captured]:
+            yield (
+                f"the rows of {', '.join(left_out)}, which queries of {name} show, are not captured with it: declare each as a"
+                " table of its own"
+            )
 
 
 def _undeclared(info: CaptureInfo, known: Declarations) -> str:

@@ -6,6 +6,7 @@ Belongs here: which table is next, how large a chunk is, when its rows may becom
 """
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import psycopg
 from millrace.resources.capture.backfilled_rows import BackfilledRows, backfilled_rows
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.setup import ReadyCapture
-from millrace.resources.capture.source.chunks import Chunk, read_chunk
+from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.resources.capture.source.connection import oldest_xid
 from millrace.resources.capture.store import CaptureStore, EmittedRows, RegisteredTable
 
@@ -32,6 +33,10 @@ STEP_S = 1.0
 # How long to wait for a table that a session has for itself alone, and when to try again; others are read meanwhile
 LOCK_S = 0.2
 LOCKED_S = 5.0
+# when to try again to read a table that the source does not give
+UNREAD_S = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 def next_chunk_rows(chunk: Chunk, rows: int) -> tuple[int, bool]:
@@ -86,8 +91,8 @@ class Backfill:
         self._declared = {(table.schema, table.table): table for table in ready.tables}
         self._unfinished = self._registered()
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
-        # when a locked table is tried again, by its name
-        self._locked: dict[str, float] = {}
+        # when a table that is locked, or cannot be read, is tried again, by its name
+        self._waiting: dict[str, float] = {}
         # chunks whose rows are not events yet, in the order of their positions, and of a table in the order of its keys
         self._chunks: list[_Read] = []
 
@@ -163,7 +168,7 @@ class Backfill:
             for table in self._unfinished
             if table.published_xid is not None
             and oldest >= table.published_xid
-            and self._locked.get(table.name, now) <= now
+            and self._waiting.get(table.name, now) <= now
         ]
         until = now + STEP_S
         rows = size = 0
@@ -172,9 +177,15 @@ class Backfill:
                 after = None if table.backfill_key is None else json.loads(table.backfill_key)
                 read = self._read(table, after, table.backfilled_rows)
             except psycopg.errors.LockNotAvailable:
-                self._locked[table.name] = time.monotonic() + LOCKED_S
+                self._waiting[table.name] = time.monotonic() + LOCKED_S
                 continue
-            self._locked.pop(table.name, None)
+            except TableUnreadable as unreadable:
+                self._waiting[table.name] = time.monotonic() + UNREAD_S
+                self._hold(table, unreadable)
+                continue
+            self._waiting.pop(table.name, None)
+            if table.unread_reason is not None:
+                self._hold(table, None)
             if read is None:
                 break
             self._chunks.append(read)
@@ -182,7 +193,16 @@ class Backfill:
             size += read.chunk.size
             if not read.chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
-        return any(table.name not in self._locked for table in due)
+        return any(table.name not in self._waiting for table in due)
+
+    def _hold(self, table: RegisteredTable, why: TableUnreadable | None) -> None:
+        """Note why a table cannot be read, or that it can again."""
+        reason = None if why is None else f"{why.detail}: {why.hint}"
+        if self._store.hold_backfill(
+            self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, reason
+        ):
+            said = "its backfill goes on" if reason is None else f"its backfill does not go on: {reason}"
+            logger.warning("%s: table %s: %s", self._ready.capture, table.name, said)
 
     def _read_ahead(self, before: _Read) -> list[_Read]:
         """Read the chunk that follows one that is about to become events; nothing if it cannot be read now."""
@@ -191,7 +211,8 @@ class Backfill:
         try:
             rows_before = before.rows_before + len(before.chunk.rows)
             read = self._read(before.table, before.chunk.last_key, rows_before)
-        except psycopg.errors.LockNotAvailable:
+        except (psycopg.errors.LockNotAvailable, TableUnreadable):
+            # the next step meets that again
             return []
         return [] if read is None else [read]
 

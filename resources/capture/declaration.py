@@ -16,6 +16,13 @@ _KEY_BYTES = 16
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
+def table_name(schema: str, table: str) -> str:
+    """Write a table as `<schema>.<table>`; no two tables are written alike: a part with a dot or a quote is quoted."""
+    return ".".join(
+        '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in (schema, table)
+    )
+
+
 class InvalidCapture(ValueError):
     """A capture is declared in a way that cannot work; the text says what is allowed."""
 
@@ -53,8 +60,8 @@ class CapturedTable:
 
     @property
     def name(self) -> str:
-        """The table as `<schema>.<table>`."""
-        return f"{self.schema}.{self.table}"
+        """The table as `table_name` writes it."""
+        return table_name(self.schema, self.table)
 
     @property
     def keyless(self) -> bool:

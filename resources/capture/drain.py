@@ -39,8 +39,9 @@ from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
 from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
-from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import ChangesDiffer
 
 LEASE_S = 30
@@ -60,6 +61,12 @@ PURGE = 10_000
 POLL_S = 0.05
 # How often an idle slot is moved on past the WAL of other tables
 IDLE_ADVANCE_S = 1.0
+# How often to look whether what names the rows of a table is another one, and whether the source refuses changes of it
+LOOK_S = 1.0
+# and at most this part of the time: for hundreds of tables it takes tens of milliseconds
+LOOK_PART = 0.02
+# When to try again to stop a table that the source still publishes, and refuses changes of
+REFUSED_S = 10.0
 # How long to wait for rows that a former owner's session still locks
 LOCK_S = 10
 
@@ -140,8 +147,11 @@ class CaptureDrain:
         with ExitStack() as opening:
             self._source = opening.enter_context(connect_source(self.capture.source(), self._leave))
             self._control = opening.enter_context(self._connect())
+            known = find_capture(self._control, self.capture.name)
+            before = published_tables(self._source, known.publication if known else "")
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
+            self._published = published_tables(self._source, self._ready.publication).since(before)
             self._control.end_capture_sessions(self.capture.name, self._ready.lease_token)
             # one connection to store with, and one to append events with at the same time
             self._storing = opening.enter_context(self._work())
@@ -153,7 +163,8 @@ class CaptureDrain:
         # below it the slot had nothing
         self._looked_lsn: Lsn | None = None
         self._stop, self._failed = threading.Event(), threading.Event()
-        self._kept_at = self._idle_at = time.monotonic()
+        self._kept_at = self._idle_at = self._began_at = time.monotonic()
+        self._look_at = self._began_at + LOOK_S
         return self
 
     def __exit__(
@@ -227,6 +238,9 @@ class CaptureDrain:
                     self._failed.set()
                     raise
                 self._keep_lease(self._control)
+                if self._is_other_source():
+                    # whoever prepares the capture anew finds what it is, and what becomes of it
+                    break
                 handled, before = self.report.emitted + self.report.quarantined, handled
                 if came or backfilled or emitting or handled > before:
                     busy_at = time.monotonic()
@@ -239,6 +253,16 @@ class CaptureDrain:
                     self._stop.wait(max(POLL_S, 2 * (time.monotonic() - began)))
         self.purge()
         return self.report
+
+    def _is_other_source(self) -> bool:
+        """Look now and then at the published tables; return whether the capture is to be prepared anew for them."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        found = published_tables(self._source, self._ready.publication)
+        looked = time.monotonic()
+        self._look_at = looked + max(LOOK_S, (looked - now) / LOOK_PART)
+        return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= REFUSED_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
         """Store the slot's next changes piece by piece, then move the slot behind them; return how many came.

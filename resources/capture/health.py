@@ -6,7 +6,7 @@ Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
@@ -21,8 +21,10 @@ from millrace.resources.capture.source.connection import (
 )
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.probe import LOCKED
+from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
+    UNSEEN,
     PublicationMissing,
     SlotBusy,
     SlotLost,
@@ -33,9 +35,9 @@ from millrace.resources.capture.source.slot import (
 )
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.timelines import Timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
+from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable, find_capture
 from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.errors import MillraceError
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10
@@ -43,6 +45,8 @@ RECENT_S = 10
 IDLE_LAG_BYTES = 64 * 1024 * 1024
 # How long a look may take. A source that waits for a standby gives nothing out before the standby has it.
 LOOK_S = 10.0
+# When a run is worth it for a table that could not be read.
+UNREAD_AGAIN = timedelta(minutes=10)
 # Above this, peeking at the slot makes the source read too much WAL again. An open transaction holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
@@ -65,7 +69,9 @@ class CaptureHealth:
         oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
             for it, or our role does not see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
+        unread: Why backfills do not go on, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
+        refused: Published tables of which the source refuses the application's updates or deletes.
         notes: What would make a takeover by a standby of the source a gap, a sentence each.
     """
 
@@ -76,7 +82,9 @@ class CaptureHealth:
     retained_bytes: int
     oldest_transaction: str | None = None
     waits_to_backfill: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     stopped: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,7 +99,13 @@ class CaptureHealth:
 
     def problems(self, capture: Capture) -> list[str]:
         """Return what an operator should know, a sentence each; none if all is well."""
-        if self.info is None or self.info.source_generation is None:
+        if self.info is None:
+            return []
+        if self.slot is not None and self.slot.is_being_made:
+            return [
+                f"slot {self.slot.slot} is being made, which waits for the end of {self.oldest_transaction or UNSEEN}"
+            ]
+        if self.info.source_generation is None:
             return []
         found = []
         remedy = f"millrace capture restart {capture.name} --reason WHY reads the tables anew"
@@ -111,11 +125,17 @@ class CaptureHealth:
                 f" {capture.max_retained_bytes:,} are expected"
                 + (f"; open the longest is {self.oldest_transaction}" if self.oldest_transaction else "")
             )
+        if self.refused:
+            found.append(
+                f"the source refuses updates and deletes of {', '.join(self.refused)}, as long as they are published: a run of"
+                " the capture stops them, and says what they lack"
+            )
         found += self.stopped_problems
+        found += unread_problems(self.unread)
         if self.waits_to_backfill:
             found.append(
                 f"the backfill of {', '.join(self.waits_to_backfill)} waits for the end of"
-                f" {self.oldest_transaction or 'a transaction that our role may not see'}, which is older than the publication"
+                f" {self.oldest_transaction or UNSEEN}, which is older than the publication"
             )
         if self.lag_s > capture.max_lag_s:
             found.append(f"changes wait for up to {self.lag_s:.0f} s; at most {capture.max_lag_s} are expected")
@@ -140,12 +160,14 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
         notes = standby_notes(source, slot)
+        refused = tuple(sorted(published_tables(source, info.publication).refused))
         _, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
-        transaction = oldest_transaction(source) if waiting or retains else None
+        making = slot is not None and slot.is_being_made
+        transaction = oldest_transaction(source) if waiting or retains or making else None
         try:
-            if slot is None or slot.lost:
+            if slot is None or slot.lost or making:
                 oldest = None
             elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
                 # a look would hold the slot, which the lease's owner is about to read
@@ -166,9 +188,24 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         slot.retained_bytes or 0 if slot else 0,
         transaction,
         waiting,
+        unread_tables(tables),
         {table.name: table.stopped_reason for table in tables if table.stopped_reason is not None},
+        refused,
         notes,
     )
+
+
+def unread_tables(tables: Iterable[RegisteredTable]) -> dict[str, str]:
+    """Return why backfills do not go on, by the names of their tables."""
+    return {table.name: table.unread_reason for table in tables if table.unread_reason is not None}
+
+
+def unread_problems(unread: Mapping[str, str]) -> list[str]:
+    """Return what an operator is told of these tables, a sentence each."""
+    return [
+        f"the backfill of {table} does not go on, its changes and the others are captured: {why}"
+        for table, why in unread.items()
+    ]
 
 
 def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
@@ -194,15 +231,6 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
         return next((m.committed_at for m in map(decode, messages) if isinstance(m, Begin)), None)
 
 
-def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
-    """Return what the store says of a capture; None if it is not registered yet."""
-    try:
-        (info,) = store.capture_info(capture)
-    except UnknownCapture:
-        return None
-    return info
-
-
 def has_work(dsn: str, capture: Capture) -> bool:
     """Return whether a run of the capture would find something to do.
 
@@ -216,11 +244,11 @@ def has_work(dsn: str, capture: Capture) -> bool:
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
-        if info is None or info.source_generation is None or info.unemitted or info.tables_to_backfill:
+        if info is None or info.source_generation is None or info.unemitted or any(map(_is_to_be_read, tables)):
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
-        if another or _other_tables(source, capture, tables):
+        if another or _other_tables(source, capture, tables) or published_tables(source, info.publication).refused:
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost
@@ -233,6 +261,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
         except (SlotLost, PublicationMissing, SlotSlow):
             # a run repairs it, or records the gap, or has the patience
             return True
+
+
+def _is_to_be_read(table: RegisteredTable) -> bool:
+    """Return whether a backfill may go on; of one that could not, nobody finds more than now and then."""
+    if table.backfill_generation is not None or table.stopped_reason is not None:
+        return False
+    return table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
 
 
 def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:

@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schema, TableSchema
-from millrace.resources.capture.source.tables import SourceTable, filled_leaves
+from millrace.resources.capture.source.tables import SourceTable, enum_labels, filled_leaves
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -58,7 +58,7 @@ def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
 def look_at_schemas(
     source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
 ) -> list[RegisteredTable]:
-    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions did.
+    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions or enums did.
 
     Return all tables of the capture as they are registered then.
     """
@@ -67,6 +67,7 @@ def look_at_schemas(
     looks = [(each.oids[1:], known[each.table.schema, each.table.table]) for each in admitted.tables]
     added = [leaf for leaves, before in looks if before is not None for leaf in {*leaves} - {*before}]
     filled = filled_leaves(source, sorted(added))
+    labels = enum_labels(source, [each.oids[0] for each in admitted.tables])
     looked = [
         {
             "schema": each.table.schema,
@@ -74,6 +75,7 @@ def look_at_schemas(
             **each.schema.as_json(),
             "leaves": each.oids[1:],
             "filled": sorted(filled.intersection(each.oids[1:])),
+            "labels": labels.get(each.oids[0], {}),
         }
         for each in admitted.tables
     ]

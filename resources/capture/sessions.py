@@ -1,7 +1,7 @@
-"""Whether a connection to the store is a session of its own, as a capture needs it.
+"""Whether a connection to the store, or to a source, is a session of its own, as a capture needs it.
 
 Belongs here: telling a pooler that gives each transaction any session. Not here: what sessions are needed for
-(`drain`).
+(`drain`, `source.connection`).
 """
 
 import psycopg
@@ -14,10 +14,12 @@ _ROUNDS = 5
 
 
 class SessionsShared(MillraceError):
-    """The store is reached through a pooler that gives each transaction any session."""
+    """A server is reached through a pooler that gives each transaction any session."""
 
 
-def require_own_session(connection: psycopg.Connection, dsn: str) -> None:
+def require_own_session(
+    connection: psycopg.Connection, dsn: str, server: str = "event store", named_by: str = "MILLRACE_DSN"
+) -> None:
     """Refuse a connection, in autocommit mode, whose transactions go to sessions that others use, too.
 
     A capture's sessions hold its settings, and its next owner ends those that hang: they would be those of others.
@@ -33,9 +35,9 @@ def require_own_session(connection: psycopg.Connection, dsn: str) -> None:
         met = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
     if len(met) > 1 or any(own == others for own, others in met):
         raise SessionsShared(
-            "The event store is reached through a pooler that gives each transaction any session.",
+            f"The {server} is reached through a pooler that gives each transaction any session.",
             detail="a capture needs sessions of its own",
-            hint="Let MILLRACE_DSN name the server itself, or a pool in session mode.",
+            hint=f"Let {named_by} name the server itself, or a pool in session mode.",
         )
 
 

@@ -6,6 +6,7 @@ the loop (`drain`), looking without repairing (`health`).
     registered -> claimed -> published -> slot made -> generation begun
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ from millrace.resources.capture.source.publication import (
     ensure_publication,
     is_as_made,
     mark_probed,
+    withdraw_tables,
 )
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
@@ -47,8 +49,10 @@ from millrace.resources.errors import MillraceError, UnknownCapture
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
-# Enough to publish, to drop a slot, and to make one, which waits for a minute at most.
+# Enough to publish and to drop a slot. While one is made, which waits for others, the lease is extended on and on.
 BEGIN_LEASE_S = 90 + int(BUSY_S)
+
+logger = logging.getLogger(__name__)
 
 
 class GapOpen(MillraceError):
@@ -234,7 +238,7 @@ class _Doing:
     def _begin(self, step: Begin) -> None:
         ensure_publication(self._source, self.lease.publication, self.admitted.published)
         drop_slot(self._source, self.lease.slot)
-        self.stored_lsn = create_slot(self._source, self.lease.slot)
+        self.stored_lsn = create_slot(self._source, self.lease.slot, _Waiting(self._store, self.lease))
         self.generation = self._store.begin_generation(
             self._capture,
             self.lease.lease_token,
@@ -256,6 +260,8 @@ class _Doing:
     def _publish(self, step: Publish) -> None:
         """Only the change itself tells what was lost: the server has a filter in a form of its own."""
         name = self.lease.publication
+        if self.admitted.stopped:
+            withdraw_tables(self._source, name, self.admitted.published)
         try:
             with self._source.transaction():
                 changed = ensure_publication(self._source, name, self.admitted.published)
@@ -289,6 +295,20 @@ class _Doing:
             detail=f"since {gap.detected_at:%Y-%m-%d %H:%M:%S} UTC, {lost}: {gap.reason}",
             hint=f"Correct the source if it is the wrong one; then: millrace capture restart {self._capture} --reason WHY",
         )
+
+
+class _Waiting:
+    """Keeps the lease while a slot is made, and says whom that waits for."""
+
+    def __init__(self, store: CaptureStore, lease: CaptureLease) -> None:
+        self._store, self._lease = store, lease
+        self._said = ""
+
+    def __call__(self, whom: str) -> None:
+        self._store.extend_capture(self._lease.capture, self._lease.lease_token, BEGIN_LEASE_S)
+        if whom != self._said:
+            self._said = whom
+            logger.warning("%s: slot %s waits for the end of %s", self._lease.capture, self._lease.slot, whom)
 
 
 def _declared_names(admitted: Admitted, registered: Iterable[RegisteredTable], flushed: Lsn) -> dict[int, DeclaredName]:

@@ -16,9 +16,11 @@ from psycopg.types.json import Jsonb
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.copy_text import COPIED_COLUMNS, changes_json, copied_lines
+from millrace.resources.capture.declaration import table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantined_change import QuarantinedChange
+from millrace.resources.errors import UnknownCapture
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -80,7 +82,7 @@ class RegisteredTable:
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
     `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
     the ids of its partitions at the last look, None before it. `stopped_reason` says since `stopped_at` why it is not
-    captured, None while it is.
+    captured, None while it is. `unread_reason` says why its rows could not be read at `unread_at`, None if they can.
     """
 
     schema_name: str
@@ -98,11 +100,13 @@ class RegisteredTable:
     leaves: list[int] | None
     stopped_reason: str | None
     stopped_at: datetime | None
+    unread_reason: str | None
+    unread_at: datetime | None
 
     @property
     def name(self) -> str:
-        """The table as `<schema>.<table>`."""
-        return f"{self.schema_name}.{self.table_name}"
+        """The table as `declaration.table_name` writes it."""
+        return table_name(self.schema_name, self.table_name)
 
 
 @dataclass(frozen=True)
@@ -385,6 +389,14 @@ class CaptureStore(SqlFunctions):
             (reading, whole, limit),
         )
 
+    def hold_backfill(self, capture: str, lease_token: int, schema: str, table: str, reason: str | None) -> bool:
+        """Say why the rows of a table cannot be read now, None if they can; return whether that is news."""
+        return self._value(
+            bool,
+            "select event_store_platform.hold_backfill(%s, %s, %s, %s, %s)",
+            (capture, lease_token, schema, table, reason),
+        )
+
     def requeue_changes(
         self, capture: str, decider: str | None = None, decider_id: str | None = None, reason: str | None = None
     ) -> Requeued:
@@ -437,7 +449,7 @@ class CaptureStore(SqlFunctions):
             select
               schema_name, table_name, decider, key_columns, fingerprint, published_xid::text::bigint as published_xid,
               backfill_offset, backfill_key, backfilled_rows, rows_read, backfill_generation, backfilled_at, leaves,
-              stopped_reason, stopped_at
+              stopped_reason, stopped_at, unread_reason, unread_at
             from event_store_platform.captured_tables(%s)
             """,
             (capture,),
@@ -459,3 +471,12 @@ class CaptureStore(SqlFunctions):
     def capture_gaps(self, capture: str) -> list[CaptureGap]:
         """Return the gaps of a capture, the newest first."""
         return self._all(CaptureGap, "select * from event_store_platform.capture_gaps(%s)", (capture,))
+
+
+def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
+    """Return what the store says of a capture; None if it is not registered yet."""
+    try:
+        (info,) = store.capture_info(capture)
+    except UnknownCapture:
+        return None
+    return info

@@ -24,11 +24,11 @@ from millrace.resources.capture.backfilled_rows import backfilled_rows
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.health import find_capture
-from millrace.resources.capture.source.chunks import Chunk, commit_something, read_chunk
+from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
+from millrace.resources.capture.source.slot import UNSEEN
 from millrace.resources.capture.source.tables import with_key
-from millrace.resources.capture.store import CaptureStore, VerifiedRows
+from millrace.resources.capture.store import CaptureStore, VerifiedRows, find_capture
 from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
 
@@ -168,7 +168,7 @@ def _wait_for_older(
 ) -> None:
     """Wait for the end of the transactions that are open: nobody sees what they did before that."""
     while oldest_xid(source) < xid:
-        waits_for = oldest_transaction(source) or "a transaction that our role may not see"
+        waits_for = oldest_transaction(source) or UNSEEN
         if waits_for != found.waits_for:
             found.waits_for = waits_for
             on_step(found)
@@ -179,7 +179,10 @@ def _wait_for_older(
 def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:
     try:
         read_chunk(source, table, None, 1)
-    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+    except TableUnreadable as unreadable:
+        error = unreadable.__cause__
+        if not isinstance(error, psycopg.ProgrammingError | psycopg.DataError | psycopg.NotSupportedError):
+            raise
         raise BadCondition(
             f"The rows of {table.name} cannot be chosen by: {where}",
             detail=str(error).strip(),

@@ -120,14 +120,18 @@ create table event_store.captured_tables (
   columns_lsn pg_lsn,
   read_lsn pg_lsn,
   leaves bigint[],
+  labels jsonb,
   stopped_reason text,
   stopped_at timestamptz,
   is_new boolean not null default false,
+  unread_reason text,
+  unread_at timestamptz,
   constraint captured_tables_pkey primary key (capture, schema_name, table_name),
   constraint captured_tables_decider_key unique (decider),
   constraint captured_tables_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade,
   constraint captured_tables_finish_what_is_read check (rows_read or (finishing_key is null and backfill_generation is null)),
   constraint captured_tables_stop_for_a_reason check ((stopped_reason is null) = (stopped_at is null)),
+  constraint captured_tables_are_unread_for_a_reason check ((unread_reason is null) = (unread_at is null)),
   constraint captured_tables_stopped_are_not_published check (stopped_reason is null or published_xid is null)
 ) with (fillfactor = 50);
 comment on table event_store.captured_tables is
@@ -170,11 +174,16 @@ comment on column event_store.captured_tables.read_lsn is
 'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
 comment on column event_store.captured_tables.leaves is
 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+comment on column event_store.captured_tables.labels is
+'The labels of the enums of its columns when they were last looked at, by their ids; null while that was never.';
 comment on column event_store.captured_tables.stopped_reason is
 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
 comment on column event_store.captured_tables.stopped_at is 'Since when it is not captured; null while it is.';
 comment on column event_store.captured_tables.is_new is
 'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
+comment on column event_store.captured_tables.unread_reason is
+'Why its backfill does not go on, and the remedy; null if it does. Its changes are captured all the while.';
+comment on column event_store.captured_tables.unread_at is 'When its rows were last tried in vain; null if they can be read.';
 
 create table event_store.unchanged_rows (
   backfill_offset bigint not null,

@@ -392,9 +392,13 @@ CREATE TABLE event_store.captured_tables (
     columns_lsn pg_lsn,
     read_lsn pg_lsn,
     leaves bigint[],
+    labels jsonb,
     stopped_reason text,
     stopped_at timestamp with time zone,
     is_new boolean DEFAULT false NOT NULL,
+    unread_reason text,
+    unread_at timestamp with time zone,
+    CONSTRAINT captured_tables_are_unread_for_a_reason CHECK (((unread_reason IS NULL) = (unread_at IS NULL))),
     CONSTRAINT captured_tables_finish_what_is_read CHECK ((rows_read OR ((finishing_key IS NULL) AND (backfill_generation IS NULL)))),
     CONSTRAINT captured_tables_stop_for_a_reason CHECK (((stopped_reason IS NULL) = (stopped_at IS NULL))),
     CONSTRAINT captured_tables_stopped_are_not_published CHECK (((stopped_reason IS NULL) OR (published_xid IS NULL)))
@@ -445,11 +449,17 @@ COMMENT ON COLUMN event_store.captured_tables.read_lsn IS 'The backfill began to
 
 COMMENT ON COLUMN event_store.captured_tables.leaves IS 'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
 
+COMMENT ON COLUMN event_store.captured_tables.labels IS 'The labels of the enums of its columns when they were last looked at, by their ids; null while that was never.';
+
 COMMENT ON COLUMN event_store.captured_tables.stopped_reason IS 'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
 
 COMMENT ON COLUMN event_store.captured_tables.stopped_at IS 'Since when it is not captured; null while it is.';
 
 COMMENT ON COLUMN event_store.captured_tables.is_new IS 'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
+
+COMMENT ON COLUMN event_store.captured_tables.unread_reason IS 'Why its backfill does not go on, and the remedy; null if it does. Its changes are captured all the while.';
+
+COMMENT ON COLUMN event_store.captured_tables.unread_at IS 'When its rows were last tried in vain; null if they can be read.';
 
 CREATE TABLE event_store.incidents (
     incident_id uuid DEFAULT gen_random_uuid() NOT NULL,

@@ -133,7 +133,7 @@ def test_a_source_that_does_not_say_which_way_its_log_came_is_refused(facts: Fac
 
 # Which tables -----------------------------------------------------------------------------------------------
 
-ID = SourceColumn("id", 23, -1, "integer", not_null=True, generated="")
+ID = SourceColumn("id", 23, -1, "integer", not_null=True, unpublished=False)
 COLUMNS = (ID, replace(ID, name="name", type_oid=25, type_name="text", not_null=False))
 T, U = CapturedTable("t"), CapturedTable("u", mask=("name",))
 
@@ -238,7 +238,7 @@ def registered(name: str, **other: Any) -> RegisteredTable:  # noqa: ANN401 - pa
     known: dict[str, Any] = {"published_xid": 5, "stopped_reason": None, **other}
     return RegisteredTable(
         "public", name, f"table:public.{name}", ["id"], "f", known["published_xid"], 0, None, 0, False, 3, NOW, [],
-        known["stopped_reason"], None,
+        known["stopped_reason"], None, None, None,
     )  # fmt: skip
 
 

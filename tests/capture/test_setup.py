@@ -13,13 +13,17 @@ import pytest
 
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import health as looking
+from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.store import CaptureStore, Emitted
+from millrace.resources.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import ITEMS, Captured, declared, killed_at
-from tests.support.factories import rows, value
-from tests.support.patience import patience
+from tests.support.capturing.two_tables import info
+from tests.support.factories import rows, start, value
+from tests.support.patience import patience, wait_until
 
 
 def gaps(captured: Captured) -> list[str]:
@@ -186,3 +190,56 @@ def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
     captured.store.execute("update event_store.captures set stored_at = stored_at + interval '1 hour'")
     capture_health(captured.dsn, captured.capture)
     assert len(looks) == 2
+
+
+def test_a_slot_waits_for_whoever_writes_however_long_and_says_for_whom(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "100ms")
+    captured.source.run("insert into items values (1, 'a')")
+    waits = (
+        "select from pg_stat_activity where query ~ 'pg_create_logical_replication_slot' and wait_event_type = 'Lock'"
+    )
+
+    def write(key: int) -> psycopg.Connection:
+        other = psycopg.connect(captured.source.dsn)
+        other.execute("insert into items values (%s, 'x')", (key,))
+        return other
+
+    def problem() -> str:
+        return "".join(capture_health(captured.dsn, captured.capture).problems(captured.capture))
+
+    begun = write(2)
+    with begun:
+        done = start(captured.drain)
+        wait_until(lambda: rows(captured.store, waits) != [], "it waits")
+        whom = f"is being made, which waits for the end of the transaction of session {begun.info.backend_pid}"
+        assert whom in problem()
+        wait_until(lambda: f"session {begun.info.backend_pid}" in caplog.text, "it says for whom")
+        leased = str(info(captured).leased_until)
+        wait_until(lambda: str(info(captured).leased_until) > leased, "its lease is kept")
+        with pytest.raises(CaptureInUse):
+            captured.drain("another")
+        later = write(3)
+    with later:
+        wait_until(lambda: f"session {later.info.backend_pid}" in problem(), "it waits for one that began meanwhile")
+    done.result(patience())
+    assert captured.replayed() == captured.table()
+    assert problem() == ""
+
+
+def test_whoever_loses_the_lease_while_a_slot_is_made_leaves_none(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise LeaseLost("somebody else has it")
+
+    monkeypatch.setattr(setup._Waiting, "__call__", lost)
+    with psycopg.connect(captured.source.dsn) as other:
+        other.execute("insert into items values (1, 'x')")
+        with pytest.raises(LeaseLost):
+            captured.drain()
+        assert (
+            rows(captured.source.connection, "select from pg_replication_slots where database = current_database()")
+            == []
+        )

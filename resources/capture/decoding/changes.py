@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
@@ -230,7 +230,7 @@ class ChangeDecoder:
         self._rekeyed.pop(message.relation_id, None)
         self._described[message.relation_id] = None
         declared = self._declared_names.get(message.relation_id)
-        found = f"{message.schema}.{message.table}"
+        found = table_name(message.schema, message.table)
         # what the backfill to come will see counts by the name that it had: a captured table's, or none
         if declared and declared.name != found and (table is None or self._current().lsn >= declared.since):
             self._renamed[message.relation_id] = found

@@ -16,6 +16,7 @@ from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
+from millrace.resources.capture.source.ordering import KeyPart, KeyUnordered, behind, key_parts, ordered_by
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
 from millrace.resources.connecting import unhurried
@@ -27,7 +28,25 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-class TableMissing(MillraceError):
+# what helps where a server does not give a table's rows
+_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
+    (
+        psycopg.errors.ConfigurationLimitExceeded,
+        "Create an index on its key, so that nothing is sorted, or raise temp_file_limit for the role.",
+    ),
+    (
+        psycopg.InternalError,
+        "A page of it or of its index is damaged: repair the source, by reindex, or by another copy of the rows.",
+    ),
+    (psycopg.errors.InsufficientPrivilege, "Grant the role what is lacking."),
+)
+
+
+class TableUnreadable(MillraceError):
+    """The rows of a captured table cannot be read; those of others can."""
+
+
+class TableMissing(TableUnreadable):
     """The captured table is not there, or has nothing that names its rows."""
 
 
@@ -83,12 +102,32 @@ def read_chunk(
     Raises:
         psycopg.errors.LockNotAvailable: Such a session goes on.
         TableMissing: The table is not there, or has no key.
+        TableUnreadable: The server does not give its rows; the text says why.
     """
     try:
-        return _read_chunk(source, table, after_key, limit, lock_s, None)
-    except (CharacterNotInRepertoire, UntranslatableCharacter):
-        codec = codec_of(str(source.info.parameter_status("server_encoding")))
-        return _read_chunk(source, table, after_key, limit, lock_s, codec)
+        try:
+            return _read_chunk(source, table, after_key, limit, lock_s, None)
+        except (CharacterNotInRepertoire, UntranslatableCharacter):
+            codec = codec_of(str(source.info.parameter_status("server_encoding")))
+            return _read_chunk(source, table, after_key, limit, lock_s, codec)
+    except psycopg.errors.LockNotAvailable:
+        raise
+    except psycopg.DatabaseError as error:
+        if source.closed or error.sqlstate is None:
+            # that is about the server, and not about a table
+            raise
+        raise TableUnreadable(
+            f"Table {table.name} cannot be read.",
+            detail=f"{error.diag.message_primary or error}",
+            hint=next(
+                (hint for kinds, hint in _REMEDIES if isinstance(error, kinds)),
+                "Mend that on the source, or leave the table out of the capture.",
+            ),
+        ) from error
+    except KeyUnordered as error:
+        raise TableUnreadable(
+            f"Table {table.name} cannot be read.", detail=f"{error.message} {error.detail}", hint=error.hint
+        ) from error
 
 
 def _read_chunk(
@@ -118,7 +157,8 @@ def _read_chunk(
         if found is None or not key:
             raise _missing(table, "nothing names its rows")
         relation = found.relation(table)
-        with source.cursor() as cursor, cursor.copy(_query(found, table, key, after_key, limit, codec)) as copy:
+        query = _query(found, table, key_parts(source, found.oid, key), after_key, limit, codec)
+        with source.cursor() as cursor, cursor.copy(query) as copy:
             rows = [_values(bytes(line)) for line in copy]
         if codec is not None:
             rows = [tuple(None if v is None else recoded_value(v, codec) for v in row) for row in rows]
@@ -134,32 +174,28 @@ def _read_chunk(
 def _query(
     found: SourceTable,
     table: CapturedTable,
-    key: tuple[str, ...],
+    key: Sequence[KeyPart],
     after_key: Sequence[str] | None,
     limit: int,
     codec: str | None,
 ) -> sql.Composed:
-    conditions = []
-    if table.where is not None:
-        conditions.append(sql.SQL("({})").format(condition(table.where)))
-    names = sql.SQL(", ").join(map(sql.Identifier, key))
-    if after_key is not None:
-        types = {column.name: column.type_name for column in found.columns}
-        behind = sql.SQL(", ").join(
-            sql.SQL("{}::{}").format(_literal(value), sql.SQL(types[part]))
-            for part, value in zip(key, after_key, strict=True)
+    where = [sql.SQL("({})").format(condition(table.where))] if table.where is not None else []
+    ways = [where] if after_key is None else [[*where, each] for each in behind(key, [*map(_literal, after_key)])]
+    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table))
+    name = sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name
+    ordered = sql.SQL(" order by {} fetch first {} rows with ties").format(ordered_by(key), sql.Literal(limit))
+    selects = [
+        sql.SQL("select {} from {}{}{}").format(
+            columns, name, sql.SQL(" where ") + sql.SQL(" and ").join(way) if way else sql.SQL(""), ordered
         )
-        conditions.append(sql.SQL("({}) > ({})").format(names, behind))
-    return sql.SQL(
-        "copy (select {columns} from {table}{where} order by {key} fetch first {limit} rows with ties) to stdout{unconverted}"
-    ).format(
-        columns=sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table)),
-        table=sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name,
-        where=sql.SQL(" where ") + sql.SQL(" and ").join(conditions) if conditions else sql.SQL(""),
-        key=names,
-        limit=sql.Literal(limit),
-        unconverted=sql.SQL("") if codec is None else sql.SQL(" (encoding 'SQL_ASCII')"),
-    )
+        for way in ways
+    ]
+    query = selects[0]
+    if len(selects) > 1:
+        together = sql.SQL(" union all ").join(sql.SQL("({})").format(each) for each in selects)
+        query = sql.SQL("select {} from ({}) found").format(columns, together) + ordered
+    unconverted = sql.SQL("") if codec is None else sql.SQL(" (encoding 'SQL_ASCII')")
+    return sql.SQL("copy ({}) to stdout{}").format(query, unconverted)
 
 
 def _literal(value: str) -> sql.Composable:

@@ -11,6 +11,7 @@ from datetime import datetime
 import psycopg
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.connecting import connect
 from millrace.resources.errors import Unreachable
 
@@ -32,6 +33,11 @@ _SETTINGS = {
     "lock_timeout": "10s",
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "10min",
+    # What the role or the database has for applications. Some of these only newer servers know.
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
 }
 # beyond what the source itself allows a statement
 ANSWER_S = 75.0
@@ -53,12 +59,21 @@ def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Con
 
     Raises:
         Unreachable: The server does not answer.
+        SessionsShared: It is reached through a pooler in transaction mode.
     """
     try:
         source = connect(dsn, answer_s=ANSWER_S, stop=stop, client_encoding="utf8")
+        try:
+            # before any setting is made, which another session would have then
+            require_own_session(source, dsn, "source", "the capture's source")
+        except BaseException:
+            source.close()
+            raise
         with source.cursor() as cursor:
             cursor.execute(
-                "select set_config(name, setting, false) from unnest(%s::text[], %s::text[]) as settings (name, setting)",
+                "select set_config(ours.name, ours.setting, false)"
+                " from unnest(%s::text[], %s::text[]) as ours (name, setting)"
+                " where current_setting(ours.name, true) is not null",
                 (list(_SETTINGS), list(_SETTINGS.values())),
             )
     except psycopg.OperationalError as error:

@@ -16,10 +16,10 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.publication import condition
+from millrace.resources.capture.source.publication import condition, publication_options
 from millrace.resources.capture.source.tables import SourceTable
 
-_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError)
+_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, psycopg.InternalError)
 
 _FILTER_COLUMNS = """
 select distinct r.prrelid::bigint, a.attname::text
@@ -175,8 +175,10 @@ class Probes:
     def _publish(self, tables: Sequence[sql.Composable]) -> None:
         # with the options that it is made with: of a partitioned table no filter is allowed otherwise
         self._source.execute(
-            sql.SQL("create publication {} for table {} with (publish = {}, publish_via_partition_root = true)").format(
-                sql.Identifier(self._name), sql.SQL(", ").join(tables), ", ".join(self._actions)
+            sql.SQL("create publication {} for table {} with ({})").format(
+                sql.Identifier(self._name),
+                sql.SQL(", ").join(tables),
+                publication_options(self._source, self._actions),
             )
         )
 

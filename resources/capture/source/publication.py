@@ -3,7 +3,10 @@
 Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`readiness`).
 """
 
+import json
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -16,17 +19,19 @@ from millrace.resources.errors import MillraceError
 _MARK = "Millrace keeps this as declared"
 _REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>\d+ \d+), (?P<owner>\d+)\.")
 _PROBED = " Probed: "
+# from this version on a publication may have generated columns that are stored
+GENERATED_VERSION = 180000
 
 # All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
 # taken the name since.
 _STATE = """
 select
   obj_description(p.oid, 'pg_publication'),
-  concat_ws(' ', p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot),
+  concat_ws(' ', p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, to_jsonb(p) ->> 'pubgencols'),
   (select string_agg(s.pnnspid::text, ' ' order by s.pnnspid) from pg_publication_namespace s where s.pnpubid = p.oid),
   (
     select jsonb_object_agg(
-      format('%%s.%%s', n.nspname, c.relname),
+      json_build_array(n.nspname, c.relname)::text,
       -- The filter as the server parsed it, without its place in the statement. Writing it as SQL would wait for the table's locks.
       format('%%s %%s %%s', r.prrelid, r.prattrs, regexp_replace(r.prqual::text, ' :location -?\\d+', '', 'g'))
     )
@@ -39,7 +44,7 @@ select
   format('%%s %%s', p.oid, p.xmin),
   p.pubowner::text,
   (
-    select jsonb_object_agg(format('%%s.%%s', n.nspname, c.relname), format('%%s %%s', r.oid, r.xmin))
+    select jsonb_object_agg(json_build_array(n.nspname, c.relname)::text, format('%%s %%s', r.oid, r.xmin))
     from pg_publication_rel r
     join pg_class c on c.oid = r.prrelid
     join pg_namespace n on n.oid = c.relnamespace
@@ -60,10 +65,10 @@ class _State:
     remark: str | None
     switches: str
     schemas: str | None
-    tables: dict[str, str] | None
+    tables: dict[tuple[str, str], str] | None
     row: str
     owner: str
-    entries: dict[str, str] | None
+    entries: dict[tuple[str, str], str] | None
 
     def __str__(self) -> str:
         return repr((self.switches, self.schemas, sorted((self.tables or {}).items())))
@@ -88,7 +93,7 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
         psycopg.Error: The source refuses it; `readiness.find_problems` says why.
     """
     found = _state(source, name)
-    declared = _digest(publication_sql(name, capture).as_string(source))
+    declared = _digest(_publication_sql(source, name, capture).as_string(source))
     if found is not None:
         if not (found.remark or "").startswith(_MARK):
             raise ForeignPublication(
@@ -100,11 +105,15 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
             return None
     with source.transaction():
         if found is None:
-            source.execute(publication_sql(name, capture))
+            source.execute(_publication_sql(source, name, capture))
         else:
             tables = sql.SQL(", ").join(map(_published, capture.tables))
             source.execute(sql.SQL("alter publication {} set table {}").format(sql.Identifier(name), tables))
-            source.execute(sql.SQL("alter publication {} set ({})").format(sql.Identifier(name), _options(capture)))
+            source.execute(
+                sql.SQL("alter publication {} set ({})").format(
+                    sql.Identifier(name), publication_options(source, capture.actions)
+                )
+            )
         made = _state(source, name)
         assert made is not None
         # the source keeps a filter in its own form: the comment remembers what was declared, and what the source made
@@ -113,7 +122,9 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
     known = found is not None and found.switches == made.switches and not _was_changed_back(found)
     before = found.tables or {} if found is not None and known else {}
     after = made.tables or {}
-    return frozenset(t.name for t in capture.tables if before.get(t.name) != after.get(t.name))
+    return frozenset(
+        t.name for t in capture.tables if before.get((t.schema, t.table)) != after.get((t.schema, t.table))
+    )
 
 
 def is_as_made(source: psycopg.Connection, name: str) -> bool:
@@ -148,10 +159,32 @@ def drop_publication(source: psycopg.Connection, name: str) -> bool:
     return there
 
 
-def publication_sql(name: str, capture: Capture) -> sql.Composed:
-    """Return the statement that makes the publication."""
+def withdraw_tables(source: psycopg.Connection, name: str, capture: Capture) -> None:
+    """Publish tables no more that are not declared, unless somebody else changed the publication.
+
+    That takes no lock of another table. The server may refuse the application's changes of these as long as they are
+    published. One that is locked stays.
+    """
+    if not is_as_made(source, name):
+        return
+    found = _state(source, name)
+    declared = {(table.schema, table.table) for table in capture.tables}
+    for table in sorted(((found and found.tables) or {}).keys() - declared):
+        with suppress(psycopg.errors.LockNotAvailable), source.transaction():
+            source.execute(sql.SQL("set local lock_timeout = '1s'"))
+            drop = sql.SQL("alter publication {} drop table only {}")
+            source.execute(drop.format(sql.Identifier(name), sql.Identifier(*table)))
+            made = _state(source, name)
+            assert made is not None
+            # this is no state that is declared: the next call of `ensure_publication` completes it
+            source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark("", made)))
+
+
+def _publication_sql(source: psycopg.Connection, name: str, capture: Capture) -> sql.Composed:
     return sql.SQL("create publication {} for table {} with ({})").format(
-        sql.Identifier(name), sql.SQL(", ").join(map(_published, capture.tables)), _options(capture)
+        sql.Identifier(name),
+        sql.SQL(", ").join(map(_published, capture.tables)),
+        publication_options(source, capture.actions),
     )
 
 
@@ -171,13 +204,27 @@ def condition(where: str) -> sql.SQL:
     return sql.SQL(where)
 
 
-def _options(capture: Capture) -> sql.Composed:
-    return sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(capture.actions))
+def publication_options(source: psycopg.Connection, actions: Iterable[str]) -> sql.Composed:
+    """Return the options that a publication is made with."""
+    options = sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(actions))
+    # without them a server refuses updates of a table whose identity is full
+    generated = source.info.server_version >= GENERATED_VERSION
+    return options + sql.SQL(", publish_generated_columns = stored") if generated else options
 
 
 def _state(source: psycopg.Connection, name: str) -> _State | None:
     row = source.execute(_STATE, (name,)).fetchone()
-    return None if row is None else _State(*row)
+    if row is None:
+        return None
+    remark, switches, schemas, tables, changed, owner, entries = row
+    return _State(remark, switches, schemas, _named(tables), changed, owner, _named(entries))
+
+
+def _named(tables: dict[str, str] | None) -> dict[tuple[str, str], str] | None:
+    if tables is None:
+        return None
+    parts = ((json.loads(name), what) for name, what in tables.items())
+    return {(schema, table): what for (schema, table), what in parts}
 
 
 def _said_of(source: psycopg.Connection, name: str) -> str | None:

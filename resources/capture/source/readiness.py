@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import Capture, CapturedTable, table_name
 from millrace.resources.capture.source.probe import Probes
 from millrace.resources.capture.source.tables import SourceTable, find_tables
 from millrace.resources.errors import MillraceError
@@ -283,11 +283,11 @@ def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
         yield f"it is a partition of {above[0]}, which is captured as a whole: leave it out"
     for leaf in found.leaves:
         if leaf.kind != "r" or leaf.persistence != "p":
-            yield f"its partition {leaf.schema}.{leaf.table} is no permanent ordinary table: detach it, or leave the table out"
+            yield f"its partition {table_name(leaf.schema, leaf.table)} is no permanent ordinary table: detach it, or leave the table out"
         # the server sends a partition's old rows as its root's identity has them, whatever they hold
         elif (leaf.identity, leaf.identity_columns) != (found.identity, found.identity_columns):
             yield (
-                f"its partition {leaf.schema}.{leaf.table} has another replica identity than the table:"
+                f"its partition {table_name(leaf.schema, leaf.table)} has another replica identity than the table:"
                 " give both the same with alter table … replica identity"
             )
 

@@ -7,10 +7,12 @@ Reading and consuming are two calls: `peek` takes nothing away; `advance` gives 
 """
 
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
+from math import inf
 from typing import TypeVar, cast
 
 import psycopg
@@ -29,13 +31,18 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.connecting import unhurried
+from millrace.resources.capture.source.connection import connect_source, oldest_transaction
+from millrace.resources.connecting import Connection, unhurried
 from millrace.resources.errors import MillraceError
 
 Result = TypeVar("Result")
 
 # How long to wait while somebody else holds the slot: the session of a killed reader still ends its work.
 BUSY_S = 10.0
+# Between two looks for whom a new slot waits
+WAIT_S = 1.0
+# whom one waits for that is not seen
+UNSEEN = "a transaction that our role may not see"
 # From this version on standbys can have slots of their primary.
 FAILOVER_VERSION = 170000
 # Messages that are fetched at a time. One by one takes twice as long; more gain little, and messages may be large.
@@ -95,6 +102,11 @@ class SlotState:
     xid_age: int | None
 
     @property
+    def is_being_made(self) -> bool:
+        """Whether the server still waits for the transactions that were open when it began to make it."""
+        return self.confirmed_flush_lsn is None and self.active_pid is not None
+
+    @property
     def lost(self) -> str | None:
         """Why nothing can be read from it any more; None if it can."""
         if self.invalidation_reason:
@@ -102,26 +114,51 @@ class SlotState:
         return "the source removed log that it needs" if self.wal_status == "lost" or self.restart_lsn is None else None
 
 
-def create_slot(source: psycopg.Connection, slot: str) -> Lsn:
+def create_slot(source: psycopg.Connection, slot: str, on_wait: Callable[[str], object] = lambda _: None) -> Lsn:
     """Make a slot; return the position from which on it holds every commit. Make its publication first.
 
     From PostgreSQL 17 on it is a failover slot: a standby that synchronizes slots has it, too. The server waits for the
-    transactions that are open on the source.
+    transactions that are open on the source, and then for those that began meanwhile, however long they take.
+
+    Args:
+        source: An autocommit connection to the source.
+        slot: Its name.
+        on_wait: Called about once a second with whom the server waits for, in words. What it raises ends the waiting.
 
     Raises:
-        SlotBusy: One of them did not end in a minute.
+        SlotBusy: Somebody on the source cancelled it.
         psycopg.errors.DuplicateObject: There is such a slot.
     """
+    with ThreadPoolExecutor(1, "slot") as maker, ExitStack() as opened:
+        making = maker.submit(_create, source, slot)
+        looking: psycopg.Connection | None = None
+        try:
+            while not wait([making], WAIT_S).done:
+                if looking is None and isinstance(source, Connection):
+                    looking = opened.enter_context(connect_source(source.dsn))
+                on_wait((looking and oldest_transaction(looking)) or UNSEEN)
+        except BaseException:
+            with suppress(psycopg.Error):
+                source.cancel_safe()
+            raise
+    return making.result()
+
+
+def _create(source: psycopg.Connection, slot: str) -> Lsn:
     query = sql.SQL("select lsn::text from pg_create_logical_replication_slot({}, 'pgoutput'{})").format(
         slot, sql.SQL(", failover => true" if source.info.server_version >= FAILOVER_VERSION else "")
     )
     try:
-        row = source.execute(query).fetchone()
+        with unhurried(source, inf), source.transaction():
+            # it waits as for a lock
+            source.execute("set local statement_timeout = 0")
+            source.execute("set local lock_timeout = 0")
+            row = source.execute(query).fetchone()
     except QueryCanceled as error:
         raise SlotBusy(
-            f"Slot {slot} cannot be made while other transactions are open on the source.",
+            f"Slot {slot} was not made.",
             detail=str(error),
-            hint="Look for long transactions in pg_stat_activity; try again when they have ended.",
+            hint="It waits for the transactions that are open on the source: pg_stat_activity has them. Try again.",
         ) from error
     assert row is not None
     return Lsn.parse(row[0])

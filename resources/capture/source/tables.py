@@ -11,7 +11,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.pgoutput import Relation, RelationColumn
 
 
@@ -25,7 +25,7 @@ class SourceColumn:
         type_modifier: What its type is restricted to, -1 for nothing.
         type_name: Its type as SQL has it.
         not_null: Whether it always has a value.
-        generated: s(tored) or v(irtual); empty if it is written.
+        unpublished: Whether it is generated, and no publication of all columns has it.
     """
 
     name: str
@@ -33,7 +33,7 @@ class SourceColumn:
     type_modifier: int
     type_name: str
     not_null: bool
-    generated: str
+    unpublished: bool
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SourceTable:
     def captured_columns(self, table: CapturedTable) -> tuple[SourceColumn, ...]:
         """Return the columns that are captured, in the table's order."""
         if table.columns is None:
-            return tuple(column for column in self.columns if not column.generated)
+            return tuple(column for column in self.columns if not column.unpublished)
         return tuple(column for column in self.columns if column.name in table.columns)
 
     def relation(self, table: CapturedTable) -> Relation:
@@ -137,7 +137,9 @@ select
   (
     select json_agg(
       json_build_array(
-        a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text
+        a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+        -- from version 18 on a publication may have those that are stored, and ours do
+        a.attgenerated <> '' and (a.attgenerated <> 's' or current_setting('server_version_num')::int < 180000)
       )
       order by a.attnum
     )
@@ -196,12 +198,43 @@ asked (number, oid) as (
 """
 
 _ABOVE = """
-select part.oid::bigint, n.nspname || '.' || c.relname
+select part.oid::bigint, n.nspname, c.relname
 from unnest(%s::oid[]) as part (oid)
 cross join pg_partition_ancestors(part.oid) with ordinality as above (oid, number)
 join pg_class c on c.oid = above.oid and c.oid <> part.oid
 join pg_namespace n on n.oid = c.relnamespace
 order by part.oid, above.number
+"""
+
+
+_HEIRS = """
+select p.nspname, t.relname, n.nspname, c.relname
+from unnest(%s::text[], %s::text[]) as asked (schema, name)
+join pg_namespace p on p.nspname = asked.schema
+join pg_class t on t.relnamespace = p.oid and t.relname = asked.name and t.relkind = 'r'
+join pg_inherits i on i.inhparent = t.oid
+join pg_class c on c.oid = i.inhrelid
+join pg_namespace n on n.oid = c.relnamespace
+order by 1, 2, 3, 4
+"""
+
+# Of domains and arrays, those of the types below.
+_LABELS = """
+with recursive typed (relation, type_oid) as (
+  select a.attrelid, a.atttypid
+  from unnest(%s::oid[]) as asked (oid)
+  join pg_attribute a on a.attrelid = asked.oid and a.attnum > 0 and not a.attisdropped
+  union
+  select relation, below
+  from typed
+  join pg_type t on t.oid = type_oid
+  cross join unnest(array[t.typbasetype, t.typelem]) below
+  where below <> 0
+)
+select relation::bigint, jsonb_object_agg(e.oid, e.enumlabel)
+from typed
+join pg_enum e on e.enumtypid = type_oid
+group by relation
 """
 
 
@@ -237,8 +270,8 @@ def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) ->
     found = [table for _, table in _described(source, _NAMED, *([name[n] for name in asked] for n in (0, 1)))]
     above: dict[int, list[str]] = {}
     if parts := [table.oid for table in found if table.partition]:
-        for oid, name in source.execute(_ABOVE, (parts,)):
-            above.setdefault(oid, []).append(name)
+        for oid, schema, name in source.execute(_ABOVE, (parts,)):
+            above.setdefault(oid, []).append(table_name(schema, name))
     leaves: dict[int, list[SourceTable]] = {}
     if roots := [table.oid for table in found if table.kind == "p"]:
         for number, leaf in _described(source, _LEAVES, roots):
@@ -268,12 +301,35 @@ def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
     return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
 
 
+def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[str, list[str]]:
+    """Return which tables inherit from these without being partitions, by their names."""
+    asked = list(tables)
+    found: dict[str, list[str]] = {}
+    for schema, table, *heir in source.execute(_HEIRS, ([t.schema for t in asked], [t.table for t in asked])):
+        found.setdefault(table_name(schema, table), []).append(table_name(*heir))
+    return found
+
+
+def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
+    """Return the labels of the enums that columns of these tables have, by the tables' ids, by their own."""
+    return dict(source.execute(_LABELS, (list(tables),)).fetchall())
+
+
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:
-    """Return which of these partitions, by their ids, have rows now; one that is gone has none."""
+    """Return which of these partitions, by their ids, have rows now, or may have; one that is gone has none."""
     filled = set()
     for _, found in _described(source, _NUMBERED, leaves) if leaves else ():
-        query = sql.SQL("select exists (select from {})").format(found.name)
-        if source.execute(query).fetchone() == (True,):
+        try:
+            with source.transaction():
+                source.execute("set local lock_timeout = '20ms'")
+                query = sql.SQL("select exists (select from {})").format(found.name)
+                has_rows = source.execute(query).fetchone() == (True,)
+        except psycopg.DatabaseError:
+            # locked, or not to be read: the other tables do not wait for what is wrong with it
+            if source.closed:
+                raise
+            has_rows = True
+        if has_rows:
             filled.add(found.oid)
     return frozenset(filled)
 

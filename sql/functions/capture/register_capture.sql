@@ -51,7 +51,7 @@ begin
       select format('%s %s is stated twice', k.what, k.name)
       from jsonb_array_elements(v_tables) t(element)
       cross join lateral (
-        values ('table', format('%s.%s', t.element ->> 'schema', t.element ->> 'table')), ('decider', t.element ->> 'decider')
+        values ('table', format('%I.%I', t.element ->> 'schema', t.element ->> 'table')), ('decider', t.element ->> 'decider')
       ) k(what, name)
       group by k.what, k.name
       having count(*) > 1
@@ -111,6 +111,8 @@ begin
       rows_read = false,
       finishing_key = null,
       backfill_generation = null,
+      unread_reason = null,
+      unread_at = null,
       stopped_reason = excluded.stopped_reason,
       stopped_at = case when excluded.stopped_reason is not null then coalesce(c.stopped_at, excluded.stopped_at) end
     where (c.fingerprint, c.key_columns, c.stopped_reason)

@@ -82,3 +82,22 @@ def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
         found = Timelines.parse(a).common(Timelines.parse(b))
         assert found == (None if common is None else Lsn.parse(common))
         assert str(Timelines.parse(a)) == a
+
+
+def test_no_limit_that_is_meant_for_applications_ends_what_a_capture_does(source: Source) -> None:
+    theirs = {
+        "statement_timeout": "1s",
+        "lock_timeout": "1",
+        "idle_session_timeout": "1s",
+        "idle_in_transaction_session_timeout": "1",
+        "default_transaction_isolation": "serializable",
+        "default_transaction_read_only": "on",
+    }
+    if source.connection.info.server_version >= 170000:
+        theirs["transaction_timeout"] = "1s"
+    for name, setting in theirs.items():
+        source.connection.execute(f"alter database {source.slot} set {name} = '{setting}'".encode())
+    with connect_source(source.dsn) as connection:
+        found = {name: value(connection, f"show {name}") for name in theirs}
+        connection.execute("create table t ()")
+    assert [name for name, setting in theirs.items() if found[name] in {setting, f"{setting}ms"}] == []

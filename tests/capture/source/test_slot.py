@@ -98,12 +98,20 @@ def test_the_consistent_point_is_where_the_slot_stands(source: Source) -> None:
         create_slot(source.connection, source.slot)
 
 
-def test_a_slot_waits_for_open_transactions_but_not_for_ever(source: Source) -> None:
+def test_a_slot_waits_for_open_transactions_until_somebody_cancels_that(source: Source) -> None:
     source.run("create table t (id int)", "begin", "insert into t values (1)")
     with connect_source(source.dsn) as connection:
         connection.execute("set statement_timeout = '100ms'")
-        with pytest.raises(SlotBusy, match="other transactions are open"):
-            create_slot(connection, source.slot)
+        connection.execute("set lock_timeout = '100ms'")
+        said: list[str] = []
+
+        def cancel(whom: str) -> None:
+            said.append(whom)
+            source.connection.execute("select pg_cancel_backend(%s)", (connection.info.backend_pid,))
+
+        with pytest.raises(SlotBusy, match="was not made"):
+            create_slot(connection, source.slot, cancel)
+        assert f"session {source.connection.info.backend_pid} " in said[0]
         assert slot_state(connection, source.slot) is None
     source.run("rollback")
 

@@ -141,6 +141,19 @@ def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
     assert "can be captured" in run(dsn, ["check", "shop"])
 
 
+def test_a_check_names_the_heirs_of_a_table_whose_rows_are_not_captured(
+    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "not captured" not in run(dsn, ["check", "shop"])
+    captured.source.run("create table special (id int primary key) inherits (items)")
+    assert "the rows of public.special, which queries of public.items show, are not captured" in run(
+        dsn, ["check", "shop"]
+    )
+    both = replace(captured.capture, tables=(CapturedTable("items"), CapturedTable("special")))
+    declare(monkeypatch, both)
+    assert "not captured" not in run(dsn, ["check", "shop"])
+
+
 def test_a_restart_reads_all_rows_again_and_has_its_reason(captured: Captured, dsn: str) -> None:
     captured.source.run("insert into items values (1, 'a')")
     captured.drain()

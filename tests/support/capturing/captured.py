@@ -153,7 +153,8 @@ def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | No
             before = rows_left.get((decider, key), {})
             rows_left[decider, key] = {c: before[c] for c in data.get("unavailable", ())} | data["record"]
     for name in names:
-        decider = f"table:public.{renamed.get(name, name)}"
+        known = renamed.get(name, name)
+        decider = f"table:{known}" if "." in known else f"table:public.{known}"
         found = [row for (of, _), row in rows_left.items() if of == decider]
         assert sorted(found, key=str) == sorted((dict(row) for row in captured.table(name)), key=str), name
 

@@ -1,10 +1,10 @@
 -- Keeps which columns captured tables have, and has a table read anew whose rows they changed: one that has other columns
--- than its rows were captured with, by name or type, or other partitions with rows in them. Returns how many tables are
+-- than its rows were captured with, by name or type, other partitions with rows in them, or renamed labels of enums. Returns how many tables are
 -- to be read anew now; publish_tables is due then. v_schemas is a JSON array in the order of the log. An element is
 --   {schema, table, identity, columns, commit_lsn, commit_idx}: what the log says from that change on; stored in the
 --     transaction of store_changes that stores the event schema_changed;
---   {schema, table, identity, columns, leaves, filled}: what the source's catalog says now, filled being the partitions
---     that are new and have rows. It is compared only, and is the first of a table of which nothing is known.
+--   {schema, table, identity, columns, leaves, filled, labels}: what the source's catalog says now, filled being the
+--     partitions that are new and have rows, labels those of its enums by their ids. It is compared only, and is the first of a table of which nothing is known.
 -- A column is {name, type_oid, type_modifier, type, key}. v_read_lsn is a position of the source's log from before the
 -- catalog was looked at: whatever is read from now on has seen all that changed before.
 -- Example: select keep_schemas('crm', 7, '0/16B3748', '[{"schema": "public", "table": "customers", "identity": "d",
@@ -43,14 +43,15 @@ begin
       s.element -> 'columns' as columns, (s.element ->> 'commit_lsn')::pg_lsn as lsn, (s.element ->> 'commit_idx')::bigint as idx,
       case jsonb_typeof(s.element -> 'leaves') when 'array' then array(select jsonb_array_elements_text(s.element -> 'leaves')::bigint) end
         as leaves,
-      coalesce(jsonb_array_length(s.element -> 'filled'), 0) > 0 as filled
+      coalesce(jsonb_array_length(s.element -> 'filled'), 0) > 0 as filled,
+      coalesce(s.element -> 'labels', '{}') as labels
     from jsonb_array_elements(v_schemas) with ordinality s(element, number)
     order by s.number
   loop
     _table := event_store_private.known_captured_table(v_capture, _told.schema_name, _told.table_name);
     -- most tables are as the last look found them
     continue when _told.lsn is null and not _told.filled and _told.columns = _table.read_columns and _told.leaves = _table.leaves
-      and (_table.rows_read or _table.backfill_key is not null);
+      and _told.labels = _table.labels and (_table.rows_read or _table.backfill_key is not null);
     _differs := event_store_private.value_columns(_told.columns) <> event_store_private.value_columns(_table.read_columns);
     if _told.lsn is not null then
       _table.schemas := event_store_private.reachable_schemas(_table.schemas, _capture) || jsonb_build_object(
@@ -65,7 +66,10 @@ begin
         _table.columns_lsn := _told.lsn;
       end if;
     else
-      if (_differs or _told.filled or not _table.leaves <@ _told.leaves)
+      if (
+        _differs or _told.filled or not _table.leaves <@ _told.leaves
+        or exists (select from jsonb_each(_told.labels) n join jsonb_each(_table.labels) o using (key) where n.value <> o.value)
+      )
         and (_table.rows_read or _table.backfill_key is not null)
       then
         _rereads := _rereads + 1;
@@ -86,14 +90,16 @@ begin
         end if;
       end if;
       _table.leaves := _told.leaves;
+      _table.labels := _told.labels;
     end if;
     update event_store.captured_tables t
     set
       schemas = _table.schemas, read_columns = _table.read_columns, columns_lsn = _table.columns_lsn, read_lsn = _table.read_lsn,
-      leaves = _table.leaves, published_xid = _table.published_xid, backfill_offset = _table.backfill_offset,
+      leaves = _table.leaves, labels = _table.labels, published_xid = _table.published_xid, backfill_offset = _table.backfill_offset,
       backfill_key = _table.backfill_key, backfilled_rows = _table.backfilled_rows, unchanged_rows = _table.unchanged_rows,
       gone_rows = _table.gone_rows, rows_read = _table.rows_read, finishing_key = _table.finishing_key,
-      backfill_generation = _table.backfill_generation, is_new = _table.is_new
+      backfill_generation = _table.backfill_generation, is_new = _table.is_new,
+      unread_reason = _table.unread_reason, unread_at = _table.unread_at
     where t.capture = v_capture and t.schema_name = _told.schema_name and t.table_name = _told.table_name
       and t is distinct from _table;
   end loop;
@@ -105,8 +111,8 @@ $$;
 
 comment on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) is
 'Keeps which columns captured tables have, as the log (commit_lsn, commit_idx) or the catalog of the source says it, and '
-'has each table read anew that has other columns than its rows were captured with, or other partitions with rows. '
-'v_schemas is a JSON array of {schema, table, identity, columns, commit_lsn, commit_idx, leaves, filled}; v_read_lsn is '
+'has each table read anew that has other columns than its rows were captured with, other partitions with rows, or renamed labels of enums. '
+'v_schemas is a JSON array of {schema, table, identity, columns, commit_lsn, commit_idx, leaves, filled, labels}; v_read_lsn is '
 'a position of the source''s log from before. Returns how many tables are to be read anew, after publish_tables. MR005 '
 'an argument is null or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) from public;

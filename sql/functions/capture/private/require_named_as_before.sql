@@ -20,7 +20,7 @@ declare
 begin
   for _table in
     select
-      t.element ->> 'decider' as decider, format('%s.%s', t.element ->> 'schema', t.element ->> 'table') as name,
+      t.element ->> 'decider' as decider, format('%I.%I', t.element ->> 'schema', t.element ->> 'table') as name,
       coalesce(t.element -> 'key_columns' = '[]', false) as nameless, c.decider is not null as known
     from jsonb_array_elements(v_tables) t(element)
     left join event_store.captured_tables c on c.decider = t.element ->> 'decider'

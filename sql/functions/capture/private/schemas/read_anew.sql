@@ -21,6 +21,8 @@ begin
   v_table.finishing_key := null;
   v_table.backfill_generation := null;
   v_table.read_lsn := v_read_lsn;
+  v_table.unread_reason := null;
+  v_table.unread_at := null;
   return v_table;
 end
 $$;

@@ -1,0 +1,182 @@
+"""Whatever names the rows of a table, each is captured once, and is as the table has it.
+
+Belongs here: types of keys, their operators and their names, through the whole capture. Not here: tables without keys
+(test_tables_without_keys), what a key may not be (test_readiness).
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from millrace.resources.capture import backfill
+from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.verify import verify
+from tests.support.capturing.captured import Captured, assert_left, declared, left
+from tests.support.capturing.odd_types import CASELESS
+from tests.support.capturing.two_tables import info, problems
+from tests.support.factories import rows
+from tests.support.patience import patience
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read few rows at a time: what is wrong with a key shows between two chunks."""
+    monkeypatch.setattr(backfill, "CHUNK", 2)
+
+
+def test_a_key_that_is_compared_by_operators_off_the_search_path(captured: Captured) -> None:
+    captured.source.run(
+        *CASELESS,
+        "create table items2 (name extensions.caseless primary key, n int)",
+        "insert into items2 select c, ascii(c) from unnest(string_to_array('a,B,c,D,e,F,g,H,i', ',')) c",
+        "create table pairs (tenant int, name extensions.caseless, n int, primary key (tenant, name, n))",
+        "insert into pairs select t, c, n from generate_series(1, 3) t, unnest(string_to_array('a,B,c,D,e', ',')) c, generate_series(1, 2) n",
+    )
+    captured = declared(captured, CapturedTable("items2"), CapturedTable("pairs"))
+    captured.drain()
+    assert_left(captured, "items2", "pairs")
+    captured.source.run("update items2 set name = 'b' where name = 'B'", "delete from pairs where name = 'D'")
+    for table in captured.capture.tables:
+        assert verify(captured.dsn, captured.capture, table, repairs="a test").differing == 0
+    assert_left(captured, "items2", "pairs")
+
+
+# a type, what makes it, and values of it: each more than two chunks have
+TYPES: dict[str, tuple[tuple[str, ...], str, Sequence[str]]] = {
+    "enum": (("create type mood as enum ('sad', 'ok', 'happy', 'a b', 'Z')",), "mood", ("Z", "a b", "happy", "ok", "sad")),
+    # a value that was there before the domain had its condition
+    "domain of an enum": (("create domain state as mood",), "state", ("Z", "a b", "happy", "ok", "sad")),
+    "domain": (
+        ("create domain short as varchar(9)", "create domain shorter as short"),
+        "shorter",
+        ("a", "B", "c'", "d\\", "too long"),
+    ),
+    "composite": (("create type pair as (n int, t text)",), "pair", ("(1,a)", "(1,b)", "(2,)", "(2,a)", '(3,"x ""y"", z")')),
+    "array": ((), "text[]", ("{}", "{a}", "{a,b}", '{"a b",NULL}', "{{a,b},{c,d}}")),
+    "range": ((), "int4range", ("empty", "[1,3)", "[1,4)", "(,5)", "[7,)")),
+    "caseless": ((), "extensions.caseless", ("a", "B", "c", "D", "e")),
+    "caseless domain": (("create domain nick as extensions.caseless",), "nick", ("a", "B", "c", "D", "e")),
+    "character": ((), "character(3)", ("a", "ab", "B", "b c", "")),
+    "bytes": ((), "bytea", ("\\x", "\\x00", "\\x0001", "\\xff", "\\x41")),
+    "double": ((), "float8", ("-Infinity", "-0", "0.1", "1e300", "NaN")),
+    "numeric": ((), "numeric", ("-1.50", "0.0", "1e20", "7", "NaN")),
+    "bits": ((), "bit varying", ("", "0", "00", "1", "101")),
+    "interval": ((), "interval", ("-1 day", "00:00:01", "1 day", "1 mon", "1 year")),
+    "moment": ((), "timestamptz", ("-infinity", "2024-01-01", "2024-01-01 00:00:00.000001", "2025-06-01", "infinity")),
+    "document": ((), "jsonb", ('"a"', "1", "[]", "{}", "true")),
+    "address": ((), "inet", ("10.0.0.1", "10.0.0.0/8", "::1", "192.168.0.1", "10.0.0.2")),
+    "quoted char": ((), '"char"', ("a", "B", "c", "D", "")),
+    "name": ((), "name", ("a", "B", "c d", "D", "e")),
+    # a server may be built without these
+    "icu without accents": (
+        ("create collation loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)",),
+        "text collate loose",
+        ("a", "B", "ç", "d", "É"),
+    ),
+    "icu upper first": (
+        ("create collation upper_first (provider = icu, locale = 'en-u-kf-upper')",),
+        "text collate upper_first",
+        ("a", "A", "b", "B", "é"),
+    ),
+}  # fmt: skip
+
+
+def test_a_key_of_any_type_with_an_order(captured: Captured) -> None:
+    def run(statement: str, *values: object) -> None:
+        captured.source.connection.execute(statement.encode(), values)
+
+    for statement in CASELESS:
+        run(statement)
+    icu = captured.source.connection.execute("select from pg_collation where collname = 'en-x-icu'").fetchone()
+    types = [each for name, each in TYPES.items() if icu is not None or not name.startswith("icu ")]
+    for number, (made, type_name, values) in enumerate(types):
+        for statement in made:
+            run(statement)
+        run(f"create table t{number} (k {type_name} not null, n int not null, primary key (k, n))")
+        run(f"insert into t{number} select unnest(%s::text[])::{type_name}, n from generate_series(1, 2) n", [*values])
+    run("alter domain short add check (length(value) < 5) not valid")
+    names = [f"t{number}" for number in range(len(types))]
+    captured = declared(captured, *map(CapturedTable, names))
+    captured.drain()
+    assert [name for name in names if len(left(captured, name)) != 10] == []
+    for name in names:
+        run(f"delete from {name} where ctid = '(0,10)'")
+        run(f"update {name} set n = 3 where n = 2")
+    captured.drain()
+    for table in captured.capture.tables:
+        assert len(left(captured, table.table)) == 9, table
+        found = verify(captured.dsn, captured.capture, table, repairs="a test")
+        assert (found.table, found.rows, found.unchanged) == (table.name, 9, 9)
+
+
+def test_a_table_without_a_key_s_index_is_ordered_by_its_types(captured: Captured) -> None:
+    captured.source.run(
+        *CASELESS,
+        "create domain nick as extensions.caseless",
+        "create type mood as enum ('sad', 'ok')",
+        "create table looks (name nick not null, mood mood not null, tags varchar(9)[] not null, n int not null unique)",
+        "alter table looks replica identity full",
+        "insert into looks select c, m, array[c], row_number() over () from unnest(string_to_array('a,B,c,D,e', ',')) c,"
+        " unnest(enum_range(null::mood)) m",
+    )
+    captured = declared(captured, CapturedTable("looks", key=("name", "mood", "tags", "n")))
+    captured.drain()
+    assert len(left(captured, "looks")) == 10
+    found = verify(captured.dsn, captured.capture, captured.capture.tables[0])
+    assert (found.rows, found.unchanged) == (10, 10)
+
+
+def test_names_that_read_alike_with_a_dot_are_those_of_different_tables(captured: Captured) -> None:
+    captured.source.run(
+        'create schema "x.y"', "create schema x", 'create schema "x.""y"',
+        'create table "x.y".z (id int primary key, name text)', "insert into \"x.y\".z values (1, 'a'), (2, 'a')",
+        'create table x."y.z" (id int primary key, name text)', "insert into x.\"y.z\" values (1, 'b'), (3, 'b')",
+        'create table "x.""y"."z""." ("I d%s" int primary key, name text)', 'insert into "x.""y"."z""." values (1, \'c\')',
+    )  # fmt: skip
+    tables = CapturedTable("z", "x.y"), CapturedTable("y.z", "x"), CapturedTable('z".', 'x."y')
+    captured = declared(captured, *tables)
+    captured.drain()
+    found = rows(captured.store, "select decider, count(*) from event_store.events group by 1 order by 1")
+    assert found == [('table:"x.""y"."z""."', 1), ('table:"x.y".z', 2), ('table:x."y.z"', 2)]
+    captured.source.run('alter table x."y.z" replica identity nothing', "insert into \"x.y\".z values (4, 'c')")
+    captured.drain()
+    (said,) = problems(captured)
+    assert said.startswith('table x."y.z" is stopped, the others are captured: its replica identity is nothing')
+    assert verify(captured.dsn, captured.capture, tables[0]).differing == 0
+    captured.source.run('alter table x."y.z" replica identity default', 'drop table "x.y".z')
+    captured.drain()
+    (said,) = problems(captured)
+    assert said.startswith('table "x.y".z is stopped')
+    assert info(captured).gaps == 0
+
+
+def test_a_row_whose_key_is_an_enum_s_label_has_another_stream_once_the_label_is_renamed(captured: Captured) -> None:
+    captured.source.run(
+        "create type mood as enum ('sad', 'ok')", "create domain state as mood",
+        "create table looks (mood state primary key, moods mood[], n int)",
+        "insert into looks values ('sad', '{ok}', 1), ('ok', '{}', 2)",
+        "create table plain (id int primary key)", "insert into plain values (1)",
+    )  # fmt: skip
+    captured = declared(captured, CapturedTable("looks"), CapturedTable("plain"))
+    captured.drain()
+    captured.source.run("alter type mood add value 'happy'")
+    # nothing that was captured reads otherwise by that
+    assert captured.drain().unchanged == 0
+    captured.source.run(
+        "alter type mood rename value 'sad' to 'blue'", "update looks set n = 3 where mood::mood = 'blue'"
+    )
+    captured.drain()
+    assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "ok"]
+    captured.source.run("alter type mood rename value 'ok' to 'fine'")
+    assert captured.drain().backfilled == 2
+    assert sorted((row["mood"], row["moods"]) for row in left(captured, "looks")) == [
+        ("blue", "{fine}"),
+        ("fine", "{}"),
+    ]
+    assert verify(captured.dsn, captured.capture, captured.capture.tables[0]).differing == 0
+    with captured.process() as process:
+        captured.source.run("alter type mood rename value 'fine' to 'well'")
+        # a process that goes on notices
+        process.drain(budget_s=patience(), idle_s=patience())
+    captured.drain()
+    assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "well"]
