@@ -1,20 +1,17 @@
 """One process of a capture at a time: its lease, and what becomes of a former owner."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source import slot as slots
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost
-from tests.support.capturing.captured import Captured, did
+from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
 
@@ -71,13 +68,10 @@ def test_the_lease_is_kept_while_the_source_decodes_for_long(
     captured.drain()
     until = "select extract(epoch from leased_until) from event_store.captures"
 
-    @contextmanager
-    def slow(connection: psycopg.Connection, slot: str, publication: str, limit: int) -> Iterator[Iterator[bytes]]:
+    def wait() -> None:
         before = value(captured.store, until)
         wait_until(lambda: value(captured.store, until) > before, "the lease is extended")
-        with slots.peek(connection, slot, publication, limit) as messages:
-            yield messages
 
-    monkeypatch.setattr(pipeline, "peek", slow)
+    monkeypatch.setattr(SlotStream, "messages", preceded(SlotStream.messages, wait))
     with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:
         process.drain(budget_s=patience(), idle_s=0)
