@@ -96,18 +96,23 @@ def connect_walsender(
     """
     info = source.info
     same: dict[str, str | int | None] = {**info.get_parameters(), "host": info.host, "port": info.port}
-    same |= {"password": info.password or None, "replication": "database"}
+    same["password"] = info.password or None
     if "hostaddr" in same:
         same["hostaddr"] = info.hostaddr
-    # it takes no parameters beside a statement
-    return connect(
-        make_conninfo("", **same),
+    dsn = make_conninfo("", **same)
+    walsender = connect(
+        dsn,
         answer_s=ANSWER_S,
         stop=stop,
+        # it takes no parameters beside a statement
         cursor_factory=psycopg.ClientCursor,
         client_encoding=client_encoding,
         application_name=application_name,
+        replication="database",
     )
+    # what it works on is asked over a plain one
+    walsender.dsn = dsn
+    return walsender
 
 
 def set_up_walsender(walsender: psycopg.Connection) -> None:

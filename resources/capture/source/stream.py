@@ -110,8 +110,8 @@ class SlotStream:
         # a message that came while one waited
         self._next: bytes | None = None
         self._within_transaction = False
-        self._heard_at = time.monotonic()
-        self._silent_until = self._heard_at + ANSWER_S
+        self._works, self._heard_at, self._silent_until = True, 0.0, 0.0
+        self._heard()
         self._warning: str | None = None
         self._closed = threading.Event()
         # guards libpq's connection, which two threads use
@@ -215,10 +215,11 @@ class SlotStream:
                 raise self._why(error) from error
             message = self._take()
         if message is None and time.monotonic() > self._silent_until:
-            # it may decode for long without a word
-            if time.monotonic() - self._heard_at > LONG_S or not self._connection.works():
+            if not self._works or time.monotonic() - self._heard_at > LONG_S:
                 self._connection.give_up()
-            self._silent_until = time.monotonic() + ANSWER_S
+            # it may decode for long without a word; what it says while it is asked is looked for once more
+            self._works = self._connection.works()
+            self._silent_until = time.monotonic() + (ANSWER_S if self._works else 0)
         return message
 
     def advance(self, lsn: Lsn) -> None:
@@ -282,6 +283,7 @@ class SlotStream:
                 self._passed(_POSITION.unpack_from(data, 1)[0])
 
     def _heard(self) -> None:
+        self._works = True
         self._heard_at = time.monotonic()
         self._silent_until = self._heard_at + ANSWER_S
 

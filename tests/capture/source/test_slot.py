@@ -128,16 +128,10 @@ def test_a_slot_that_somebody_holds_is_waited_for(
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
         reading = start(lambda: keys(capturing, source.slot))
-        # it was refused at least once, and tries again
+        refused = "select count(*) from pg_stat_activity where query ~ %s and application_name = 'millrace' and state = 'idle'"
         wait_until(
-            lambda: (
-                value(
-                    source.connection,
-                    "select count(*) from pg_stat_database where datname = current_database() and xact_rollback > 0",
-                )
-                == 1
-            ),
-            "a first refusal",
+            lambda: value(source.connection, refused, f"^START_REPLICATION.*{source.slot}") == 1,
+            "it was refused, and tries again",
         )
         source.connection.execute("select pg_terminate_backend(%s)", (pid,))
     assert reading.result(patience()) == [b"1"]

@@ -227,6 +227,18 @@ def test_a_link_that_went_silent_is_noticed(
         relay.cut()
 
 
+def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
+    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.run("insert into other select 'x' from generate_series(1, 300000)", "insert into t values (1)")
+    with opened(capturing, source) as stream:
+        # it hears nothing of us, and decodes for longer than an answer may take
+        monkeypatch.setattr(streams, "ANSWER_S", 0.02)
+        stream._silent_until = 0.0
+        monkeypatch.setattr(streams, "_ASK_S", float("inf"))
+        assert keys(taken(stream, capturing)) == [b"1"]
+
+
 def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(
     capturing: psycopg.Connection, source: Source
 ) -> None:
