@@ -33,7 +33,7 @@ from millrace.resources.capture.source.slot import (
     slot_state,
 )
 from millrace.resources.capture.source.standbys import standby_notes
-from millrace.resources.capture.source.stream import SlotStream
+from millrace.resources.capture.source.stream import NoStream, SlotStream
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable
 from millrace.resources.connecting import connect
@@ -214,7 +214,7 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
         SlotBusy: Somebody else reads the slot for longer than a few seconds, or the source looks for long.
         SlotLost: The slot is gone, or is no longer good.
         PublicationMissing: There is no publication.
-        Unreachable: A replication connection cannot be had.
+        NoStream: A replication connection cannot be had.
     """
     flushed, _ = flush_lsn(source)
     until = time.monotonic() + LOOK_S
@@ -287,7 +287,7 @@ def _asked(capture: Capture) -> Iterator[psycopg.Connection]:
     try:
         with connect_source(capture.source()) as source:
             yield source
-    except psycopg.Error as error:
+    except (psycopg.Error, NoStream) as error:
         raise SourceRefuses(
             f"The source of capture {capture.name} does not tell how it is.",
             detail=str(error).strip(),

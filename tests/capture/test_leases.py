@@ -62,6 +62,22 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
     assert did(captured) == [("inserted", "[1]")]
 
 
+def test_a_former_owner_takes_the_slot_from_nobody(captured: Captured) -> None:
+    captured.drain()
+    reader = "select active_pid from pg_replication_slots where database = current_database()"
+    with captured.process("first") as first:
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
+        with captured.process("second") as second:
+            second.drain(budget_s=patience(), idle_s=0)
+            reads = value(captured.source.connection, reader)
+            with pytest.raises(LeaseLost):
+                first.store()
+            assert reads is not None
+            assert value(captured.source.connection, reader) == reads
+
+
 def test_the_lease_is_kept_while_the_source_decodes_for_long(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

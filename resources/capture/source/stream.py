@@ -59,6 +59,10 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _STATUS = Struct(">cQQQqB")
 
 
+class NoStream(Unreachable):
+    """The source gives no replication connection."""
+
+
 class NotText(MillraceError):
     """A value is no text of the source's encoding, so that the server cannot convert it."""
 
@@ -89,7 +93,7 @@ class SlotStream:
         SlotBusy: Somebody else reads the slot for longer than a few seconds.
         SlotLost: The slot is gone, or is no longer good.
         PublicationMissing: The publication does not exist.
-        Unreachable: A replication connection cannot be had.
+        NoStream: A replication connection cannot be had.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class SlotStream:
         try:
             self._connection = connect_walsender(source, stop, client_encoding=encoding, application_name=name)
         except psycopg.OperationalError as error:
-            raise Unreachable(
+            raise NoStream(
                 "The source gives no replication connection.", detail=str(error).strip(), hint=WALSENDER_HINT
             ) from error
         self._pgconn = self._connection.pgconn
@@ -278,8 +282,8 @@ class SlotStream:
                     self._within_transaction = False
                     self._passed(_POSITION.unpack_from(message, 10)[0])
                 return message if self._codec is None else recoded_message(message, self._codec)
-            if kind == _KEEPALIVE and not self._within_transaction:
-                # what committed below it was sent before it
+            if kind == _KEEPALIVE:
+                # what committed below it was sent before it; within a transaction it is before that one's commit
                 self._passed(_POSITION.unpack_from(data, 1)[0])
 
     def _heard(self) -> None:

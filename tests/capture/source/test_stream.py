@@ -15,10 +15,16 @@ from millrace.resources.capture.source import connection as connections
 from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.source import stream as streams
 from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, create_slot, slot_state
-from millrace.resources.capture.source.stream import SlotStream, Stopped
+from millrace.resources.capture.source.slot import (
+    PublicationMissing,
+    SlotBusy,
+    SlotLost,
+    create_slot,
+    drop_slot,
+    slot_state,
+)
+from millrace.resources.capture.source.stream import NoStream, SlotStream, Stopped
 from millrace.resources.connecting import NoAnswer
-from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.building.relay import Relay
 from tests.support.capturing.sources import Source
@@ -285,6 +291,11 @@ def test_only_who_has_the_lease_ends_a_former_reader(
             assert keys(taken(stream, capturing)) == [b"1"]
             with pytest.raises(psycopg.OperationalError):
                 list(former.messages(Lsn(2**63), GOES_ON))
+            # and whoever removes the slot
+            drop_slot(capturing, source.slot)
+            with pytest.raises(SlotLost):
+                list(stream.messages(Lsn(2**63), GOES_ON))
+            stream.close()
 
 
 @pytest.mark.usefixtures("capturing")
@@ -293,7 +304,7 @@ def test_a_role_that_may_not_replicate_is_told_what_it_needs(source: Source) -> 
     try:
         with (
             connect_source(psycopg.conninfo.make_conninfo(source.dsn, user="plain")) as plain,
-            pytest.raises(Unreachable) as refused,
+            pytest.raises(NoStream) as refused,
         ):
             opened(plain, source)
         assert "`replication`" in (refused.value.hint or "")
