@@ -58,6 +58,8 @@ COMPARE_CHARACTERS = 8_000_000
 PURGE = 10_000
 # How long to wait for a change before one looks around
 POLL_S = 0.05
+# Steps begin this far apart at least: what comes meanwhile is stored in one transaction
+STEP_S = 0.01
 # How often an idle slot is moved on past the WAL of other tables
 IDLE_ADVANCE_S = 1.0
 # How long to wait for rows that a former owner's session still locks
@@ -226,6 +228,7 @@ class CaptureDrain:
                         busy_at = time.monotonic()
                         self.report.busy_s += busy_at - began
                         on_step(self.report)
+                        self._stop.wait(max(0.0, began + STEP_S - busy_at))
                     elif time.monotonic() - busy_at >= idle_s:
                         break
                     else:
