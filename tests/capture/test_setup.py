@@ -183,6 +183,7 @@ def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
         # it has said nothing for longer, and reads nothing
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
         monkeypatch.setattr(looking, "LOOK_S", 0.1)
+        captured.source.run("create table others ()")
         assert capture_health(captured.dsn, captured.capture).lag_s > 3000
         # or nothing happened for so long
         monkeypatch.setattr(looking, "LOOK_S", patience())
@@ -190,7 +191,7 @@ def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
         health = start(lambda: capture_health(captured.dsn, captured.capture))
         while not health.done():
             process.drain(budget_s=patience(), idle_s=0)
-        assert health.result(patience()).lag_s == 0
+        assert health.result(patience()).lag_s < looking.RECENT_S
         assert looks == []
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
     captured.store.execute("update event_store.captures set stored_at = stored_at + interval '1 hour'")
