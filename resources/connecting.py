@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -91,16 +91,16 @@ class Connection(psycopg.Connection[TupleRow]):
                     farewell = min(farewell, now + FAREWELL_S)
                 if not ready and now >= min(until, farewell):
                     if now >= min(said_at + self.long_s, farewell) or not works:
-                        self._give_up()
+                        self.give_up()
                     # while it was asked, the server may have answered: that is looked for once more
-                    works = self._works()
+                    works = self.works()
                     until = time.monotonic() + (self.answer_s if works else 0)
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value
             return result
 
-    def _works(self) -> bool:
+    def works(self) -> bool:
         """Ask over another connection whether the server still works on the call of this one, not on reaching us."""
         try:
             with connect(self.dsn, answer_s=ASK_S) as other:
@@ -114,7 +114,12 @@ class Connection(psycopg.Connection[TupleRow]):
             return False
         return found is None or bool(found[0])
 
-    def _give_up(self) -> None:
+    def give_up(self) -> NoReturn:
+        """Close a connection whose server does not answer.
+
+        Raises:
+            NoAnswer: Always.
+        """
         # a server that only is slow would go on, and wait for its locks, beside the next try
         with suppress(psycopg.Error):
             self.cancel_safe(timeout=CANCEL_S)

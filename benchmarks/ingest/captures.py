@@ -1,7 +1,7 @@
 """Change capture: changes per second from the slot to events, and the price of a large transaction in rate and memory.
 
-The other reader of the same log is pg_recvlogical, over the replication protocol; it throws the changes away. A capture
-reads changes by SQL, keeps them, and makes them events.
+The other reader of the same log is pg_recvlogical; it throws the changes away. A capture keeps them, and makes them
+events.
 """
 
 import resource
@@ -20,10 +20,10 @@ from benchmarks.ingest.sources import (
     change,
     new_pipeline,
     new_source,
-    peeked,
     received,
     require_all,
     slot_copy,
+    streamed,
     timed,
 )
 from millrace.resources.capture.drain import CaptureDrain
@@ -49,16 +49,16 @@ def rate(bench: IngestBench) -> list[Result]:
             # what the round before left
             copies.close()
             change(whole.source, changes, TRANSACTION)
-            for name in ("received", "peeked", "decoded"):
+            for name in ("received", "streamed", "decoded"):
                 copies.enter_context(slot_copy(whole, name))
             return changes / whole.drain(changes, costs.of)
 
-        drain, copy, receive, peek, decode, store, emit = bench.in_turn(
+        drain, copy, receive, stream, decode, store, emit = bench.in_turn(
             drained,
             lambda: changes / copied(whole, changes, copy_costs),
             lambda: changes / received(whole, "received"),
-            lambda: changes / peeked(whole, "peeked", decoding=False),
-            lambda: changes / peeked(whole, "decoded", decoding=True),
+            lambda: changes / streamed(whole, "streamed", decoding=False),
+            lambda: changes / streamed(whole, "decoded", decoding=True),
             lambda: changes / timed(lambda: store_all(process)),
             lambda: changes / timed(process.emit),
         )
@@ -67,9 +67,9 @@ def rate(bench: IngestBench) -> list[Result]:
         Result("capture, slot to events, against pg_recvlogical", drain, receive, UNIT, drain / receive, 0.25),
         Result("capture, slot to events, against the target", drain, TARGET, UNIT, drain / TARGET, 1),
         Result("capture, slot to events, against COPY of the events", drain, copy, UNIT, drain / copy, 0.4),
-        Result("capture: peek", peek, receive, UNIT, peek / receive),
-        Result("capture: peek and decode", decode, receive, UNIT, decode / receive),
-        Result("capture: peek, decode and store", store, receive, UNIT, store / receive),
+        Result("capture: stream", stream, receive, UNIT, stream / receive),
+        Result("capture: stream and decode", decode, receive, UNIT, decode / receive),
+        Result("capture: stream, decode and store", store, receive, UNIT, store / receive),
         Result("capture: emit", emit, receive, UNIT, emit / receive),
         *costs.results("capture, slot to events", "us/change"),
         *copy_costs.results("COPY of the events", "us/change"),

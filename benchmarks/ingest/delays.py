@@ -1,39 +1,60 @@
 """From the commit in the source to the event, while a capture drains; both times are of one machine's clock."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
+
+import psycopg
 
 from benchmarks.event_store.bench import Result
 from benchmarks.event_store.subscription import last_percent
 from benchmarks.event_store.workers import Worked, begin, run_together
-from benchmarks.ingest.bench import IngestBench
+from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
 from millrace.resources.capture.source.connection import connect_source
 
 # transactions in a second, and changes of each
 LOADS = ((20, 1), (200, 1), (200, 10), (2000, 1))
+# those that are tried beside a transaction that is open on the source, and how many rows it has
+BESIDE = ((200, 1), (2000, 1))
+OPEN_ROWS = 700_000
 # without a change, until the capture ends
 IDLE_S = 2.0
 
 
 def delays(bench: IngestBench) -> list[Result]:
-    """So many transactions per second of so many inserts; median and 99 %."""
+    """So many transactions per second of so many inserts; median and 99 %, and the CPU of all of it per change."""
     results = []
-    for per_second, rows in LOADS:
+    for (per_second, rows), beside in [*((load, 0) for load in LOADS), *((load, OPEN_ROWS) for load in BESIDE)]:
         number = per_second * bench.size(20, 1)
         pipeline = new_pipeline(bench)
-        run_together([partial(write, pipeline, number, per_second, rows), partial(capture, pipeline, number * rows)])
-        found = [float(str(delay)) * 1000 for (delay,) in pipeline.store.run(DELAYS)]
-        for what, part in (("median", median), ("99 %", last_percent)):
-            results.append(
-                Result(
-                    f"commit to event, {per_second:,} transactions/s of {rows}, {what} of {len(found):,}",
-                    part(found),
-                    unit="ms",
+        costs = Costs(bench, number * rows)
+        with opened(pipeline, bench.size(beside, beside // 100)):
+            costs.of(
+                partial(
+                    run_together,
+                    [partial(write, pipeline, number, per_second, rows), partial(capture, pipeline, number * rows)],
                 )
             )
+        found = [float(str(delay)) * 1000 for (delay,) in pipeline.store.run(DELAYS)]
+        load = f"{per_second:,} transactions/s of {rows}" + (f" beside an open one of {beside:,}" if beside else "")
+        for what, part in (("median", median), ("99 %", last_percent)):
+            results.append(Result(f"commit to event, {load}, {what} of {len(found):,}", part(found), unit="ms"))
+        results += costs.results(f"commit to event, {load}", "us/change")
     return results
+
+
+@contextmanager
+def opened(pipeline: Pipeline, rows: int) -> Iterator[None]:
+    """Hold a transaction of so many rows of a table that nobody captures open on the source."""
+    with psycopg.connect(pipeline.source) as connection:
+        connection.execute("create table others (n int, text text)")
+        connection.commit()
+        connection.execute("insert into others select n, repeat('x', 100) from generate_series(1, %s) n", (rows,))
+        yield
+        connection.rollback()
 
 
 DELAYS = """

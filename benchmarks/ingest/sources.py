@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 
 import psycopg
 
@@ -17,10 +18,10 @@ from benchmarks.ingest.bench import IngestBench
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.arriving import Arriving
 from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import Commit, decode
-from millrace.resources.capture.drain import MOST_CHANGES, CaptureDrain, CaptureReport
-from millrace.resources.capture.source.connection import connect_source, next_xid
-from millrace.resources.capture.source.slot import advance, drop_slot, peek
+from millrace.resources.capture.drain import CaptureDrain, CaptureReport
+from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.resources.capture.source.slot import drop_slot
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.postgres.embedded import PROGRAMS
 
@@ -154,37 +155,20 @@ def received(pipeline: Pipeline, slot: str) -> float:
     return time.perf_counter() - began
 
 
-def peeked(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
-    """Read a slot as a capture does, and no more, or decode what comes, too; return the seconds."""
+def streamed(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
+    """Read a slot to the end as a capture does, and no more, or decode what comes, too; return the seconds."""
     info = pipeline.info()
     with connect_source(pipeline.source) as connection:
-        reference = next_xid(connection)
-
-        last = b""
-
-        def passing(messages: Iterator[bytes]) -> Iterator[bytes]:
-            nonlocal last
-            for message in messages:
-                last = message
-                yield message
+        decoder = ChangeDecoder((TABLE,), info.capture, 1, next_xid(connection))
+        flushed, _ = flush_lsn(connection)
 
         def read() -> None:
-            nonlocal last
-            end = b""
-            while True:
-                decoder = ChangeDecoder((TABLE,), info.capture, 1, reference)
-                last = b""
-                with peek(connection, slot, info.publication, MOST_CHANGES) as messages:
-                    passed = passing(messages)
-                    for _ in Arriving(decoder, passed).piece() if decoding else passed:
+            with SlotStream(connection, slot, info.publication) as stream:
+                while stream.passed_lsn < flushed:
+                    messages = stream.messages(flushed, Event())
+                    for _ in Arriving(decoder, messages).piece() if decoding else messages:
                         pass
-                if not last:
-                    return
-                ended = decode(last)
-                if not isinstance(ended, Commit) or last == end:
-                    raise RuntimeError(f"A peek ended with {ended}.")
-                end = last
-                advance(connection, slot, ended.end_lsn)
+                stream.advance(stream.passed_lsn)
 
         return timed(read)
 

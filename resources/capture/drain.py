@@ -40,13 +40,13 @@ from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.published import published_tables
-from millrace.resources.capture.source.slot import PublicationMissing, SlotLost, advance, peek
+from millrace.resources.capture.source.slot import PublicationMissing, SlotLost
+from millrace.resources.capture.source.stream import NotText, SlotStream, Stopped
 from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import ChangesDiffer
 
 LEASE_S = 30
-# Messages of one peek, which ends with the first transaction that reaches it. Each peek decodes from where the slot
-# stands, so larger peeks repeat less of that.
+# Changes after which one looks at the backfills, whatever else is there
 MOST_CHANGES = 50_000
 # Messages that are stored in one transaction, at least: so many changes are decoded before the first becomes an event
 PIECE = 10_000
@@ -57,8 +57,10 @@ COMPARE = 1_000
 COMPARE_CHARACTERS = 8_000_000
 # Rows of wal_events that are purged at a time
 PURGE = 10_000
-# Between two polls that found nothing
+# How long to wait for a change before one looks around
 POLL_S = 0.05
+# Steps begin this far apart at least: what comes meanwhile is stored in one transaction
+STEP_S = 0.01
 # How often an idle slot is moved on past the WAL of other tables
 IDLE_ADVANCE_S = 1.0
 # How often to look whether what names the rows of a table is another one, and whether the source refuses changes of it
@@ -99,7 +101,7 @@ class StoredPiece:
     """What became of a piece of what the slot gives.
 
     Attributes:
-        to_lsn: Up to where the slot has given everything; None to leave it where it is.
+        to_lsn: Up to where the slot may give everything up; None to leave it where it is.
         stored: Changes that were stored.
         rereads: Tables that are to be read anew.
     """
@@ -142,6 +144,7 @@ class CaptureDrain:
         self._lease_s = lease_s
         self._leave = stop
         self._opened = ExitStack()
+        self._stream: SlotStream | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
@@ -152,6 +155,8 @@ class CaptureDrain:
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
             self._published = published_tables(self._source, self._ready.publication).since(before)
+            # before the lease is given back: the next owner finds the slot free
+            opening.callback(self._end_stream)
             self._control.end_capture_sessions(self.capture.name, self._ready.lease_token)
             # one connection to store with, and one to append events with at the same time
             self._storing = opening.enter_context(self._work())
@@ -160,8 +165,6 @@ class CaptureDrain:
             self._opened = opening.pop_all()
         self._token = self._ready.lease_token
         self._stored_lsn = self._ready.stored_lsn
-        # below it the slot had nothing
-        self._looked_lsn: Lsn | None = None
         self._stop, self._failed = threading.Event(), threading.Event()
         self._kept_at = self._idle_at = self._began_at = time.monotonic()
         self._look_at = self._began_at + LOOK_S
@@ -230,6 +233,23 @@ class CaptureDrain:
                     came = self.store(emitter.hand_over)
                     backfilled = self.backfill(emitter.wait)
                     emitting = not emitter.wait(0 if came or backfilled else POLL_S)
+                    self._keep_lease(self._control)
+                    if self._is_other_source():
+                        # whoever prepares the capture anew finds what it is, and what becomes of it
+                        break
+                    handled, before = self.report.emitted + self.report.quarantined, handled
+                    if came or backfilled or emitting or handled > before:
+                        busy_at = time.monotonic()
+                        self.report.busy_s += busy_at - began
+                        on_step(self.report)
+                        self._stop.wait(max(0.0, began + STEP_S - busy_at))
+                    elif time.monotonic() - busy_at >= idle_s:
+                        break
+                    else:
+                        self._wait()
+                except Stopped:
+                    # the next run has that transaction again
+                    break
                 except (SlotLost, PublicationMissing) as lost:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
                     raise
@@ -237,20 +257,6 @@ class CaptureDrain:
                     # whatever it is, the emitter does not go on without us; the caller may drain again
                     self._failed.set()
                     raise
-                self._keep_lease(self._control)
-                if self._is_other_source():
-                    # whoever prepares the capture anew finds what it is, and what becomes of it
-                    break
-                handled, before = self.report.emitted + self.report.quarantined, handled
-                if came or backfilled or emitting or handled > before:
-                    busy_at = time.monotonic()
-                    self.report.busy_s += busy_at - began
-                    on_step(self.report)
-                elif time.monotonic() - busy_at >= idle_s:
-                    break
-                else:
-                    # a transaction that is open on the source for long makes every look at the slot dear
-                    self._stop.wait(max(POLL_S, 2 * (time.monotonic() - began)))
         self.purge()
         return self.report
 
@@ -265,49 +271,60 @@ class CaptureDrain:
         return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= REFUSED_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
-        """Store the slot's next changes piece by piece, then move the slot behind them; return how many came.
+        """Store what the source has committed by now, or enough of it, piece by piece; return how many changes came.
 
         Args:
             on_stored: Called after each piece that has changes.
+
+        Raises:
+            Stopped: It is to stop, and a transaction goes on for longer than a moment.
         """
-        # Read the flush position before peeking. Decoding waits for every record that starts below it, so moving the
-        # slot there when nothing came cannot skip a commit.
+        changed = rereads = 0
+        # the time first: what a client knows to be committed by then is below the position
         flushed, at = flush_lsn(self._source)
-        # the slot had nothing, and the source has written nothing since
-        quiet = flushed == self._looked_lsn
-        if quiet and flushed <= self._stored_lsn:
-            return 0
-        rereads = 0
-        to_lsn: Lsn | None = None
-        with self._messages(quiet=quiet) as messages:
-            arriving = Arriving(self._decoder(), messages)
-            while not arriving.ended:
-                piece = self._store_piece(arriving, flushed, at)
-                to_lsn = piece.to_lsn
+        with self._reading():
+            stream = self._opened_stream()
+            while True:
+                arriving = Arriving(self._decoder, stream.messages(flushed, self._stop))
+                try:
+                    piece = self._store_piece(arriving, stream, flushed, at)
+                except NotText:
+                    if not stream.converted:
+                        raise
+                    # from where the store is, as far as this look goes
+                    self._close_stream()
+                    stream = self._opened_stream(converted=False)
+                    continue
+                changed += arriving.changed
                 rereads += piece.rereads
+                if piece.to_lsn is not None:
+                    # only now: the slot gives up what it is advanced past, and all of that is stored
+                    stream.advance(piece.to_lsn)
                 if piece.stored:
                     on_stored()
-        if to_lsn is not None:
-            # only now: the slot gives up what it is advanced past, and all of that is stored
-            advance(self._source, self._ready.slot, to_lsn)
-        if not arriving.messages:
-            self._looked_lsn = flushed
+                if stream.passed_lsn >= flushed or changed >= MOST_CHANGES or self._stop.is_set():
+                    break
+            if not stream.converted:
+                self._end_stream()
         if rereads:
             # if we are killed before this, the next run finds that they are due
             self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
             self._backfill.look_again()
-        return arriving.changed
+        return changed
 
-    def _store_piece(self, arriving: Arriving, flushed: Lsn, at: datetime) -> StoredPiece:
+    def _store_piece(self, arriving: Arriving, stream: SlotStream, flushed: Lsn, at: datetime) -> StoredPiece:
         """Store the next whole transactions of the source in one of the store.
 
         Args:
             arriving: What the slot gives.
-            flushed: How far the source's log was flushed when that began.
+            stream: Where it comes from.
+            flushed: How far the source's log was flushed when the look into the slot began.
             at: When that was.
         """
         changes = self._not_stored(arriving.piece(PIECE))
         first = next(changes, None)
+        if first is None and not arriving.messages and not self._is_idle_due(stream.passed_lsn):
+            return StoredPiece(None, 0, 0)
         copied = rereads = 0
         with self._storing.connection.transaction():
             if first is not None:
@@ -316,11 +333,11 @@ class CaptureDrain:
                 rereads = SchemaStore(self._storing.connection).keep_schemas(
                     self.capture.name, self._token, flushed, schemas_json(schemas)
                 )
-            to_lsn = self._passed(arriving, flushed)
-            if to_lsn is not None and to_lsn > self._stored_lsn:
-                # a peek that ended at its limit did not see all that had committed by `at`
-                saw_all = arriving.ended and arriving.messages < MOST_CHANGES
-                stored_at = at if saw_all else arriving.committed_at or at
+            # it may have come further meanwhile, and given nothing more
+            to_lsn = stream.passed_lsn
+            # all that had committed by `at`, or up to the last change
+            stored_at = at if to_lsn >= flushed else arriving.committed_at
+            if to_lsn > self._stored_lsn and stored_at is not None:
                 stored = self._storing.store_changes(self.capture.name, self._token, to_lsn, stored_at)
                 if stored != copied:
                     raise ChangesDiffer(
@@ -328,31 +345,54 @@ class CaptureDrain:
                         detail=f"capture {self.capture.name}: {copied} copied, {stored} found below {to_lsn}",
                         hint="Nothing was stored. Nobody but the capture may write there.",
                     )
-        if to_lsn is not None:
+        if stored_at is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
         self.report.stored += copied
-        return StoredPiece(to_lsn, copied, rereads)
+        return StoredPiece(min(to_lsn, self._stored_lsn), copied, rereads)
 
-    def _decoder(self) -> ChangeDecoder:
-        """Make the decoder of one look into the slot."""
-        ready = self._ready
-        return ChangeDecoder(
-            ready.tables,
-            ready.capture,
-            ready.source_generation,
-            ready.xid_reference,
-            ready.declared_names,
-            ready.schemas,
-            self._stored_lsn,
-        )
+    def _opened_stream(self, *, converted: bool = True) -> SlotStream:
+        """Return what reads the slot; with a new one comes a new decoder, for the server describes each table anew."""
+        if self._stream is None:
+            # whoever lost the lease takes the slot from nobody
+            self._control.extend_capture(self.capture.name, self._token, self._lease_s)
+            ready = self._ready
+            self._stream = SlotStream(
+                self._source, ready.slot, ready.publication, converted=converted, takes_over=True, stop=self._leave
+            )
+            self._decoder = ChangeDecoder(
+                ready.tables,
+                ready.capture,
+                ready.source_generation,
+                ready.xid_reference,
+                ready.declared_names,
+                ready.schemas,
+                self._stored_lsn,
+            )
+        return self._stream
 
     @contextmanager
-    def _messages(self, *, quiet: bool) -> Iterator[Iterator[bytes]]:
-        if quiet:
-            yield iter(())
-        else:
-            with peek(self._source, self._ready.slot, self._ready.publication, MOST_CHANGES) as messages:
-                yield messages
+    def _reading(self) -> Iterator[None]:
+        """After an error read anew: what was received and not stored comes again."""
+        try:
+            yield
+        except BaseException:
+            self._close_stream()
+            raise
+
+    def _wait(self) -> None:
+        """Wait a moment for a change."""
+        with self._reading():
+            self._opened_stream().wait(POLL_S)
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.end()
+        self._close_stream()
+
+    def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def emit(self) -> None:
         """Append the stored changes as events."""
@@ -413,15 +453,14 @@ class CaptureDrain:
     def _compare(self, changes: list[Change]) -> None:
         self.report.replayed += self._control.compare_changes(self.capture.name, changes)
 
-    def _passed(self, arriving: Arriving, flushed: Lsn) -> Lsn | None:
-        """Tell up to where the slot has given everything; None to leave the slot where it is."""
-        if arriving.end_lsn is not None:
-            return arriving.end_lsn
+    def _is_idle_due(self, passed: Lsn) -> bool:
+        """Return whether to move on to where the slot came without a change of ours."""
+        if passed <= self._stored_lsn:
+            return False
         if not self._backfill.waits_for_changes and time.monotonic() - self._idle_at < IDLE_ADVANCE_S:
-            return None
-        # the slot gave nothing, so nothing of ours lies before `flushed`
+            return False
         self._idle_at = time.monotonic()
-        return flushed
+        return True
 
     def _keep_lease(self, store: CaptureStore) -> None:
         if time.monotonic() - self._kept_at >= self._lease_s / 3:

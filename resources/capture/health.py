@@ -3,15 +3,17 @@
 Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`platform_defs.checks`).
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from threading import Event
 
 import psycopg
 
 from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.decoding.pgoutput import Begin, decode
+from millrace.resources.capture.decoding.pgoutput import Begin, Lsn, decode
 from millrace.resources.capture.source.connection import (
     connect_source,
     flush_lsn,
@@ -30,10 +32,10 @@ from millrace.resources.capture.source.slot import (
     SlotLost,
     SlotSlow,
     SlotState,
-    peek,
     slot_state,
 )
 from millrace.resources.capture.source.standbys import standby_notes
+from millrace.resources.capture.source.stream import NoStream, SlotStream
 from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable, find_capture
 from millrace.resources.connecting import connect
@@ -47,7 +49,9 @@ IDLE_LAG_BYTES = 64 * 1024 * 1024
 LOOK_S = 10.0
 # When a run is worth it for a table that could not be read.
 UNREAD_AGAIN = timedelta(minutes=10)
-# Above this, peeking at the slot makes the source read too much WAL again. An open transaction holds it back.
+# between two looks while a look goes on
+POLL_S = 0.1
+# Above this, a look into the slot makes the source read too much WAL again. An open transaction holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
 
@@ -161,24 +165,12 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         slot = slot_state(source, info.slot)
         notes = standby_notes(source, slot)
         refused = tuple(sorted(published_tables(source, info.publication).refused))
-        _, now = flush_lsn(source)
+        flushed, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
         making = slot is not None and slot.is_being_made
         transaction = oldest_transaction(source) if waiting or retains or making else None
-        try:
-            if slot is None or slot.lost or making:
-                oldest = None
-            elif info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
-                # a look would hold the slot, which the lease's owner is about to read
-                oldest = info.stored_at
-            elif (slot.retained_bytes or 0) > DEAR_BYTES:
-                oldest = info.stored_at if slot.lag_bytes else None
-            else:
-                oldest = oldest_change(source, info)
-        except SlotBusy:
-            # a process captures at this moment, or the source looks for long
-            oldest = info.stored_at
+        oldest = None if slot is None or slot.lost or making else _oldest(source, info, slot, flushed, now)
     return CaptureHealth(
         info,
         slot,
@@ -220,15 +212,60 @@ def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
     )
 
 
+def _oldest(
+    source: psycopg.Connection, info: CaptureInfo, slot: SlotState, flushed: Lsn, now: datetime
+) -> datetime | None:
+    """Return about when the oldest change was committed that is not stored; None if there is none, or nobody knows."""
+    if info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
+        # a look would hold the slot, which the lease's owner is about to read
+        return info.stored_at
+    if (slot.retained_bytes or 0) > DEAR_BYTES and slot.active_pid is None:
+        return info.stored_at if slot.lag_bytes else None
+    if slot.active_pid is not None:
+        return None if _is_passed(source, slot.slot, flushed) else info.stored_at
+    try:
+        return oldest_change(source, info)
+    except SlotBusy:
+        # a process captures at this moment, or the source looks for long
+        return info.stored_at
+
+
+def _is_passed(source: psycopg.Connection, slot: str, lsn: Lsn) -> bool:
+    """Return whether the process that reads a slot passes a position within a few seconds: an idle one does."""
+    until = time.monotonic() + LOOK_S
+    while True:
+        state = slot_state(source, slot)
+        if state is None or state.confirmed_flush_lsn is None:
+            return False
+        if state.confirmed_flush_lsn >= lsn:
+            return True
+        if time.monotonic() >= until:
+            return False
+        Event().wait(POLL_S)
+
+
 def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | None:
     """Return the commit time of the oldest transaction that the slot holds; None if it holds none.
 
     Raises:
         SlotBusy: Somebody else reads the slot for longer than a few seconds, or the source looks for long.
         SlotLost: The slot is gone, or is no longer good.
+        PublicationMissing: There is no publication.
+        NoStream: A replication connection cannot be had.
     """
-    with peek(source, info.slot, info.publication, 1, LOOK_S) as messages:
-        return next((m.committed_at for m in map(decode, messages) if isinstance(m, Begin)), None)
+    flushed, _ = flush_lsn(source)
+    until = time.monotonic() + LOOK_S
+    with SlotStream(source, info.slot, info.publication, converted=False) as stream:
+        while stream.passed_lsn < flushed:
+            message = stream.read(POLL_S)
+            if message is not None and isinstance(begun := decode(message), Begin):
+                return begun.committed_at
+            if time.monotonic() >= until:
+                raise SlotSlow(
+                    f"The source did not look into slot {info.slot} within {LOOK_S:g} s.",
+                    hint="It decodes a large part of its log, or waits for a standby that synchronized_standby_slots names.",
+                )
+    return None
 
 
 def has_work(dsn: str, capture: Capture) -> bool:
@@ -285,7 +322,7 @@ def _asked(capture: Capture) -> Iterator[psycopg.Connection]:
     try:
         with connect_source(capture.source()) as source:
             yield source
-    except psycopg.Error as error:
+    except (psycopg.Error, NoStream) as error:
         raise SourceRefuses(
             f"The source of capture {capture.name} does not tell how it is.",
             detail=str(error).strip(),

@@ -13,6 +13,7 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore, EmittedRows
 from tests.support.capturing.captured import Captured, Killed, killed_at
 from tests.support.factories import value
@@ -25,7 +26,7 @@ def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, mo
     captured.source.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
     assert captured.drain().backfilled == 150
     captured.source.run("update items set name = repeat('y', 5000)")
-    killed_at(captured, monkeypatch, pipeline, "advance")
+    killed_at(captured, monkeypatch, SlotStream, "advance")
     assert captured.drain().replayed == 150
     assert captured.replayed() == captured.table()
 

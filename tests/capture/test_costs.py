@@ -22,7 +22,8 @@ from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import find_problems
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured, declared, killed_at, replay
+from tests.support.capturing.captured import ITEMS, Captured, declared, did, killed_at, replay
+from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 from tests.support.patience import patience
@@ -226,3 +227,31 @@ def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
     captured.source.run("insert into early values (2)")
     assert both.drain().backfilled == 1
     assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]
+
+
+def test_a_transaction_that_is_open_for_long_is_decoded_once_beside_those_that_commit(captured: Captured) -> None:
+    name = captured.source.slot
+    # so that it does not fit in the memory of whoever decodes it, which the source counts
+    captured.source.connection.execute(f"alter database {name} set logical_decoding_work_mem = '64kB'".encode())
+    spilled = "select spill_txns, spill_count, spill_bytes from pg_stat_replication_slots s"
+    query = f"{spilled} join pg_replication_slots r using (slot_name) where r.database = current_database()"
+    with followed(captured), psycopg.connect(captured.source.dsn) as writer:
+        writer.execute("insert into items select n, repeat('x', 100) from generate_series(1000, 20000) n")
+        captured.source.run("insert into items values (1)")
+        arrived(captured, "[1]")
+        ((txns, times, size),) = before = rows(captured.source.connection, query)
+        assert (txns, times > 1, size > 1_000_000) == (1, True, True)
+        for number in range(2, 8):
+            captured.source.connection.execute("insert into items values (%s)", (number,))
+            arrived(captured, f"[{number}]")
+        assert rows(captured.source.connection, query) == before
+        writer.commit()
+        arrived(captured, "[20000]")
+    assert len(did(captured)) == 7 + 19_001
+
+
+def test_what_a_transaction_holds_is_no_file_that_the_source_limits(captured: Captured) -> None:
+    captured.drain()
+    captured.source.connection.execute(f"alter database {captured.source.slot} set temp_file_limit = '64kB'".encode())
+    captured.source.run("insert into items select n, repeat('x', 1000) from generate_series(1, 10000) n")
+    assert captured.drain().emitted == 10_000

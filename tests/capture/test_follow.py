@@ -5,24 +5,21 @@ import re
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import psycopg
 import pytest
 from tenacity import RetryCallState, Retrying
 
-from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture import follow as following
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.slot import SlotBusy, peek
+from millrace.resources.capture.source.slot import SlotBusy
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
-from tests.support.capturing.captured import Captured, did
+from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.capturing.following import arrived, followed
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
@@ -59,29 +56,22 @@ def test_changes_are_events_until_it_is_stopped_and_its_lease_is_kept_so_long(ca
     assert [key for _, key in did(captured)] == ["[1]", "[2]", "[3]", "[4]"]
 
 
-def test_a_source_that_writes_nothing_is_not_asked_for_changes(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[object] = []
-    peeks: list[object] = []
+def test_all_looks_of_a_drain_read_one_stream(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    reader = "select active_pid from pg_replication_slots where database = current_database()"
 
-    def look(source: psycopg.Connection) -> tuple[Lsn, datetime]:
-        looks.append(source)
-        return flush_lsn(source)
+    def look() -> None:
+        looks.append(value(captured.source.connection, reader))
 
-    def ask(source: psycopg.Connection, *arguments: Any) -> Any:  # noqa: ANN401 - passed on
-        peeks.append(source)
-        return peek(source, *arguments)
-
-    monkeypatch.setattr(pipeline, "flush_lsn", look)
-    monkeypatch.setattr(pipeline, "peek", ask)
+    monkeypatch.setattr(SlotStream, "messages", preceded(SlotStream.messages, look))
     with followed(captured):
+        looks.clear()
         captured.source.run("insert into items values (1, 'a')")
         arrived(captured, "[1]")
-        # each look led to a question; the store, which is on the same server here, writes now and then
-        wait_until(lambda: len(looks) - len(peeks) >= 20, "looks lead to no question")
+        wait_until(lambda: len(looks) >= 20, "there are looks that find nothing")
         captured.source.run("update items set name = 'b'")
         wait_until(lambda: did(captured)[-1] == ("updated", "[1]"), "a change after that comes, too")
+    assert len(set(looks)) == 1
 
 
 def test_a_second_one_waits_and_takes_over(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,16 +7,22 @@ here: processes that are killed at random moments (tests/processes/capture), wha
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
+from threading import Event
 from typing import ClassVar, LiteralString
 
 import pytest
 
 from millrace.resources.capture import backfill, drain
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding import arriving
 from millrace.resources.capture.decoding import changes as captured_changes
+from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.setup import GapOpen, remove, restart
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.capture.verify import verify
 from millrace.resources.errors import UnknownCapture
@@ -77,11 +83,11 @@ class Scenario:
 class Replayed(Scenario):
     """The slot gives changes again that a killed run has stored."""
 
-    steps = (*kill_steps.REPLAYING, Step(drain, "advance"))
+    steps = (*kill_steps.REPLAYING, Step(SlotStream, "advance"))
 
     def happen(self, turn: int) -> None:
         super().happen(turn)
-        killed_at(self.captured, self.patch, drain, "advance")
+        killed_at(self.captured, self.patch, SlotStream, "advance")
 
 
 class Renamed(Scenario):
@@ -195,7 +201,7 @@ class Stopped(Scenario):
     def happen(self, turn: int) -> None:
         # a transaction of both that is stored and given again: without one of them its changes have other numbers
         self.captured.source.run("update items set name = 'x'; update good set name = 'x'")
-        killed_at(self.captured, self.patch, drain, "advance")
+        killed_at(self.captured, self.patch, SlotStream, "advance")
         self.captured.source.run("alter table items rename to elsewhere")
         self.captured.source.connection.execute(f"insert into good values ({turn}, 'goes on')".encode())
 
@@ -430,3 +436,35 @@ def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
             raise
         ids = "select count(*) - count(distinct event_id) from event_store.events"
         assert value(captured.store, ids) == 0, step
+
+
+def test_killed_at_each_message_of_the_slot_nothing_is_missing_and_nothing_comes_twice(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = SlotStream.messages
+    left = 0
+
+    def dying_messages(stream: SlotStream, until: Lsn, stop: Event) -> Iterator[bytes]:
+        nonlocal left
+        for message in messages(stream, until, stop):
+            left -= 1
+            if left == 0:
+                raise Killed
+            yield message
+
+    monkeypatch.setattr(drain, "PIECE", 3)
+    monkeypatch.setattr(arriving, "BATCH", 2)
+    going_on = Scenario(captured, monkeypatch)
+    for turn in count(1):
+        going_on.happen(turn)
+        with monkeypatch.context() as patch:
+            patch.setattr(SlotStream, "messages", dying_messages)
+            left = turn
+            ended = ends(going_on)
+        if not ended:
+            going_on.run()
+        going_on.look(turn)
+        if ended:
+            break
+    # two transactions with seven messages, beside those that describe the table
+    assert turn >= 12

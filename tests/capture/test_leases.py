@@ -1,20 +1,17 @@
 """One process of a capture at a time: its lease, and what becomes of a former owner."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source import slot as slots
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse, LeaseLost
-from tests.support.capturing.captured import Captured, did
+from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
 
@@ -65,19 +62,32 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
     assert did(captured) == [("inserted", "[1]")]
 
 
+def test_a_former_owner_takes_the_slot_from_nobody(captured: Captured) -> None:
+    captured.drain()
+    reader = "select active_pid from pg_replication_slots where database = current_database()"
+    with captured.process("first") as first:
+        captured.store.execute(
+            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
+        )
+        with captured.process("second") as second:
+            second.drain(budget_s=patience(), idle_s=0)
+            reads = value(captured.source.connection, reader)
+            with pytest.raises(LeaseLost):
+                first.store()
+            assert reads is not None
+            assert value(captured.source.connection, reader) == reads
+
+
 def test_the_lease_is_kept_while_the_source_decodes_for_long(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.drain()
     until = "select extract(epoch from leased_until) from event_store.captures"
 
-    @contextmanager
-    def slow(connection: psycopg.Connection, slot: str, publication: str, limit: int) -> Iterator[Iterator[bytes]]:
+    def wait() -> None:
         before = value(captured.store, until)
         wait_until(lambda: value(captured.store, until) > before, "the lease is extended")
-        with slots.peek(connection, slot, publication, limit) as messages:
-            yield messages
 
-    monkeypatch.setattr(pipeline, "peek", slow)
+    monkeypatch.setattr(SlotStream, "messages", preceded(SlotStream.messages, wait))
     with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:
         process.drain(budget_s=patience(), idle_s=0)

@@ -18,6 +18,7 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.source import connection as source_connection
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import ITEMS, Captured, declared, killed_at
@@ -110,7 +111,7 @@ def test_what_is_stored_is_not_compared_with_what_another_declaration_makes_of_i
     both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
     both.drain()
     captured.source.run("begin; insert into notes values (1); insert into items values (1); commit")
-    killed_at(both, monkeypatch, pipeline, "advance")
+    killed_at(both, monkeypatch, SlotStream, "advance")
     report = captured.drain()
     assert report.replayed == 0
     assert value(captured.store, "select count(*) from event_store.events") == 2
@@ -183,13 +184,23 @@ def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
         process.drain(budget_s=patience(), idle_s=0)
         assert capture_health(captured.dsn, captured.capture).lag_s < looking.RECENT_S
         assert looks == []
-        # it has said nothing for longer
+        # it has said nothing for longer, and reads nothing
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
-        capture_health(captured.dsn, captured.capture)
-        assert len(looks) == 1
+        monkeypatch.setattr(looking, "LOOK_S", 0.1)
+        captured.source.run("create table others ()")
+        assert capture_health(captured.dsn, captured.capture).lag_s > 3000
+        # or nothing happened for so long
+        monkeypatch.setattr(looking, "LOOK_S", patience())
+        monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
+        health = start(lambda: capture_health(captured.dsn, captured.capture))
+        while not health.done():
+            process.drain(budget_s=patience(), idle_s=0)
+        assert health.result(patience()).lag_s < looking.RECENT_S
+        assert looks == []
+        captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
     captured.store.execute("update event_store.captures set stored_at = stored_at + interval '1 hour'")
     capture_health(captured.dsn, captured.capture)
-    assert len(looks) == 2
+    assert len(looks) == 1
 
 
 def test_a_slot_waits_for_whoever_writes_however_long_and_says_for_whom(

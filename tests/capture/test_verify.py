@@ -4,13 +4,11 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 import pytest
 
 from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import drain
 from millrace.resources.capture import verify as verifying
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureReport
@@ -18,9 +16,9 @@ from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.slot import peek
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.verify import BadCondition, Verification, verify
-from tests.support.capturing.captured import Captured, declared, replay
+from tests.support.capturing.captured import Captured, declared, preceded, replay
 from tests.support.factories import rows, value
 from tests.support.patience import patience
 
@@ -83,21 +81,16 @@ def test_only_rows_that_are_captured_are_read(wrong: Captured) -> None:
 
 
 def test_an_idle_source_is_caught_up_with_at_once(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
-
-    def counting(*arguments: Any) -> Any:  # noqa: ANN401 - what peek takes and gives
-        nonlocal looks
-        looks += 1
-        return peek(*arguments)
-
+    looks: list[None] = []
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
-        monkeypatch.setattr(drain, "peek", counting)
+        counting = preceded(SlotStream.messages, lambda: looks.append(None))
+        monkeypatch.setattr(SlotStream, "messages", counting)
         for _ in range(3):
             captured.source.run("create table if not exists others (id int)", "insert into others values (1)")
             flushed, _ = flush_lsn(captured.source.connection)
             process.catch_up(flushed)
-    assert looks <= 6
+    assert len(looks) <= 6
 
 
 def test_what_was_not_captured_yet_is_captured_first(captured: Captured) -> None:

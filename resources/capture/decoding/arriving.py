@@ -18,10 +18,10 @@ BATCH_BYTES = 1_000_000
 
 
 class Arriving:
-    """The changes of one peek, decoded as they come, and counts of what came.
+    """The changes of one look, decoded as they come, and counts of what came.
 
     Args:
-        decoder: The decoder of this peek.
+        decoder: The decoder of the slot's stream.
         messages: What the slot gives.
 
     Attributes:

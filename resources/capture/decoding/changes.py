@@ -78,9 +78,9 @@ _Place: TypeAlias = tuple[int, Transaction, int, str, bytes]
 
 
 class ChangeDecoder:
-    """Turns the messages of one peek, in order, into changes.
+    """Turns the messages of one stream, in order, into changes.
 
-    In each peek the server describes every table anew, so each peek gets a decoder of its own.
+    In each stream the server describes every table anew, so each stream gets a decoder of its own.
 
     Args:
         tables: What is captured, each with the columns of its key where the replica identity does not name them.

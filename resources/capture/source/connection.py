@@ -1,18 +1,20 @@
-"""The connection to a captured database, and looks at it: which database it is, how far its log and its ids are.
+"""The connections to a captured database, and looks at it: which database it is, how far its log and its ids are.
 
-Belongs here: settings of the session, looks that need no slot. Not here: slots (`slot`), publications (`publication`),
-tables (`tables`).
+Belongs here: settings of the sessions, looks that need no slot. Not here: slots (`slot`), what comes over a replication
+connection (`stream`), publications (`publication`), tables (`tables`).
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.sessions import require_own_session
-from millrace.resources.connecting import connect
+from millrace.resources.connecting import Connection, connect
 from millrace.resources.errors import Unreachable
 
 # The server writes values as text in the forms that the session asks for.
@@ -27,18 +29,26 @@ _SETTINGS = {
     "lc_monetary": "C",
     # where a policy hides rows, reading is an error and does not give a part of them
     "row_security": "off",
-    # `slot.peek` listens to warnings
+    # `stream` listens to warnings
     "client_min_messages": "warning",
     "synchronous_commit": "local",
     "lock_timeout": "10s",
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "10min",
-    # What the role or the database has for applications. Some of these only newer servers know.
+    # what the role or the database has for applications
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
 }
+# How long the server's process waits for a word of ours before it ends a replication connection, in seconds
+WALSENDER_S = 60
+# decoding takes as long as it takes: a limit of the role would end it
+_UNLIMITED = ("lock_timeout", "statement_timeout", "transaction_timeout")
+WALSENDER_HINT = (
+    "Its role needs `replication`, its server a free one of max_wal_senders, and the connection string has to lead to the"
+    " server itself: poolers do not pass the replication protocol on."
+)
 # beyond what the source itself allows a statement
 ANSWER_S = 75.0
 
@@ -69,13 +79,7 @@ def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Con
         except BaseException:
             source.close()
             raise
-        with source.cursor() as cursor:
-            cursor.execute(
-                "select set_config(ours.name, ours.setting, false)"
-                " from unnest(%s::text[], %s::text[]) as ours (name, setting)"
-                " where current_setting(ours.name, true) is not null",
-                (list(_SETTINGS), list(_SETTINGS.values())),
-            )
+        _set(source, _SETTINGS)
     except psycopg.OperationalError as error:
         raise Unreachable(
             "The source database does not answer.",
@@ -83,6 +87,61 @@ def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Con
             hint="Check the source's connection string.",
         ) from error
     return source
+
+
+def connect_walsender(
+    source: psycopg.Connection,
+    stop: threading.Event | None = None,
+    *,
+    client_encoding: str = "utf8",
+    application_name: str = "millrace",
+) -> Connection:
+    """Open a replication connection to the database, at the address, that another connection of ours has.
+
+    Args:
+        source: The other connection.
+        stop: Leaves calls that no answer comes to once it is set.
+        client_encoding: The encoding that the server writes.
+        application_name: What the server calls the session.
+
+    Raises:
+        psycopg.OperationalError: The server does not answer, has no free process for it, or our role may not replicate.
+    """
+    info = source.info
+    same: dict[str, str | int | None] = {**info.get_parameters(), "host": info.host, "port": info.port}
+    same["password"] = info.password or None
+    if "hostaddr" in same:
+        same["hostaddr"] = info.hostaddr
+    dsn = make_conninfo("", **same)
+    walsender = connect(
+        dsn,
+        answer_s=ANSWER_S,
+        stop=stop,
+        # it takes no parameters beside a statement
+        cursor_factory=psycopg.ClientCursor,
+        client_encoding=client_encoding,
+        application_name=application_name,
+        replication="database",
+    )
+    # what it works on is asked over a plain one
+    walsender.dsn = dsn
+    return walsender
+
+
+def set_up_walsender(walsender: psycopg.Connection) -> None:
+    """Let a replication connection write values in the forms of `connect_source`, in the encoding that it has."""
+    settings = {name: setting for name, setting in _SETTINGS.items() if name != "client_encoding"}
+    settings |= dict.fromkeys(_UNLIMITED, "0")
+    _set(walsender, settings | {"wal_sender_timeout": f"{WALSENDER_S}s"})
+
+
+def _set(connection: psycopg.Connection, settings: Mapping[str, str]) -> None:
+    # some of them only newer servers know
+    connection.execute(
+        "select set_config(ours.name, ours.setting, false) from unnest(%s::text[], %s::text[]) as ours (name, setting)"
+        " where current_setting(ours.name, true) is not null",
+        (list(settings), list(settings.values())),
+    )
 
 
 def source_identity(source: psycopg.Connection) -> SourceIdentity:

@@ -1,35 +1,28 @@
-"""A replication slot of the source, and the messages that it holds.
+"""A replication slot of the source.
 
-Belongs here: what is asked of any logical slot. Not here: the connection (`connection`), what is published
-(`publication`), the rows that are there already (`chunks`), what messages mean (`decoding`).
-
-Reading and consuming are two calls: `peek` takes nothing away; `advance` gives up what the caller has stored by then.
+Belongs here: what is asked of any logical slot, why it refuses. Not here: reading it (`stream`), the connection
+(`connection`), what is published (`publication`), the rows that are there already (`chunks`).
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
 from math import inf
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.errors import (
-    CharacterNotInRepertoire,
-    Diagnostic,
     ObjectInUse,
     ObjectNotInPrerequisiteState,
     QueryCanceled,
     UndefinedFile,
     UndefinedObject,
-    UntranslatableCharacter,
 )
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import connect_source, oldest_transaction
 from millrace.resources.connecting import Connection, unhurried
@@ -45,8 +38,6 @@ WAIT_S = 1.0
 UNSEEN = "a transaction that our role may not see"
 # From this version on standbys can have slots of their primary.
 FAILOVER_VERSION = 170000
-# Messages that are fetched at a time. One by one takes twice as long; more gain little, and messages may be large.
-_ROWS_AT_ONCE = 20
 
 
 class SlotBusy(MillraceError):
@@ -177,7 +168,7 @@ def drop_slot(source: psycopg.Connection, slot: str) -> None:
         )
 
     with suppress(UndefinedObject):  # somebody else was first
-        _patiently(slot, drop)
+        patiently(source, slot, drop)
 
 
 def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
@@ -217,55 +208,6 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
     )
 
 
-@contextmanager
-def peek(
-    source: psycopg.Connection, slot: str, publication: str, limit_changes: int | None = None, within_s: float = 0
-) -> Iterator[Iterator[bytes]]:
-    """Read what the slot holds, message by message, without consuming it.
-
-    It reads whole transactions, and ends with the first one that reaches `limit_changes` messages. A large result waits
-    on the server's disk; here are only a few messages in memory. Until the `with` ends, the connection takes no other
-    statement. With `within_s` the source has to begin to give within that time. Where a value is no text of its
-    encoding, the server converts nothing: `recoded_message` marks the value.
-
-    Raises:
-        SlotBusy: Somebody else reads the slot for longer than a few seconds.
-        SlotSlow: The source did not begin to give in time.
-        SlotLost: The slot is gone, or is no longer good.
-        PublicationMissing: The publication does not exist, or did not exist when some of the changes were made.
-    """
-    if source.execute("select from pg_publication where pubname = %s", (publication,)).fetchone() is None:
-        raise _no_publication(publication, f"database {source.info.dbname} has none of this name")
-    warnings: list[str] = []
-
-    def note(diagnostic: Diagnostic) -> None:
-        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse. A
-        # standby that is waited for (synchronized_standby_slots) is warned of with the same code.
-        said = str(diagnostic.message_primary)
-        if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate and publication in said:
-            warnings.append(said)
-
-    source.add_notice_handler(note)
-    try:
-        codec = None
-        try:
-            opened, first, rest = _patiently(slot, lambda: _peek(source, slot, publication, limit_changes, within_s))
-        except (CharacterNotInRepertoire, UntranslatableCharacter):
-            codec = codec_of(str(source.info.parameter_status("server_encoding")))
-            opened, first, rest = _patiently(
-                slot, lambda: _peek(source, slot, publication, limit_changes, within_s, converted=False)
-            )
-        with opened:
-            if warnings:
-                raise _no_publication(publication, warnings[0])
-            messages = (row[0] for row in chain(first, rest))
-            yield messages if codec is None else (recoded_message(message, codec) for message in messages)
-    except (UndefinedObject, UndefinedFile, ObjectNotInPrerequisiteState) as error:
-        raise _reason(source, slot, publication, error) from error
-    finally:
-        source.remove_notice_handler(note)
-
-
 def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
     """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never go back.
 
@@ -287,56 +229,46 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
             source.execute("select pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, str(lsn)))
 
     try:
-        _patiently(slot, move)
+        patiently(source, slot, move)
     except (UndefinedObject, UndefinedFile, ObjectNotInPrerequisiteState) as error:
-        raise _reason(source, slot, None, error) from error
+        raise why_refused(source, slot, None, error) from error
 
 
-def _peek(
-    source: psycopg.Connection,
-    slot: str,
-    publication: str,
-    limit_changes: int | None,
-    within_s: float,
-    *,
-    converted: bool = True,
-) -> tuple[ExitStack, list[tuple[bytes]], Iterator[tuple[bytes]]]:
-    """Begin to read. The server decodes everything before it gives a row: errors of decoding are raised here."""
-    quoted = publication.replace('"', '""')
-    with ExitStack() as opening:
-        opening.enter_context(unhurried(source))
-        opening.enter_context(source.transaction())
-        source.execute("select set_config('statement_timeout', %s, true)", (f"{int(within_s * 1000)}ms",))
-        if not converted:
-            source.execute("set local client_encoding = 'SQL_ASCII'")
-        cursor = opening.enter_context(source.cursor(binary=True))
-        stream = cursor.stream(
-            "select data from pg_logical_slot_peek_binary_changes(%s, null, %s, 'proto_version', '1',"
-            " 'publication_names', %s, 'messages', 'true')",
-            (slot, limit_changes, f'"{quoted}"'),
-            size=_ROWS_AT_ONCE,
-        )
-        rows = opening.enter_context(closing(cast(Generator[tuple[bytes], None, None], stream)))
-        try:
-            first = list(islice(rows, 1))
-        except QueryCanceled as error:
-            if not within_s:
-                raise
-            raise SlotSlow(
-                f"The source did not look into slot {slot} within {within_s:g} s.",
-                detail=str(error),
-                hint="It decodes a large part of its log, or waits for a standby that synchronized_standby_slots names.",
-            ) from error
-        opened = opening.pop_all()
-    return opened, first, rows
+def reader_name(slot: str) -> str:
+    """Return the `application_name` of the session in which the process that has the lease reads a slot."""
+    return slot
 
 
-def _patiently(slot: str, work: Callable[[], Result]) -> Result:
-    """Do the work; while somebody else holds the slot, try again for `BUSY_S`."""
+def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result], *, takes_over: bool = True) -> Result:
+    """Do the work; while somebody else holds the slot, try again for `BUSY_S`.
+
+    Args:
+        source: A connection to the source.
+        slot: The slot's name.
+        work: What needs it.
+        takes_over: Whether to end the session of a former process of ours that hangs.
+
+    Raises:
+        SlotBusy: Somebody else holds it for longer.
+    """
+
+    def end_former(_: RetryCallState) -> None:
+        if takes_over:
+            source.execute(
+                """
+                select pg_terminate_backend(s.active_pid)
+                from pg_replication_slots s
+                join pg_stat_activity a on a.pid = s.active_pid and a.application_name = %s
+                where s.slot_name = %s
+                """,
+                (reader_name(slot), slot),
+            )
+
     retrying = Retrying(
         retry=retry_if_exception_type(ObjectInUse),
         wait=wait_exponential(multiplier=0.05, max=1),
         stop=stop_after_delay(BUSY_S),
+        before_sleep=end_former,
         reraise=True,
     )
     try:
@@ -349,15 +281,18 @@ def _patiently(slot: str, work: Callable[[], Result]) -> Result:
         ) from error
 
 
-def _reason(
+def why_refused(
     source: psycopg.Connection, slot: str, publication: str | None, error: psycopg.Error
 ) -> MillraceError | psycopg.Error:
-    """Return why reading a slot failed; the error itself if it is about neither slot nor publication."""
-    state = slot_state(source, slot)
+    """Return why the source does not give what a slot holds; the error itself if it is about neither."""
+    try:
+        state = slot_state(source, slot)
+    except psycopg.OperationalError:
+        return error
     if state is None or state.lost or isinstance(error, UndefinedFile):
         return _lost(slot, state, error)
     if publication is not None and isinstance(error, UndefinedObject):
-        return _no_publication(publication, str(error))
+        return no_publication(publication, str(error))
     return error
 
 
@@ -369,7 +304,8 @@ def _lost(slot: str, state: SlotState | None, error: psycopg.Error | None) -> Sl
     )
 
 
-def _no_publication(publication: str, detail: str) -> PublicationMissing:
+def no_publication(publication: str, detail: str) -> PublicationMissing:
+    """Return the error that says so."""
     return PublicationMissing(
         f"There is no publication {publication}, or there was none when something changed.",
         detail=detail,

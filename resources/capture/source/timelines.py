@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.source.connection import source_identity
-from millrace.resources.connecting import connect
+from millrace.resources.capture.source.connection import WALSENDER_HINT, connect_walsender, source_identity
 from millrace.resources.errors import MillraceError
 
 
@@ -76,13 +74,8 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
     identity = source_identity(source)
     if identity.timeline == 1:
         return Timelines((), 1)
-    info = source.info
-    parameters: dict[str, str | int | None] = {**info.get_parameters(), "host": info.host, "port": info.port}
-    parameters |= {"password": info.password or None, "replication": "database"}
-    if "hostaddr" in parameters:
-        parameters["hostaddr"] = info.hostaddr
     try:
-        with connect(make_conninfo("", **parameters), cursor_factory=psycopg.ClientCursor) as walsender:
+        with connect_walsender(source) as walsender:
             said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
             assert said is not None
             if (said[0], said[1]) != (identity.system_identifier, identity.timeline):
@@ -106,8 +99,5 @@ def _unknown(detail: str) -> TimelinesUnknown:
     return TimelinesUnknown(
         "The source does not say which timelines its log came through, so it may lack changes that are stored.",
         detail=detail,
-        hint=(
-            "Its role needs `replication`, its server a free one of max_wal_senders, and the connection string has to lead"
-            " to the server itself: poolers do not pass the replication protocol on."
-        ),
+        hint=WALSENDER_HINT,
     )

@@ -18,9 +18,10 @@ from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
 from millrace.resources.capture.source.chunks import Chunk, TableMissing, TableUnreadable, _query, read_chunk
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.ordering import key_parts
-from millrace.resources.capture.source.slot import create_slot, peek
+from millrace.resources.capture.source.slot import create_slot
 from millrace.resources.capture.source.tables import find_table, with_key
 from tests.support.capturing.captures import ReadRow, of_read
+from tests.support.capturing.given import given
 from tests.support.capturing.odd_types import CASELESS
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows as query
@@ -237,8 +238,7 @@ def test_a_backfilled_row_is_as_its_insert_would_be(source: Source) -> None:
         create_slot(reading, source.slot)
         source.run("insert into t values ('x,\"y', 7, 1.50)")
         to_changes = ChangeDecoder([T], "shop", 1, next_xid(reading))
-        with peek(reading, source.slot, source.slot) as messages:
-            (change,) = [change for raw in messages for change in to_changes.feed(raw)]
+        (change,) = [change for raw in given(reading, source.slot) for change in to_changes.feed(raw)]
         chunk = read_chunk(reading, T, None, 10)
     (row,) = backfilled(chunk)
     assert row.decider_id == change.decider_id == '["x,\\"y",7]'

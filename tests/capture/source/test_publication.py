@@ -12,7 +12,8 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Truncate, decode
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
-from millrace.resources.capture.source.slot import create_slot, peek
+from millrace.resources.capture.source.slot import create_slot
+from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import refusal, rows, value
 
@@ -176,8 +177,7 @@ def test_tables_that_inherit_are_not_published_and_partitions_are_as_their_root(
         create_slot(connection, source.slot)
         source.run("insert into t values (1)", "insert into child values (2)", "insert into p values (3)", "truncate p")
         source.run("create table p2 partition of p for values from (10) to (20)", "insert into p values (13)")
-        with peek(connection, source.slot, source.slot) as messages:
-            found = [decode(raw) for raw in messages]
+        found = [decode(raw) for raw in given(connection, source.slot)]
     tables = {message.relation_id: message.table for message in found if isinstance(message, Relation)}
     assert [(tables[message.relation_id], message.new) for message in found if isinstance(message, Insert)] == [
         ("t", (b"1",)), ("p", (b"3",)), ("p", (b"13",)),

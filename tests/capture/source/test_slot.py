@@ -12,21 +12,20 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
+from millrace.resources.capture.decoding.pgoutput import Insert, Lsn, decode
 from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.source.connection import connect_source, flush_lsn
 from millrace.resources.capture.source.slot import (
-    PublicationMissing,
     SlotBusy,
     SlotLost,
     SlotState,
     advance,
     create_slot,
     drop_slot,
-    peek,
     slot_state,
 )
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
@@ -42,12 +41,8 @@ def capturing(source: Source) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def peeked(connection: psycopg.Connection, slot: str, limit: int | None = None) -> list[Message]:
-    with peek(connection, slot, slot, limit) as messages:
-        return [decode(raw) for raw in messages]
-
-
-def keys(messages: list[Message]) -> list[bytes]:
+def keys(connection: psycopg.Connection, slot: str) -> list[bytes]:
+    messages = map(decode, given(connection, slot))
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
@@ -86,8 +81,8 @@ def test_a_new_slot_holds_what_commits_from_then_on(capturing: psycopg.Connectio
         "pgoutput", source.slot, None, "reserved", None,
     )  # fmt: skip
     source.run("insert into t values (1)", "insert into t values (2)")
-    assert keys(peeked(capturing, source.slot)) == [b"1", b"2"]
-    assert keys(peeked(capturing, source.slot)) == [b"1", b"2"]  # nothing was consumed
+    assert keys(capturing, source.slot) == [b"1", b"2"]
+    assert keys(capturing, source.slot) == [b"1", b"2"]  # nothing was consumed
 
 
 def test_the_consistent_point_is_where_the_slot_stands(source: Source) -> None:
@@ -135,65 +130,16 @@ def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, sourc
         assert abs((datetime.now(UTC) - after.inactive_since).total_seconds()) < 60
 
 
-def test_peek_never_splits_a_transaction(capturing: psycopg.Connection, source: Source) -> None:
-    source.run(
-        "insert into t select generate_series(1, 1000)", "insert into t values (2001)", "insert into t values (2002)"
-    )
-    first = peeked(capturing, source.slot, 10)
-    assert len(keys(first)) == 1000
-    assert isinstance(first[-1], Commit)
-    assert len(keys(peeked(capturing, source.slot, 1003))) == 1000  # begin, table, rows, commit
-    assert len(keys(peeked(capturing, source.slot, 1004))) == 1001
-    assert len(keys(peeked(capturing, source.slot, None))) == 1002
-
-
-def test_what_is_consumed_is_not_read_again(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t select generate_series(1, 1000)", "insert into t values (2001)")
-    begun, *_, committed = peeked(capturing, source.slot, 1)
-    assert isinstance(begun, Begin)
-    assert isinstance(committed, Commit)
-    advance(capturing, source.slot, committed.commit_lsn)
-    assert len(keys(peeked(capturing, source.slot))) == 1001  # its commit starts there: it is not consumed
-    advance(capturing, source.slot, committed.end_lsn)
-    assert keys(peeked(capturing, source.slot)) == [b"2001"]
-    assert consumed(capturing, source.slot) == committed.end_lsn
-    advance(capturing, source.slot, begun.final_lsn)
-    advance(capturing, source.slot, committed.end_lsn)
-    assert consumed(capturing, source.slot) == committed.end_lsn
-
-
-def test_reading_can_end_early(capturing: psycopg.Connection, source: Source) -> None:
-    source.run("insert into t select generate_series(1, 10000)")
-    with peek(capturing, source.slot, source.slot) as messages:
-        assert isinstance(decode(next(messages)), Begin)
-
-    def fail() -> None:
-        with peek(capturing, source.slot, source.slot) as messages:
-            next(messages)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert len(keys(peeked(capturing, source.slot))) == 10000
-    assert value(capturing, "show statement_timeout") == "1min"
-
-
 def test_a_slot_that_somebody_holds_is_waited_for(
     capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres
 ) -> None:
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
-        reading = start(lambda: keys(peeked(capturing, source.slot)))
-        # it was refused at least once, and tries again
+        reading = start(lambda: keys(capturing, source.slot))
+        refused = "select count(*) from pg_stat_activity where query ~ %s and application_name = 'millrace' and state = 'idle'"
         wait_until(
-            lambda: (
-                value(
-                    source.connection,
-                    "select count(*) from pg_stat_database where datname = current_database() and xact_rollback > 0",
-                )
-                == 1
-            ),
-            "a first refusal",
+            lambda: value(source.connection, refused, f"^START_REPLICATION.*{source.slot}") == 1,
+            "it was refused, and tries again",
         )
         source.connection.execute("select pg_terminate_backend(%s)", (pid,))
     assert reading.result(patience()) == [b"1"]
@@ -207,7 +153,7 @@ def test_a_slot_that_somebody_keeps_is_busy(
     with reader(source, postgres) as pid:
         assert standing(capturing, source.slot).active_pid == pid
         for refused in (
-            lambda: peeked(capturing, source.slot),
+            lambda: given(capturing, source.slot),
             lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
             lambda: drop_slot(capturing, source.slot),
         ):
@@ -220,7 +166,7 @@ def test_a_slot_that_somebody_keeps_is_busy(
 def test_a_slot_that_is_gone_is_lost(capturing: psycopg.Connection, source: Source) -> None:
     drop_slot(capturing, source.slot)
     with pytest.raises(SlotLost, match="no such slot"):
-        peeked(capturing, source.slot)
+        given(capturing, source.slot)
     with pytest.raises(SlotLost, match="no such slot"):
         advance(capturing, source.slot, flush_lsn(capturing)[0])
 
@@ -239,7 +185,7 @@ def test_a_slot_whose_log_the_source_removed_is_lost(
             state = standing(capturing, source.slot)
             assert state.lost
             for refused in (
-                lambda: peeked(capturing, source.slot),
+                lambda: given(capturing, source.slot),
                 lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
             ):
                 with pytest.raises(SlotLost) as lost:
@@ -248,15 +194,3 @@ def test_a_slot_whose_log_the_source_removed_is_lost(
         finally:
             admin.execute("alter system reset max_slot_wal_keep_size")
             admin.execute("select pg_reload_conf()")
-
-
-def test_changes_without_the_publication_are_noticed_when_it_is_back(
-    capturing: psycopg.Connection, source: Source
-) -> None:
-    capturing.execute(f"drop publication {source.slot}".encode())
-    source.run("insert into t values (1)")
-    capturing.execute(f"create publication {source.slot} for table t".encode())
-    source.run("insert into t values (2)")
-    with pytest.raises(PublicationMissing) as missing:
-        peeked(capturing, source.slot)
-    assert source.slot in (missing.value.detail or "")

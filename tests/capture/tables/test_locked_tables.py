@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.capture import backfill, drain, setup
+from millrace.resources.capture import backfill, setup
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import has_work
 from millrace.resources.capture.source import chunks
 from millrace.resources.capture.source import connection as source_connection
+from millrace.resources.capture.source.stream import SlotStream
 from tests.support.capturing.captured import Captured, declared, killed_at, left
 from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
 from tests.support.factories import rows, start
@@ -108,7 +109,7 @@ def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_p
     captured = declared(captured, CapturedTable("items"), GOOD, CapturedTable("more"))
     with captured.source.connection.transaction():
         captured.source.run("update items set name = 'x'", "update good set name = 'x'")
-    killed_at(declared(captured, CapturedTable("items"), GOOD), monkeypatch, drain, "advance")
+    killed_at(declared(captured, CapturedTable("items"), GOOD), monkeypatch, SlotStream, "advance")
     with locking(captured):
         captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
         with captured.process() as process:

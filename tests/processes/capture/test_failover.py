@@ -10,6 +10,7 @@ from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.source.timelines import TimelinesUnknown, read_timelines
 from millrace.resources.capture.store import CaptureGap, CaptureStore
 from millrace.resources.errors import LeaseLost
@@ -53,7 +54,7 @@ def assert_begins_anew(moving: Moving) -> None:
 # and what the run after a failover has to compare
 STEPS = {
     Step(CaptureStore, "store_changes"): False,  # read and not committed
-    Step(pipeline, "advance"): True,
+    Step(SlotStream, "advance"): True,
     Step(CaptureStore, "emit_changes"): True,
 }
 

@@ -6,10 +6,11 @@ that takes it; `tests/processes/capture/killed_captures.py`: at random), how a p
 
 from typing import NamedTuple
 
-from millrace.resources.capture import backfill, drain, setup
+from millrace.resources.capture import backfill, setup
 from millrace.resources.capture.backfill import Backfill
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.schema_changes import SchemaStore
+from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
 
 
@@ -30,7 +31,11 @@ def around(place: object, name: str) -> tuple[Step, Step]:
 
 
 # `after store_changes`: all is done but the commit
-STORING = (*around(CaptureStore, "copy_changes"), *around(CaptureStore, "store_changes"), *around(drain, "advance"))
+STORING = (
+    *around(CaptureStore, "copy_changes"),
+    *around(CaptureStore, "store_changes"),
+    *around(SlotStream, "advance"),
+)
 EMITTING = around(CaptureStore, "emit_changes")
 REPLAYING = around(CaptureStore, "compare_changes")
 SCHEMAS = around(SchemaStore, "keep_schemas")

@@ -1,0 +1,21 @@
+"""What a slot gives to our own reader, which takes nothing away.
+
+Belongs here: reading a slot to the end. Not here: the server's own functions (`sources`).
+"""
+
+from threading import Event
+
+import psycopg
+
+from millrace.resources.capture.source.connection import flush_lsn
+from millrace.resources.capture.source.stream import SlotStream
+
+
+def given(source: psycopg.Connection, slot: str) -> list[bytes]:
+    """Return the messages of all that is committed by now; the publication has the slot's name."""
+    flushed, _ = flush_lsn(source)
+    found: list[bytes] = []
+    with SlotStream(source, slot, slot) as stream:
+        while stream.passed_lsn < flushed:
+            found += stream.messages(flushed, Event())
+    return found
