@@ -53,14 +53,14 @@ An exception that one module alone raises is declared in that module, below `Mil
 
     read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed,
                      Overtaken
-    consumption      PartitionsFailed
+    consumption      PartitionsFailed, NoMark
     commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
-                     TableMissing, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
-                     SessionsShared
+                     TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+                     SessionsShared, TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong

@@ -29,6 +29,8 @@ READ = [
 ]
 # blocks of text that show what a folder, or a function, looks like
 SHOWN = {
+    # it is for the owner of another database: `capture/tables/test_rights.py` tries it
+    ("docs/change_capture.md", "Prepare the source"),
     ("docs/contributing.md", "Layout"),
     ("docs/your_own_repository.md", "The repository"),
     # it installs packages: `processes/test_wheel.py` does

@@ -49,11 +49,11 @@ def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None
 
 
 def relations(connection: psycopg.Connection) -> set[str]:
-    """Return the tables and views in the schema, without children and without the table that all models share."""
+    """Return the tables and views in the schema, without children and without the tables that all models share."""
     found = rows(
         connection,
         "select relname from pg_class where relnamespace = 'read_models'::regnamespace"
-        " and relkind in ('r', 'p', 'v') and not relispartition and relname <> 'declarations'",
+        " and relkind in ('r', 'p', 'v') and not relispartition and relname not in ('as_of', 'declarations')",
     )
     return {name for (name,) in found}
 
