@@ -355,7 +355,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '47fdebf28f1405bc0943b45abbb4482f1a4cf65f6a6a546e13efd1871e3927ef'),
+  (0, 'd4547ee4dc03ca66511c9e60ff32f12da4af492e7b6e2b68941c55ea57571112'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -20,7 +20,7 @@ import psycopg
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.consumer import LEASE_S
-from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
@@ -65,7 +65,6 @@ def build_as_of(
     *,
     keep: timedelta = KEEP,
     archive: Path | None = None,
-    limits: Limits = DEFAULTS,
 ) -> AsOf:
     """Build a read model as of a moment of the log, unless it is there, and return what there is.
 
@@ -79,7 +78,6 @@ def build_as_of(
         mark: The moment.
         keep: For how long from now it is kept at least.
         archive: The folder of the archive; None: events are read from Postgres alone.
-        limits: How much runs side by side.
 
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
@@ -94,7 +92,7 @@ def build_as_of(
                 return noted
             try:
                 past = ensure_version(connection, at_mark(model, mark), archive)
-                builder = Builder(dsn, past, spark, LEASE_S, limits)
+                builder = Builder(dsn, past, spark, LEASE_S, DEFAULTS)
                 rebuild = Rebuild(store, builder, model, owner, archive, tuple(mark.marks))
                 commit = rebuild.run(range(len(mark.marks)), 0, never)
             except (PartitionLeased, UnknownView, psycopg.errors.DuplicateTable):

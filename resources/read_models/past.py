@@ -113,8 +113,8 @@ def remove_expired(connection: psycopg.Connection) -> list[str]:
     for each in all_as_of(connection):
         try:
             with connection.transaction():
-                ReadModelStore(connection).lock_model(each.name)
                 connection.execute("set local lock_timeout = '1s'")
+                ReadModelStore(connection).lock_model(each.name)
                 expired = connection.execute(
                     "select from read_models.as_of where name = %s and expires_at <= clock_timestamp()", (each.name,)
                 ).fetchone()

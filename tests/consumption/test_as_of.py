@@ -1,6 +1,6 @@
 """Read models as of recorded moments of the log: the rows of then, whatever came since, and whatever dies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.model_versions import relations
 from tests.support.factories import at_once, rows
+from tests.support.logins import logins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +53,13 @@ def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
     """Append events and record the moment after them."""
     fill(store, number, seed)
     return store.mark_log(f"after {number}")
+
+
+@pytest.fixture
+def operator(things: EventStore) -> Iterator[str]:
+    """Return how a login connects that is a member of event_store_owner, and of nothing else."""
+    with logins(things.connection) as login:
+        yield login("event_store_owner").info.dsn
 
 
 def no_spark() -> "SparkSession":
@@ -175,9 +183,10 @@ def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn
 
 
 def test_another_declaration_is_built_anew_and_what_is_over_goes(
-    things: EventStore, dsn: str, spark: "SparkSession"
+    things: EventStore, spark: "SparkSession", operator: str
 ) -> None:
-    mark = filled(things)
+    """A login that only is an operator does all of it."""
+    mark, dsn = filled(things), operator
     first = build_as_of(dsn, Counted, lambda: spark, mark, keep=timedelta(days=2))
     longer = build_as_of(dsn, Counted, no_spark, mark, keep=timedelta(days=9))
     assert longer.expires_at > first.expires_at

@@ -48,6 +48,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare("O" * 30, order_id=stream_id(), lines=count()), {}, "is no name"),
     (declare("Declarations", order_id=stream_id(), lines=count()), {}, "'declarations' is the name of a table"),
     (declare("OrdersState", order_id=stream_id(), lines=count()), {}, "'orders_state' is the name of a table"),
+    (declare("Orders_at_17", order_id=stream_id(), lines=count()), {}, "'orders_at_17' is the name of a table"),
     (declare("Orders_staging_x", order_id=stream_id(), lines=count()), {}, "is the name of a table"),
     (declare(order_id=stream_id(), partition=count()), {}, "'partition' is taken: use none of attempt, batch"),
     (declare(order_id=stream_id(), batch=count()), {}, "'batch' is taken"),

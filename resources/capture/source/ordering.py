@@ -1,4 +1,4 @@
-"""How rows are ordered by a key: with the operators of the key's index, which may be on nobody's search path.
+"""How rows are ordered by a key: with the operators of the key's index, which may be off the search path.
 
 Belongs here: these operators, and statements that go on behind a key. Not here: which columns are the key (`tables`),
 reading rows (`chunks`).

@@ -82,7 +82,7 @@ def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     return captured
 
 
-# an example takes a second: a smaller one than that which fails is not looked for
+# an example takes a second: one that fails is not made smaller
 @settings(
     max_examples=12,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

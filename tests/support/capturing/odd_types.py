@@ -5,7 +5,7 @@ Belongs here: types. Not here: tables with them, which each test makes.
 
 from typing import LiteralString
 
-# A text that is compared without case, in a schema that is on nobody's search path: as citext is on hosted servers.
+# A text that is compared without case, in a schema off the search path: as citext is on hosted servers.
 CASELESS: tuple[LiteralString, ...] = (
     "create schema extensions",
     "create type extensions.caseless",
