@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,6 +130,12 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
     assert rebuilt.success
     assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))
+    # and one that writes it records the moment
+    written = defs.resolve_job_def("archive").execute_in_process(partition_key=log_partition_key(partition))
+    assert written.success
+    mark = things.marks_at(datetime.now(UTC))
+    assert mark is not None
+    assert (mark.reason, sum(mark.marks)) == ("archive", len(events))
 
 
 def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_whatever_holds_one_log_partition_up(
