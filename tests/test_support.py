@@ -70,6 +70,8 @@ def test_a_wait_is_as_long_as_the_machine_is_busy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "getloadavg", lambda: (5.0 * (os.cpu_count() or 1), 0.0, 0.0))
     assert patience() == 5 * quiet
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert patience() == 5 * quiet
+    monkeypatch.setattr("tests.support.patience._longest", {})
     monkeypatch.setattr("tests.support.patience._QUIET_S", 0.05)
     with pytest.raises(AssertionError, match="never happened: the moon"):
         wait_until(lambda: False, "the moon")
