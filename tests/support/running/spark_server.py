@@ -21,6 +21,7 @@ from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN
 
+INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 # the folder of what its Python processes do first
 PYTHON = Path(__file__).with_name("python_of_spark")
 
@@ -52,6 +53,8 @@ def _server(folder: Path, found: Path, entering: Path, started: Callable[[psutil
         "JAVA_HOME": str(find_java(settings.home / "java").home),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": f"{PYTHON}{os.pathsep}{PROJECT}",
+        # a plan of a test runs a few times over a few rows: to compile it costs a fifth of all, and pays later
+        "JAVA_TOOL_OPTIONS": f"{os.environ['JAVA_TOOL_OPTIONS']} {INTERPRETED}",
         # a process that forks has one thread
         "OPENBLAS_NUM_THREADS": "1",
         SPARK_TOKEN: secrets.token_urlsafe(32),
