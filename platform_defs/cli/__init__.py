@@ -17,7 +17,7 @@ from millrace.platform_defs.cli import backup, capture, check, dead, dev, import
 from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
-from millrace.platform_defs.cli.show import as_of, audit, catalog, events, history, incidents, lineage, partitions
+from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents, lineage, partitions
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
@@ -64,7 +64,7 @@ app = typer.Typer(
 for verbs in (system, check, new, importing, backup):
     app.add_typer(verbs.app)
 show = typer.Typer(no_args_is_help=True)
-for command in (events, catalog, history, as_of, lineage, partitions, audit, incidents):
+for command in (events, catalog, history, as_of, diff, lineage, partitions, audit, incidents):
     show.add_typer(command.app)
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock, sign or remove a view.")

@@ -22,10 +22,10 @@ from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.consumer import LEASE_S
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
+from millrace.resources.errors import Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.past import AsOf, at_mark, finish, first_marked_at, note, remove_expired
+from millrace.resources.read_models.past import AsOf, at_mark, finish, first_marked_at, log_mark, note, remove_expired
 from millrace.resources.read_models.versions import ensure_version, with_upcasts
 
 if TYPE_CHECKING:
@@ -53,6 +53,26 @@ def mark_at(store: EventStore, at: datetime | str) -> LogMark:
             f"No moment of the log is recorded at or before {at}.",
             detail=f"The first one is of {first.isoformat()}." if first else "None is recorded.",
             hint="The sequencer records one a minute while the log grows. Name that time, or a later one.",
+        )
+    return mark
+
+
+def chosen_mark(store: EventStore, at: datetime | str | None, number: int | None) -> LogMark | None:
+    """Return the moment of a time, or of a number; None where neither is stated.
+
+    Raises:
+        NoMark: There is none.
+        Malformed: Both are stated, or a text has none of the forms of `millrace.resources.times`.
+    """
+    if number is None:
+        return None if at is None else mark_at(store, at)
+    if at is not None:
+        raise Malformed("A time and a moment are stated.", hint="Name one of them.")
+    mark = log_mark(store.connection, number)
+    if mark is None:
+        raise NoMark(
+            f"There is no moment {number} of the log.",
+            hint="The table event_store.log_marks has all that there are. Or name a time.",
         )
     return mark
 

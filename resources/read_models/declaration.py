@@ -29,8 +29,8 @@ from millrace.resources.user_code import snake_case
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row besides the model's
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
-# names of tables in the schema read_models, and of models as of a moment, which are removed by their names
-_TABLE = re.compile(r"declarations|as_of|batch_seq|.*_(state|staging)(_.*)?|.*_at_[0-9]+")
+# names of tables in the schema read_models, and of models as of a moment and diffs, which are removed by their names
+_TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
 
 # the offsets of a key's last event and of its last removal: a row is there unless they are the same

@@ -1,20 +1,21 @@
 """Read models as they were at recorded moments of the log: which there are, their names, and their end.
 
-Belongs here: the rows of `read_models.as_of`, and the tables that go with one. Not here: building
-(`consumption.as_of`), the moments themselves (`add_mark.sql`).
+Belongs here: the rows of `read_models.as_of`, the tables that go with one, and the end of diffs. Not here: building
+(`consumption.as_of`), the moments themselves (`add_mark.sql`), what differs (`differences`).
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 
 from millrace.resources.errors import MillraceError, ViewInUse
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.store import ReadModelStore
-from millrace.resources.read_models.tables import drop_tables, drop_view
+from millrace.resources.read_models.tables import drop, drop_tables, drop_view, relation
 from millrace.resources.read_models.versions import reset_model
 
 
@@ -47,7 +48,7 @@ class AsOf:
 
 def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
     """Return a model with the tables and the view that it has as of a moment."""
-    return _named(model, f"{model.name}_at_{mark.mark_id}")
+    return named(model, f"{model.name}_at_{mark.mark_id}")
 
 
 def all_as_of(connection: psycopg.Connection, model: str | None = None) -> list[AsOf]:
@@ -57,6 +58,12 @@ def all_as_of(connection: psycopg.Connection, model: str | None = None) -> list[
             "select * from read_models.as_of where model = %(model)s or %(model)s::text is null order by model, mark_id",
             {"model": model},
         ).fetchall()
+
+
+def log_mark(connection: psycopg.Connection, mark_id: int) -> LogMark | None:
+    """Return a recorded moment of the log by its number; None where there is none."""
+    with connection.cursor(row_factory=class_row(LogMark)) as cursor:
+        return cursor.execute("select * from event_store.log_marks where mark_id = %s", (mark_id,)).fetchone()
 
 
 def first_marked_at(connection: psycopg.Connection) -> datetime | None:
@@ -108,19 +115,19 @@ def finish(connection: psycopg.Connection, past: ReadModel, rows: int, failed_st
 
 
 def remove_expired(connection: psycopg.Connection) -> list[str]:
-    """Remove what is no longer kept, but what is built or read at this moment; return the names."""
+    """Remove what is no longer kept, diffs too, but what is built or read at this moment; return the names."""
+    kept = "select name from {} where expires_at <= clock_timestamp()"
+    expired_ones = " union all ".join(kept.format(table) for table in ("read_models.as_of", "read_models.diffs"))
     removed = []
-    for each in all_as_of(connection):
+    for (name,) in connection.execute(expired_ones.encode()).fetchall():
         try:
             with connection.transaction():
                 connection.execute("set local lock_timeout = '1s'")
-                ReadModelStore(connection).lock_model(each.name)
-                expired = connection.execute(
-                    "select from read_models.as_of where name = %s and expires_at <= clock_timestamp()", (each.name,)
-                ).fetchone()
-                if expired is not None:
-                    _remove(connection, each.name)
-                    removed.append(each.name)
+                ReadModelStore(connection).lock_model(name)
+                # it may be kept longer, or be gone, by now
+                if (name,) in connection.execute(expired_ones.encode()).fetchall():
+                    _remove(connection, name)
+                    removed.append(name)
         except (MillraceError, psycopg.errors.LockNotAvailable):
             continue  # the next call removes it
     return removed
@@ -128,7 +135,16 @@ def remove_expired(connection: psycopg.Connection) -> list[str]:
 
 def _remove(connection: psycopg.Connection, name: str) -> None:
     # the names of tables follow from the model's
-    past = _named(ReadModel(name, name, "", {}, {}), name)
+    past = named(ReadModel(name, name, "", {}, {}), name)
+    diff = connection.execute(
+        "delete from read_models.diffs where name = %s returning compared_at is not null", (name,)
+    ).fetchone()
+    if diff is not None:
+        drop(
+            connection, past, sql.SQL("drop table if exists {}").format(relation(name if diff[0] else f"{name}_before"))
+        )
+    if diff == (True,):
+        return
     reset_model(connection, past)
     # of one that is built, which is no version any more
     drop_view(connection, past)
@@ -136,5 +152,6 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
     connection.execute("delete from read_models.as_of where name = %s", (name,))
 
 
-def _named(model: ReadModel, name: str) -> ReadModel:
+def named(model: ReadModel, name: str) -> ReadModel:
+    """Return a model with tables and a view of another name."""
     return replace(model, name=name, view=name)

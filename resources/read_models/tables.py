@@ -208,7 +208,7 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the tables of a version of the model; within a transaction."""
     state, staging = relation(model.state_table), relation(model.staging_table)
     columns = _column_definitions(state_types(model), state_key(model))
-    with _as_owners(connection):
+    with as_owners(connection):
         partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
         for statement in (
             # The key leads, so that a reader who asks for one is answered from the index: a log partition's table has
@@ -265,7 +265,7 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         DependentObjects: Something in the database depends on them.
     """
     for table in (model.state_table, model.staging_table, model.large_table, *_new_children(connection, model)):
-        _drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
+        drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 
 def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -327,10 +327,15 @@ def drop_view(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on it.
     """
-    _drop(connection, model, sql.SQL("drop view if exists {}").format(relation(model.name)))
+    drop(connection, model, sql.SQL("drop view if exists {}").format(relation(model.name)))
 
 
-def _drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Composed) -> None:
+def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Composed) -> None:
+    """Execute a statement that drops a view or a table of the model; within a transaction.
+
+    Raises:
+        DependentObjects: Something in the database depends on it.
+    """
     try:
         connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
@@ -374,7 +379,7 @@ def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Compos
 
 
 @contextmanager
-def _as_owners(connection: psycopg.Connection) -> Iterator[None]:
+def as_owners(connection: psycopg.Connection) -> Iterator[None]:
     """Let new tables and views belong to the role of all owners, if the login is a member; within a transaction."""
     (before, member), *_ = connection.execute(
         """

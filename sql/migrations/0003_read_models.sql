@@ -55,6 +55,39 @@ comment on column read_models.as_of.built_at is 'When it was built; null while i
 comment on column read_models.as_of.rows is 'How many rows its state has.';
 comment on column read_models.as_of.failed_streams is 'How many streams fail at an event: what follows is not in it.';
 
+create table read_models.diffs (
+  number bigint generated always as identity,
+  name text not null generated always as (model || '_diff_' || number::text) stored,
+  model text not null,
+  version int not null,
+  mark_id bigint,
+  partition int,
+  fingerprint text not null,
+  marks bigint[] not null,
+  taken_at timestamptz not null,
+  waiting_streams bigint not null,
+  expires_at timestamptz not null,
+  compared_at timestamptz,
+  found jsonb,
+  constraint diffs_pkey primary key (number),
+  constraint diffs_is_compared_with_findings check (num_nulls(compared_at, found) in (0, 2))
+);
+comment on table read_models.diffs is
+'What a changed declaration does to the rows that serve: each has a table of its name, with the rows that differ.';
+comment on column read_models.diffs.number is 'Rises with time.';
+comment on column read_models.diffs.name is 'The name of its table.';
+comment on column read_models.diffs.model is 'The read model.';
+comment on column read_models.diffs.version is 'The version of the model that served.';
+comment on column read_models.diffs.mark_id is 'The moment in event_store.log_marks; null for where the serving version stood.';
+comment on column read_models.diffs.partition is 'The log partition that is the sample; null for all.';
+comment on column read_models.diffs.fingerprint is 'That of the declaration that is compared with it: see declarations.';
+comment on column read_models.diffs.marks is 'Up to which position of each log partition both sides have the events.';
+comment on column read_models.diffs.taken_at is 'When that was.';
+comment on column read_models.diffs.waiting_streams is 'How many streams failed in what served, and had what was before.';
+comment on column read_models.diffs.expires_at is 'From when on it may be removed.';
+comment on column read_models.diffs.compared_at is 'When it was compared; null while it is not.';
+comment on column read_models.diffs.found is 'How many rows differ, and in which columns.';
+
 -- Not in read_models, where owners write: the rows are locked by lock_model alone.
 create table event_store.model_locks (
   model text not null,

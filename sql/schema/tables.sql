@@ -1661,6 +1661,60 @@ COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose 
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 
+CREATE TABLE read_models.diffs (
+    number bigint NOT NULL,
+    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL,
+    model text NOT NULL,
+    version integer NOT NULL,
+    mark_id bigint,
+    partition integer,
+    fingerprint text NOT NULL,
+    marks bigint[] NOT NULL,
+    taken_at timestamp with time zone NOT NULL,
+    waiting_streams bigint NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    compared_at timestamp with time zone,
+    found jsonb,
+    CONSTRAINT diffs_is_compared_with_findings CHECK ((num_nulls(compared_at, found) = ANY (ARRAY[0, 2])))
+);
+
+COMMENT ON TABLE read_models.diffs IS 'What a changed declaration does to the rows that serve: each has a table of its name, with the rows that differ.';
+
+COMMENT ON COLUMN read_models.diffs.number IS 'Rises with time.';
+
+COMMENT ON COLUMN read_models.diffs.name IS 'The name of its table.';
+
+COMMENT ON COLUMN read_models.diffs.model IS 'The read model.';
+
+COMMENT ON COLUMN read_models.diffs.version IS 'The version of the model that served.';
+
+COMMENT ON COLUMN read_models.diffs.mark_id IS 'The moment in event_store.log_marks; null for where the serving version stood.';
+
+COMMENT ON COLUMN read_models.diffs.partition IS 'The log partition that is the sample; null for all.';
+
+COMMENT ON COLUMN read_models.diffs.fingerprint IS 'That of the declaration that is compared with it: see declarations.';
+
+COMMENT ON COLUMN read_models.diffs.marks IS 'Up to which position of each log partition both sides have the events.';
+
+COMMENT ON COLUMN read_models.diffs.taken_at IS 'When that was.';
+
+COMMENT ON COLUMN read_models.diffs.waiting_streams IS 'How many streams failed in what served, and had what was before.';
+
+COMMENT ON COLUMN read_models.diffs.expires_at IS 'From when on it may be removed.';
+
+COMMENT ON COLUMN read_models.diffs.compared_at IS 'When it was compared; null while it is not.';
+
+COMMENT ON COLUMN read_models.diffs.found IS 'How many rows differ, and in which columns.';
+
+ALTER TABLE read_models.diffs ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME read_models.diffs_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE ONLY event_store.alert_sources
     ADD CONSTRAINT alert_sources_pkey PRIMARY KEY (source);
 
@@ -1819,6 +1873,9 @@ ALTER TABLE ONLY read_models.declarations
 
 ALTER TABLE ONLY read_models.declarations
     ADD CONSTRAINT declarations_view_key UNIQUE (view);
+
+ALTER TABLE ONLY read_models.diffs
+    ADD CONSTRAINT diffs_pkey PRIMARY KEY (number);
 
 CREATE INDEX audit_log_discards_idx ON event_store.audit_log USING btree (((detail ->> 'decider_id'::text)), ((detail ->> 'decider'::text))) WHERE (operation = 'discard_dead_letter'::text);
 
@@ -2197,6 +2254,11 @@ GRANT SELECT,USAGE ON SEQUENCE read_models.batch_seq TO event_store_owner;
 
 GRANT SELECT ON TABLE read_models.declarations TO event_store_reader;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE read_models.declarations TO event_store_owner;
+
+GRANT SELECT ON TABLE read_models.diffs TO event_store_reader;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE read_models.diffs TO event_store_owner;
+
+GRANT SELECT,USAGE ON SEQUENCE read_models.diffs_number_seq TO event_store_owner;
 
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_reader;
 ALTER DEFAULT PRIVILEGES FOR ROLE postgres IN SCHEMA read_models GRANT SELECT ON TABLES TO event_store_owner;

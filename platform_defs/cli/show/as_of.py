@@ -28,31 +28,32 @@ def as_of_command(
         str | None,
         typer.Argument(help="The time; without an offset it is UTC. Without it, lists what there is.", metavar="TIME"),
     ] = None,
+    mark: Annotated[
+        int | None, typer.Option(help="The moment of the log, instead of a time.", metavar="NUMBER")
+    ] = None,
     keep_days: Annotated[float, typer.Option(help="For how many days it is kept.", min=0.01, max=3650)] = 7,
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
     """Build a read model as it was at a time, from archive and log, or list what was built."""
-    from millrace.resources.consumption.as_of import build_as_of, mark_at
+    from millrace.resources.consumption.as_of import build_as_of, chosen_mark
     from millrace.resources.read_models.past import all_as_of
     from millrace.resources.spark import spark_session
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:
-        if time is None:
-            found = all_as_of(store.connection, model)
-        else:
-            mark = mark_at(store, time)
-    if time is not None:
+        moment = chosen_mark(store, time, mark)
+        found = all_as_of(store.connection, model) if moment is None else []
+    if moment is not None:
         if not as_json:
             Screen().print(
-                f"Building {model} of {in_utc(mark.marked_at)} from {sum(mark.marks):,} positions of the log."
+                f"Building {model} of {in_utc(moment.marked_at)} from {sum(moment.marks):,} positions of the log."
             )
         with ExitStack() as opened:
             # opened when there is something to build
             spark = cache(lambda: opened.enter_context(spark_session()))
             keep, archive = timedelta(days=keep_days), Settings().archive_folder
-            found = [build_as_of(chosen_dsn(dsn), declared, spark, mark, keep=keep, archive=archive)]
+            found = [build_as_of(chosen_dsn(dsn), declared, spark, moment, keep=keep, archive=archive)]
     if as_json:
         for each in found:
             print_json(asdict(each))

@@ -67,9 +67,41 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
         millrace(dsn, "show", "as-of", "orders", "2001-01-01")
     with pytest.raises(MillraceError, match="not a time of a known form"):
         millrace(dsn, "show", "as-of", "orders", "yesterday")
+    assert (
+        parsed(millrace(dsn, "show", "as-of", "orders", "--mark", str(mark.mark_id), "--json"))[0]
+        == parsed(millrace(dsn, "show", "as-of", "orders", "--json"))[0]
+    )
+    with pytest.raises(MillraceError, match=r"There is no moment 77 of the log"):
+        millrace(dsn, "show", "as-of", "orders", "--mark", "77")
 
 
-@pytest.mark.parametrize("command", ["run drain", "view reset", "show as-of"])
+@pytest.mark.usefixtures("spark_remote")
+def test_what_a_declaration_changes_is_said_with_the_rows_and_the_exit_code(dsn: str, store: EventStore) -> None:
+    register_shop_without_schemas(store)
+    place(store, "order-1")
+    with pytest.raises(MillraceError, match="No version of read model orders serves"):
+        millrace(dsn, "show", "diff", "orders")
+    millrace(dsn, "run", "drain", "orders", "--once")
+    with pytest.raises(MillraceError, match=r"(?s)1/2 cannot be built.*--sample 1/16"):
+        millrace(dsn, "show", "diff", "orders", "--sample", "1/2")
+    assert "a sample of 1/16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample", "1/16")
+    # as if it had served in another way
+    store.connection.execute("update read_models.orders_state set status = 'other'")
+    (found,) = parsed(
+        command_line.millrace("show", "diff", "orders", "--json", dsn=dsn, code=1, MILLRACE_DECLARATIONS=EXAMPLE)
+    )
+    assert (found["differs"], found["found"]["changed"], found["found"]["columns"]) == (True, 1, {"status": 1})
+    (example,) = found["examples"]
+    assert example == {
+        "change": "changed", "key": {"order_id": "order-1"},
+        "before": {"status": "other"}, "after": {"status": "order_placed"},
+    }  # fmt: skip
+    said = command_line.millrace("show", "diff", "orders", dsn=dsn, code=1, MILLRACE_DECLARATIONS=EXAMPLE)
+    assert "1 of 1 rows change, all in `status`." in said
+    assert cells(said) == [["changed", "order_id=order-1", "status=other", "status=order_placed"]]
+
+
+@pytest.mark.parametrize("command", ["run drain", "view reset", "show as-of", "show diff"])
 def test_a_model_that_nobody_declared_is_refused(dsn: str, command: str) -> None:
     with pytest.raises(MillraceError, match=r"(?s)no read model 'ordrs'.*Declared are: .*orders"):
         millrace(dsn, *command.split(), "ordrs")

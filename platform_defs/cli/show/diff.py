@@ -1,0 +1,104 @@
+"""The command that says what a changed declaration does to the rows that serve: `millrace show diff`.
+
+Belongs here: its options, and how the result looks. Not here: comparing (`millrace.resources.consumption.diff`).
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
+from millrace.platform_defs.screen import Screen
+from millrace.resources.errors import MillraceError
+from millrace.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.differences import Example
+
+app = typer.Typer()
+
+
+@app.command("diff")
+def diff_command(
+    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    at: Annotated[
+        str | None, typer.Option(help="As of this time, of which what serves was built.", metavar="TIME")
+    ] = None,
+    mark: Annotated[int | None, typer.Option(help="As of this moment of the log.", metavar="NUMBER")] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Build and compare one log partition only.", metavar="1/16")
+    ] = None,
+    keep_days: Annotated[
+        float, typer.Option(help="For how many days the rows that differ are kept.", min=0.01, max=3650)
+    ] = 7,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Say which rows a changed declaration changes; ends with 1 if any.
+
+    The declaration is built with the events that the rows which serve have, in tables of its own.
+    """
+    from millrace.resources.consumption.as_of import chosen_mark
+    from millrace.resources.consumption.diff import diff_with_serving
+    from millrace.resources.read_models.differences import examples
+    from millrace.resources.spark import spark_session
+
+    declared = declared_model(model)
+    with chosen_store(dsn) as store:
+        moment = chosen_mark(store, at, mark)
+        one_of = f"1/{len(store.partition_info())}"
+    if sample not in {None, one_of}:
+        raise MillraceError(
+            f"A sample of {sample} cannot be built.",
+            detail="What can be built by itself is a log partition.",
+            hint=f"Say --sample {one_of}.",
+        )
+    with ExitStack() as opened:
+        # opened when there is something to build
+        spark = cache(lambda: opened.enter_context(spark_session()))
+        diff = diff_with_serving(
+            chosen_dsn(dsn),
+            declared,
+            spark,
+            mark=moment,
+            sampled=sample is not None,
+            keep=timedelta(days=keep_days),
+            archive=Settings().archive_folder,
+        )
+    found = diff.outcome
+    assert found is not None
+    with chosen_store(dsn) as store:
+        shown = examples(store.connection, diff)
+    if as_json:
+        print_json(asdict(diff) | {"differs": found.differs, "examples": list(map(_named, shown))})
+    else:
+        what = f"Of log partition {diff.partition}, a sample of {one_of}: " if diff.partition is not None else ""
+        waiting = f" {diff.waiting_streams:,} streams wait in what serves." if diff.waiting_streams else ""
+        Screen().print(Text(f"{what}{found}{waiting}"), soft_wrap=True)
+        if shown:
+            Screen().print(table("Rows that differ", ("", "key", "before", "after"), map(_cells, shown)))
+            Screen().print(f"All are in read_models.{diff.name}, until {in_utc(diff.expires_at)}.", soft_wrap=True)
+    if found.differs:
+        raise typer.Exit(1)
+
+
+def _named(example: "Example") -> dict[str, object]:
+    return {name: value and (value if name == "change" else JsonText(value)) for name, value in asdict(example).items()}
+
+
+def _cells(example: "Example") -> Sequence[object]:
+    return (example.change, *map(_listed, (example.key, example.before, example.after)))
+
+
+def _listed(row: str | None) -> str:
+    """Return the columns of a row as JSON on one line; its numbers keep all their digits."""
+    values = json.loads(row or "{}", parse_float=JsonText, parse_int=JsonText)
+    return ", ".join(f"{name}={value if isinstance(value, str) else json_of(value)}" for name, value in values.items())

@@ -1,0 +1,204 @@
+"""What a changed declaration does to the rows that serve: the rows that differ and no others, whatever dies."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption import diff as diffing
+from millrace.resources.consumption.as_of import build_as_of
+from millrace.resources.consumption.diff import diff_with_serving
+from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.columns import count, field, last, sum_
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.differences import Diff, Found, NothingToCompare, examples, take
+from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.versions import with_upcasts
+from tests.support.building import read_models as models
+from tests.support.building.drains import (
+    Counted,
+    Crossing,
+    all_events,
+    drain,
+    fill,
+    machines,
+    rows_of,
+    things,
+)
+from tests.support.building.model_versions import relations
+from tests.support.building.oracle import expected_rows
+from tests.support.factories import at_once, rows
+from tests.support.logins import logins
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+ALL = (Crossing, machines, cast("ReadModel", models.uses))
+
+
+def found(diff: Diff) -> Found:
+    assert diff.outcome is not None
+    return diff.outcome
+
+
+def test_a_diff_with_itself_is_empty_also_of_a_sample_from_archive_and_log_while_events_come(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    fill(things, 60)
+    for model in ALL:
+        drain(dsn, spark, model)
+    before = relations(things.connection)
+    served = {model.name: rows_of(things.connection, model) for model in ALL}
+    # all of them lag from now on
+    fill(things, 30, seed=2)
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+        position = rows(
+            things.connection, "select min(position) from event_store.checkpoints where partition = %s", partition
+        )[0][0]
+        ArchiveStore(things.connection).raise_low_water_mark(partition, position)
+        ArchiveStore(things.connection).purge_events(partition)
+    # a sample of rows of one stream each, and of rows that add up over log partitions
+    for model, sampled in (*((model, False) for model in ALL), (Crossing, True), (machines, True)):
+        diff = diff_with_serving(dsn, model, lambda: spark, sampled=sampled, archive=tmp_path)
+        assert not found(diff).differs, found(diff)
+        assert found(diff).rows_before == found(diff).rows_after > 0
+        assert sampled or found(diff).rows_before == len(served[model.name])
+        assert rows(things.connection, f"select * from read_models.{diff.name}") == []
+    assert {re.sub("[0-9]+", "N", name) for name in relations(things.connection) - before} == {
+        f"{model.name}_diff_N" for model in ALL
+    }
+    things.connection.execute("update read_models.diffs set expires_at = now()")
+    assert len(remove_expired(things.connection)) == len(ALL) + 2
+    assert relations(things.connection) == before
+    assert rows(things.connection, "select view from event_store.views order by 1") == sorted((m.view,) for m in ALL)
+
+
+def summed(
+    counted: list[str] | None = None, taken: tuple[str, ...] | None = None, deletes: tuple[str, ...] = ()
+) -> ReadModel:
+    columns = {"events": count(events=counted), "latest": last("event")}
+    return replace(Counted, columns=columns, events=taken, deletes=deletes)
+
+
+def test_what_was_changed_is_found_and_nothing_else(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 60)
+    # after this event nothing comes that the serving declaration takes: it stands before events that the other takes
+    serving = summed(taken=("made", "used"))
+    drain(dsn, spark, serving)
+    mark = things.mark_log("before")
+    build_as_of(dsn, serving, lambda: spark, mark)
+    things.append_events([NewEvent("thing", "only broken", "broken"), NewEvent("thing", "thing-1", "broken")])
+    after_all = things.mark_log("after")
+    changed = summed(["made"], deletes=("broken",))
+    changed.columns["amounts"] = sum_("data.amount", type="decimal(18,2)")
+
+    diff = diff_with_serving(dsn, changed, lambda: spark)
+    before = {key: values for key, *values in expected_rows(serving, all_events(things))}
+    after = {key: values[:2] for key, *values in expected_rows(changed, all_events(things))}
+    counted = {key for key in before.keys() & after.keys() if before[key][0] != after[key][0]}
+    last_ones = {key for key in before.keys() & after.keys() if before[key][1] != after[key][1]}
+    assert found(diff) == Found(
+        rows_before=len(before),
+        rows_after=len(after),
+        same_key=True,
+        gone=len(before.keys() - after.keys()),
+        new=len(after.keys() - before.keys()),
+        changed=len(counted | last_ones),
+        columns={name: len(keys) for name, keys in (("events", counted), ("latest", last_ones)) if keys},
+        added=["amounts"],
+    )
+    assert "thing-1" in before.keys() - after.keys()
+    kept = rows(things.connection, f"select * from read_models.{diff.name}")
+    assert {key for key, how, *_ in kept if how == "gone"} == before.keys() - after.keys()
+    for key, how, columns, old, new in kept:
+        assert how != "changed" or columns == [n for n, k in (("events", counted), ("latest", last_ones)) if key in k]
+        assert (old and [old["events"], old["latest"]]) == before.get(key)
+        assert (new and [new["events"], new["latest"]]) == after.get(key)
+    shown = examples(things.connection, diff)
+    assert len(shown) == len(kept) < 20
+    assert {(one.before is None, one.after is None) for one in shown if one.change == "gone"} == {(False, True)}
+
+    # as of the moment before, what came since counts for neither
+    past = diff_with_serving(dsn, summed(taken=("made", "used")), lambda: spark, mark=mark)
+    assert (found(past).rows_before, found(past).differs, past.marks) == (len(before), False, mark.marks)
+    other = replace(Counted, keys={"owner": field("data.owner")})
+    assert "The key is another one" in str(found(diff_with_serving(dsn, other, lambda: spark)))
+    with pytest.raises(NothingToCompare, match="not built as of moment"):
+        diff_with_serving(dsn, changed, no_spark, mark=after_all)
+    with pytest.raises(NothingToCompare, match="No version of read model machines serves"):
+        diff_with_serving(dsn, machines, no_spark)
+
+
+def no_spark() -> "SparkSession":
+    raise AssertionError("nothing is to be built")
+
+
+# each place between two transactions
+STEPS: list[tuple[object, str]] = [
+    (diffing, "take"),
+    (diffing, "ensure_version"),
+    (Rebuild, "_build"),
+    (diffing, "compare"),
+]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_killed_anywhere_the_next_call_goes_on(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    served, before = rows_of(things.connection, Counted), relations(things.connection)
+    for owner, name in STEPS:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def dying(*args: object, work: Callable[..., Any] = work, **kwargs: object) -> None:
+            if late:
+                work(*args, **kwargs)
+            raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, dying)
+            with pytest.raises(Killed):
+                diff_with_serving(dsn, Counted, lambda: spark)
+        # the leases of a killed process end by themselves
+        things.connection.execute(
+            "update event_store.checkpoints set leased_until = '-infinity' where leased_until > now()"
+        )
+    # what was copied first was compared in the end, but of what died after all was done
+    fill(things, 10, seed=2)
+    drain(dsn, spark, Counted)
+    diff = diff_with_serving(dsn, Counted, lambda: spark)
+    assert (found(diff).differs, found(diff).rows_before, diff.number) == (False, len(served), 2 if late else 1)
+    assert relations(things.connection) - before == {"counted_diff_1", *({"counted_diff_2"} if late else ())}
+    assert rows(things.connection, "select view from event_store.views") == [("counted",)]
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: EventStore, spark: "SparkSession") -> None:
+    """A login that only is an operator does all of it."""
+    with logins(things.connection) as login:
+        dsn = login("event_store_owner").info.dsn
+        fill(things, 30)
+        drain(dsn, spark, Counted)
+        before = relations(things.connection)
+        calls = [lambda: diff_with_serving(dsn, summed(), lambda: spark) for _ in range(3)]
+        outcomes: list[Diff] = [call.result() for call in at_once(calls)]
+    assert {(diff.found or {})["added"][0] for diff in outcomes} == {"latest"}
+    assert rows(things.connection, "select count(*) from event_store.views") == [(1,)]
+    take(things.connection, with_upcasts(things.connection, Counted), None, sampled=False)
+    things.connection.execute("update read_models.diffs set expires_at = now()")
+    assert len(remove_expired(things.connection)) == 1 + len({diff.number for diff in outcomes})
+    assert relations(things.connection) == before
