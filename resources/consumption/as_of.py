@@ -9,7 +9,7 @@ one builds, and the others wait for it.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +65,7 @@ def build_as_of(
     *,
     keep: timedelta = KEEP,
     archive: Path | None = None,
+    partitions: Sequence[int] | None = None,
 ) -> AsOf:
     """Build a read model as of a moment of the log, unless it is there, and return what there is.
 
@@ -78,6 +79,7 @@ def build_as_of(
         mark: The moment.
         keep: For how long from now it is kept at least.
         archive: The folder of the archive; None: events are read from Postgres alone.
+        partitions: The log partitions; None for all. The first call for a moment decides.
 
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
@@ -94,7 +96,7 @@ def build_as_of(
                 past = ensure_version(connection, at_mark(model, mark), archive)
                 builder = Builder(dsn, past, spark, LEASE_S, DEFAULTS)
                 rebuild = Rebuild(store, builder, model, owner, archive, tuple(mark.marks))
-                commit = rebuild.run(range(len(mark.marks)), 0, never)
+                commit = rebuild.run(range(len(mark.marks)) if partitions is None else partitions, 0, never)
             except (PartitionLeased, UnknownView, psycopg.errors.DuplicateTable):
                 never.wait(LOOK_EVERY_S)  # another process builds it, or has just built it
             else:

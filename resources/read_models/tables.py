@@ -278,7 +278,7 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
     view = relation(model.name)
-    statement = sql.SQL("create or replace view {} as {}").format(view, _view_query(model))
+    statement = sql.SQL("create or replace view {} as {}").format(view, rows_query(model, model.state_table))
     try:
         with connection.transaction():
             connection.execute(statement)
@@ -295,8 +295,8 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
     connection.execute(sql.SQL("comment on view {} is {}").format(view, sql.Literal(model.description)))
 
 
-def _view_query(model: ReadModel) -> sql.Composed:
-    """Return the query of the public view: over the state, or over the merge of all log partitions' states."""
+def rows_query(model: ReadModel, state_table: str) -> sql.Composed:
+    """Return the query for public rows: over the state, or over the merge of the log partitions' states in a table."""
     keys = listed(model.keys)
     public = sql.SQL(", ").join(
         [
@@ -304,7 +304,7 @@ def _view_query(model: ReadModel) -> sql.Composed:
             *(sql.SQL("{} as {}").format(value, sql.Identifier(name)) for name, value in model.public_values.items()),
         ]
     )
-    state = relation(model.state_table)
+    state = relation(state_table)
     if not model.crosses_streams:
         return sql.SQL("select {} from {}{} where {}").format(public, state, model.expanded, model.visible)
     return sql.SQL(
