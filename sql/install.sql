@@ -230,6 +230,8 @@ set local check_function_bodies = off;
 \ir functions/log/sequencer_holder.sql
 \ir functions/log/stream_views.sql
 \ir functions/log/validate_offset_range.sql
+\ir functions/log/verify_events.sql
+\ir functions/log/verify_positions.sql
 \ir functions/log/waking/announce_positions.sql
 \ir functions/log/waking/attend_log.sql
 \ir functions/log/waking/is_attended.sql
@@ -336,6 +338,7 @@ set local check_function_bodies = off;
 \ir functions/views/private/wants.sql
 \ir functions/views/progress/has_caught_up.sql
 \ir functions/views/progress/has_seen.sql
+\ir functions/views/progress/verify_views.sql
 \ir functions/views/progress/views_beyond_log.sql
 \ir functions/views/push/drop_push_secret.sql
 \ir functions/views/push/push_options.sql
@@ -355,7 +358,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd4547ee4dc03ca66511c9e60ff32f12da4af492e7b6e2b68941c55ea57571112'),
+  (0, '87123b75eefd14617b25cda743da0a32681ed23d17ef4b174aec42db5104766e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

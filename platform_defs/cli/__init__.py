@@ -13,7 +13,7 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
-from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, view
+from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, verify, view
 from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
@@ -61,7 +61,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for verbs in (system, check, new, importing, backup):
+for verbs in (system, check, verify, new, importing, backup):
     app.add_typer(verbs.app)
 show = typer.Typer(no_args_is_help=True)
 for command in (events, catalog, history, as_of, diff, lineage, partitions, audit, incidents):

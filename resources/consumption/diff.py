@@ -39,7 +39,7 @@ def diff_with_serving(
     spark: "Callable[[], SparkSession]",
     *,
     mark: LogMark | None = None,
-    sampled: bool = False,
+    partition: int | None = None,
     keep: timedelta = KEEP,
     archive: Path | None = None,
 ) -> Diff:
@@ -50,7 +50,7 @@ def diff_with_serving(
         model: The read model as it is declared.
         spark: Gives the session.
         mark: A moment as of which what serves was built; None: where it stands now.
-        sampled: Whether only one log partition is built and compared.
+        partition: The log partition that is built and compared; None for all.
         keep: For how long from now the rows that differ are kept.
         archive: The folder of the archive; None: events are read from Postgres alone.
 
@@ -64,7 +64,7 @@ def diff_with_serving(
         store = EventStore(connection)
         remove_expired(connection)
         model = with_upcasts(connection, model)
-        diff = take(connection, model, mark, sampled=sampled)
+        diff = take(connection, model, mark, partition)
         while diff.compared_at is None:
             try:
                 side = ensure_version(connection, diff_side(model, diff), archive)
@@ -76,5 +76,5 @@ def diff_with_serving(
             except (PartitionLeased, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 never.wait(LOOK_EVERY_S)  # another process builds it, or has just compared it
             known = [one for one in diffs(connection, model.name) if one.number == diff.number]
-            diff = known[0] if known else take(connection, model, mark, sampled=sampled)
+            diff = known[0] if known else take(connection, model, mark, partition)
         return diff

@@ -6,6 +6,7 @@ side (`consumption.diff`), the end of a diff (`past`).
 What serves is copied together with its checkpoints, as of one moment: its code may be gone, and it moves on.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -151,14 +152,14 @@ def diffs(connection: psycopg.Connection, model: str) -> list[Diff]:
         return cursor.execute("select * from read_models.diffs where model = %s order by number", (model,)).fetchall()
 
 
-def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None, *, sampled: bool) -> Diff:
+def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None, partition: int | None = None) -> Diff:
     """Copy what serves, with the place of the log where it stands; go on with a copy that was not compared yet.
 
     Args:
         connection: A session that is in no transaction.
         model: The declaration, with upcasts.
         mark: The moment, as of which what serves was built; None for where it stands.
-        sampled: Whether one log partition is enough: the one with most events.
+        partition: The log partition that is enough; None for all.
 
     Raises:
         NothingToCompare: No version serves, or not as of the moment.
@@ -185,7 +186,7 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
             served = model.at_version(serving.version, serving.view) if mark is None else at_mark(model, mark)
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(served.name)))
             if _serving(connection, model.name) == serving:
-                return _copied(connection, model, served, serving, mark, failed, sampled=sampled)
+                return _copied(connection, model, served, serving, mark, failed, partition)
 
 
 def _serving(connection: psycopg.Connection, model: str) -> Version | None:
@@ -210,8 +211,7 @@ def _copied(
     serving: Version,
     mark: LogMark | None,
     failed: int | None,
-    *,
-    sampled: bool,
+    partition: int | None,
 ) -> Diff:
     """Return a copy of what serves that was not compared yet; make one if there is none."""
     stands = "select array_agg(position order by partition) from event_store.checkpoints where view = %s"
@@ -220,8 +220,7 @@ def _copied(
         "model": model.name,
         "version": serving.version,
         "mark_id": mark and mark.mark_id,
-        "partition": max(range(len(marks)), key=marks.__getitem__) if sampled else None,
-        "sampled": sampled,
+        "partition": partition,
         "fingerprint": model.fingerprint,
         "marks": marks,
         "marked_at": mark and mark.marked_at,
@@ -234,7 +233,7 @@ def _copied(
             """
             select * from read_models.diffs
             where model = %(model)s and version = %(version)s and fingerprint = %(fingerprint)s
-              and mark_id is not distinct from %(mark_id)s and (partition is not null) = %(sampled)s
+              and mark_id is not distinct from %(mark_id)s and partition is not distinct from %(partition)s::int
               and compared_at is null
             order by number desc
             limit 1
@@ -274,6 +273,32 @@ def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: 
     query = str(_value(connection, "select pg_get_viewdef(%s::regclass)", (f"{SCHEMA}.{served.name}",)))
     whole, one = served.state_table, child_table(served, partition)
     return sql.Composed([sql.SQL(query.rstrip(";").replace(f"{SCHEMA}.{whole}", f"{SCHEMA}.{one} {whole}"))])
+
+
+def comparable_partitions(connection: psycopg.Connection, view: str) -> list[int]:
+    """Return the log partitions whose rows are those of all events below their checkpoints, if there are such events.
+
+    A stream that waits for a retry, that was given up, or of which an event was discarded, makes its log partition
+    another case: a rebuild tries its event again.
+    """
+    return _value(  # type: ignore[no-any-return]
+        connection,
+        """
+        select array(
+          select c.partition from event_store.checkpoints c where c.view = %(view)s and c.position > 0
+          except
+          select unnest(d.unbuilt) from read_models.declarations d where d.view = %(view)s
+          except
+          select k.partition from event_store.stream_locks k where k.view = %(view)s
+          except
+          select event_store.stream_partition(a.detail ->> 'decider_id', (select count(*) from event_store.log_partitions))
+          from event_store.audit_log a
+          where a.operation = 'discard_dead_letter' and a.view = %(view)s
+          order by 1
+        )
+        """,
+        {"view": view},
+    )
 
 
 def compare(connection: psycopg.Connection, diff: Diff, built: ReadModel, failed_streams: int, keep: timedelta) -> None:
@@ -390,7 +415,9 @@ def _pairs(connection: psycopg.Connection, statement: sql.Composed) -> dict[str,
     return {str(name): int(number) for name, number in connection.execute(statement)}
 
 
-def _value(connection: psycopg.Connection, statement: str | sql.Composed, values: tuple[object, ...] = ()) -> Any:  # noqa: ANN401
+def _value(
+    connection: psycopg.Connection, statement: str | sql.Composed, values: Sequence[object] | Mapping[str, object] = ()
+) -> Any:  # noqa: ANN401
     row = connection.execute(
         statement if isinstance(statement, sql.Composed) else statement.encode(), values
     ).fetchone()

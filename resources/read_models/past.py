@@ -133,6 +133,17 @@ def remove_expired(connection: psycopg.Connection) -> list[str]:
     return removed
 
 
+def remove_now(connection: psycopg.Connection, name: str) -> None:
+    """Remove one that nobody wants any more, however long it was to be kept.
+
+    Raises:
+        MillraceError: It is being built.
+    """
+    with connection.transaction():
+        ReadModelStore(connection).lock_model(name)
+        _remove(connection, name)
+
+
 def _remove(connection: psycopg.Connection, name: str) -> None:
     # the names of tables follow from the model's
     past = named(ReadModel(name, name, "", {}, {}), name)

@@ -19,12 +19,14 @@ from millrace.resources.read_models.columns import count, field, last, sum_
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.differences import Diff, Found, NothingToCompare, examples, take
 from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.tables import child_table
 from millrace.resources.read_models.versions import with_upcasts
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
     Crossing,
     all_events,
+    busiest,
     drain,
     fill,
     machines,
@@ -33,7 +35,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.model_versions import relations
 from tests.support.building.oracle import expected_rows
-from tests.support.factories import at_once, rows
+from tests.support.factories import Connect, at_once, rows, start, value, wait_blocked
 from tests.support.logins import logins
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def test_a_diff_with_itself_is_empty_also_of_a_sample_from_archive_and_log_while
         drain(dsn, spark, model)
     before = relations(things.connection)
     served = {model.name: rows_of(things.connection, model) for model in ALL}
+    busy = busiest(things)
     # all of them lag from now on
     fill(things, 30, seed=2)
     for partition in range(16):
@@ -67,11 +70,11 @@ def test_a_diff_with_itself_is_empty_also_of_a_sample_from_archive_and_log_while
         ArchiveStore(things.connection).raise_low_water_mark(partition, position)
         ArchiveStore(things.connection).purge_events(partition)
     # a sample of rows of one stream each, and of rows that add up over log partitions
-    for model, sampled in (*((model, False) for model in ALL), (Crossing, True), (machines, True)):
-        diff = diff_with_serving(dsn, model, lambda: spark, sampled=sampled, archive=tmp_path)
+    for model, sample in (*((model, None) for model in ALL), (Crossing, busy), (machines, busy)):
+        diff = diff_with_serving(dsn, model, lambda: spark, partition=sample, archive=tmp_path)
         assert not found(diff).differs, found(diff)
         assert found(diff).rows_before == found(diff).rows_after > 0
-        assert sampled or found(diff).rows_before == len(served[model.name])
+        assert sample is not None or found(diff).rows_before == len(served[model.name])
         assert rows(things.connection, f"select * from read_models.{diff.name}") == []
     assert {re.sub("[0-9]+", "N", name) for name in relations(things.connection) - before} == {
         f"{model.name}_diff_N" for model in ALL
@@ -198,7 +201,35 @@ def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: Eve
         outcomes: list[Diff] = [call.result() for call in at_once(calls)]
     assert {(diff.found or {})["added"][0] for diff in outcomes} == {"latest"}
     assert rows(things.connection, "select count(*) from event_store.views") == [(1,)]
-    take(things.connection, with_upcasts(things.connection, Counted), None, sampled=False)
+    take(things.connection, with_upcasts(things.connection, Counted), None)
     things.connection.execute("update read_models.diffs set expires_at = now()")
     assert len(remove_expired(things.connection)) == 1 + len({diff.number for diff in outcomes})
     assert relations(things.connection) == before
+
+
+def test_a_table_that_is_swapped_meanwhile_is_read_whole(
+    things: EventStore, connect: Connect, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 20)
+    drain(dsn, spark, Counted)
+    partition = busiest(things)
+    table, reader = child_table(Counted, partition), connect()
+    with things.connection.transaction():
+        things.connection.execute("lock table read_models.counted_state in access exclusive mode")
+
+        def read() -> int:
+            copy = take(reader, with_upcasts(reader, Counted), None, partition)
+            return int(value(reader, f"select count(*) from read_models.{copy.name}_before"))
+
+        reading = start(read)
+        wait_blocked(connect(), reader.info.backend_pid)
+        for statement in (
+            "create table read_models.other (like read_models.{table} including all)",
+            "insert into read_models.other select * from read_models.{table}",
+            "alter table read_models.counted_state detach partition read_models.{table}",
+            "drop table read_models.{table}",
+            "alter table read_models.other rename to {table}",
+            "alter table read_models.counted_state attach partition read_models.{table} for values in ({number})",
+        ):
+            things.connection.execute(statement.format(table=table, number=partition).encode())
+    assert reading.result() == value(things.connection, f"select count(*) from read_models.{table}") > 0

@@ -57,6 +57,8 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     # the log
     (Malformed, "latest_events(?)", ("0", "-1", "null")),
     (Malformed, "log_gaps(?)", ("0", "-1")),
+    (Malformed, "verify_events(0, ?)", ("0", "null")),
+    (Malformed, "verify_positions(0, 0, ?)", ("0", "null")),
     (Malformed, "attend_log(?)", ("-1", "11", "null")),
     (Malformed, "read_log(0, ?)", ("null", "0, 0", "0, -1", "0, null", "0, 0, '{order}'")),
     (PositionOutOfRange, "read_log(%(partition)s, ?)", ("-1", "2", "4611686018427387904")),

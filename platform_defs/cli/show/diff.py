@@ -54,13 +54,16 @@ def diff_command(
     declared = declared_model(model)
     with chosen_store(dsn) as store:
         moment = chosen_mark(store, at, mark)
-        one_of = f"1/{len(store.partition_info())}"
+        partitions = store.partition_info()
+    one_of, partition = f"1/{len(partitions)}", None
     if sample not in {None, one_of}:
         raise MillraceError(
             f"A sample of {sample} cannot be built.",
             detail="What can be built by itself is a log partition.",
             hint=f"Say --sample {one_of}.",
         )
+    if sample is not None:
+        partition = max(partitions, key=lambda one: one.high_water_mark).partition
     with ExitStack() as opened:
         # opened when there is something to build
         spark = cache(lambda: opened.enter_context(spark_session()))
@@ -69,7 +72,7 @@ def diff_command(
             declared,
             spark,
             mark=moment,
-            sampled=sample is not None,
+            partition=partition,
             keep=timedelta(days=keep_days),
             archive=Settings().archive_folder,
         )

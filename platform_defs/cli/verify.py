@@ -1,0 +1,90 @@
+"""The command that looks at a whole store: `millrace verify`.
+
+Belongs here: its options, its progress, how faults look, its exit code. Not here: the looks
+(`millrace.resources.verification`).
+"""
+
+from contextlib import ExitStack
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.output import JsonOption, print_json
+from millrace.platform_defs.cli.signals import stop_on_signals
+from millrace.platform_defs.screen import Screen
+from millrace.resources.settings import Settings
+
+if TYPE_CHECKING:
+    from millrace.resources.verification.looks import Report
+
+app = typer.Typer()
+
+
+@app.command("verify")
+def verify_command(
+    partition: Annotated[
+        int | None,
+        typer.Option(help="The log partition whose rows are compared; by default one at random for each read model."),
+    ] = None,
+    as_json: JsonOption = False,
+    dsn: DsnOption = None,
+) -> None:
+    """Look whether the store keeps its promises; exit code 1 for a fault.
+
+    Positions, events, views, archive; and of each read model the rows of one log partition, beside a rebuild of it at
+    the same position. Written are only the tables of that rebuild, which go at the end; after a kill, within two hours.
+    """
+    from millrace.resources.archive.store import NO_TIME_LIMITS
+    from millrace.resources.spark import spark_session
+    from millrace.resources.verification.looks import (
+        Report,
+        Watcher,
+        look_at_archive,
+        look_at_log,
+        look_at_views,
+    )
+    from millrace.resources.verification.models import look_at_models
+
+    known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
+    report, errors = Report(), Screen(stderr=True)
+    report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
+    with chosen_store(dsn) as store, stop_on_signals() as stop, ExitStack() as opened:
+        connection = store.connection
+        if partition is not None:
+            store.available_offset_range(partition)  # refuses one that is not there
+        connection.execute(NO_TIME_LIMITS)
+        status = opened.enter_context(errors.status("Looking ..."))
+        watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
+        look_at_log(connection, report, watcher)
+        look_at_views(connection, report, watcher)
+        look_at_archive(connection, archive, report, watcher)
+        # opened where there is something to build
+        spark = cache(lambda: opened.enter_context(spark_session()))
+        models = known.models.values()
+        look_at_models(
+            chosen_dsn(dsn), connection, models, spark, report, watcher, archive=archive, partition=partition
+        )
+        report.stopped = stop.is_set()
+    _show(report, as_json=as_json)
+    if report.found or report.stopped:
+        raise typer.Exit(1)
+
+
+def _show(report: "Report", *, as_json: bool) -> None:
+    if as_json:
+        print_json(vars(report) | {"faults": [vars(fault) for fault in report.faults]})
+        return
+    console = Screen()
+    for text in report.passed_over:
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    for fault in report.faults:
+        console.print(Text(fault.text, style="red"), soft_wrap=True)
+    if report.found > len(report.faults):
+        console.print(Text(f"{report.found - len(report.faults):,} faults more of these kinds.", style="red"))
+    if report.stopped:
+        console.print(Text("It was stopped: the rest was not looked at.", style="yellow"))
+    elif not report.found:
+        console.print("Nothing is wrong.")

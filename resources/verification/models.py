@@ -1,0 +1,131 @@
+"""Whether read models have the rows that a rebuild makes of the same events, for one log partition of each.
+
+Belongs here: which log partition, and what a difference means. Not here: the comparison (`consumption.diff`), here of a
+declaration with what serves by it.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from millrace.resources.consumption.diff import diff_with_serving
+from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.differences import comparable_partitions, examples
+from millrace.resources.read_models.past import remove_now
+from millrace.resources.read_models.versions import current_version, versions
+from millrace.resources.verification.looks import Report, Watcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# for how long a killed run leaves its tables
+KEEP = timedelta(hours=1)
+# how many keys a fault names
+KEYS = 5
+_APART = (
+    "it does not have the events below its checkpoint and no others. It is new, or streams wait for a retry or were given"
+    " up."
+)
+# the login is a reader, or the model changed meanwhile
+_PASSED_OVER = (
+    MillraceError,
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.UndefinedTable,
+)
+
+
+def look_at_models(
+    dsn: str,
+    connection: psycopg.Connection,
+    models: Iterable[ReadModel],
+    spark: "Callable[[], SparkSession]",
+    report: Report,
+    watcher: Watcher,
+    *,
+    archive: Path | None = None,
+    partition: int | None = None,
+) -> None:
+    """Compare the rows of one log partition of each read model that serves with a rebuild at the same position.
+
+    Args:
+        dsn: The event store; the role must be `event_store_owner`.
+        connection: A session of that role, outside of a transaction.
+        models: The read models as they are declared.
+        spark: Gives the session.
+        report: Where faults and counts go.
+        watcher: Who is told, and stops it.
+        archive: The folder of the archive; None: events are read from Postgres alone.
+        partition: The log partition; None for one drawn at random for each model.
+
+    Raises what Spark and Postgres raise where they are not there.
+    """
+    for model in models:
+        if watcher.stop.is_set():
+            return
+        try:
+            why = _look_at(dsn, connection, model, spark, report, watcher, archive, partition)
+        except _PASSED_OVER as error:
+            why = str(error)
+        if why is not None:
+            report.passed_over.append(f"Read model {model.name} was not compared: {why}")
+
+
+def _look_at(
+    dsn: str,
+    connection: psycopg.Connection,
+    model: ReadModel,
+    spark: "Callable[[], SparkSession]",
+    report: Report,
+    watcher: Watcher,
+    archive: Path | None,
+    chosen: int | None,
+) -> str | None:
+    """Compare a model; return why not, if not."""
+    serving = current_version(connection, model)
+    if serving is None or not any(v.serves for v in versions(connection, model.name) if v.version == serving.version):
+        return "no version of its declaration serves."
+    candidates = comparable_partitions(connection, serving.view)
+    if chosen is not None and chosen not in candidates:
+        return f"of log partition {chosen} {_APART}"
+    if not candidates:
+        return f"of no log partition {_APART}"
+    partition = random.choice(candidates) if chosen is None else chosen  # noqa: S311 - no secret
+    where = f"log partition {partition} of read model {model.name}"
+    watcher.at(f"{where} is built")
+    try:
+        diff = diff_with_serving(dsn, model, spark, partition=partition, keep=KEEP, archive=archive)
+    except PartitionsFailed as error:
+        report.models += 1
+        report.add("rebuild_fails", f"A rebuild fails: {where}. {error}")
+        return None
+    found = diff.outcome
+    assert found is not None
+    where += f", up to position {diff.marks[partition]}"
+    if diff.waiting_streams:
+        return f"streams of {where} came to wait for a retry."
+    report.models += 1
+    report.rows += found.rows_before
+    if found.failed_streams:
+        report.add(
+            "streams_fail",
+            f"A rebuild fails at events of {found.failed_streams} streams that a drain took: {where}. Correct the"
+            " declaration: of the same events it has to make the same rows.",
+        )
+    elif found.differs:
+        keys = ", ".join(one.key for one in examples(connection, diff)[:KEYS])
+        report.add(
+            "rows_differ",
+            f"{found.changed} rows are not those of a rebuild, which lacks {found.gone} and has {found.new} others:"
+            f" {where}, such as {keys}. Rebuild the log partition in Dagster; if it differs again, the declaration makes"
+            " other rows of the same events.",
+        )
+    remove_now(connection, diff.name)
+    watcher.done(f"{found.rows_before:,} rows of log partition {partition} of read model {model.name}")
+    return None

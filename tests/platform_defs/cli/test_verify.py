@@ -1,0 +1,72 @@
+"""The command that looks at a whole store: its exit code, its one line for programs, its end by Ctrl-C."""
+
+import os
+import signal
+
+import pytest
+
+from millrace.resources.errors import MillraceError
+from millrace.resources.event_store import EventStore
+from millrace.resources.verification import looks
+from millrace.resources.verification.looks import Report, Watcher
+from tests.support.command_line import millrace, parsed
+from tests.support.factories import append_to, register_orders
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    append_to(register_orders(store), *[f"o-{n % 3}" for n in range(9)])
+    store.sequence_events()
+    return store
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_store_without_a_fault_ends_with_0_and_says_what_was_looked_at(dsn: str) -> None:
+    output = millrace("verify", dsn=dsn)
+    for said in ("9 positions of the log", "9 events in their streams", "0 checkpoints", "Nothing is wrong."):
+        assert said in output
+    (line,) = [line for line in millrace("verify", "--json", dsn=dsn).splitlines() if line.startswith("{")]
+    assert parsed(line) == [
+        {
+            "positions": 9,
+            "events": 9,
+            "checkpoints": 0,
+            "files": 0,
+            "models": 0,
+            "rows": 0,
+            "found": 0,
+            "faults": [],
+            "passed_over": [],
+            "stopped": False,
+        }
+    ]
+    with pytest.raises(MillraceError, match="log partition does not exist"):
+        millrace("verify", "--partition", 16, dsn=dsn)
+
+
+def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> None:
+    orders.register_view("late", "-infinity")
+    orders.connection.execute("update event_store.checkpoints set position = 99 where partition = 3")
+    output = millrace("verify", dsn=dsn, code=1)
+    assert (
+        'A view would pass over the next events: view "late", log partition 3: position 99, and the log ends at'
+        in output
+    )
+    assert "Nothing is wrong." not in output
+    (line,) = [line for line in millrace("verify", "--json", dsn=dsn, code=1).splitlines() if line.startswith("{")]
+    (found,) = parsed(line)
+    assert (found["found"], found["faults"][0]["kind"]) == (1, "checkpoint_beyond_log")
+
+
+@pytest.mark.usefixtures("orders")
+def test_ctrl_c_ends_it_between_two_looks(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(connection: object, report: Report, watcher: Watcher) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        watcher.stop.wait()
+        look(connection, report, watcher)  # type: ignore[arg-type]
+
+    look = looks.look_at_log
+    monkeypatch.setattr(looks, "look_at_log", interrupted)
+    output = millrace("verify", dsn=dsn, code=1)
+    assert "It was stopped: the rest was not looked at." in output
+    assert "Nothing is wrong." not in output

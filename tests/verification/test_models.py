@@ -1,0 +1,198 @@
+"""Rows of read models beside a rebuild of one log partition: equal at every moment, and what is planted is found."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import psycopg
+import pytest
+
+from millrace.resources.archive.store import ArchiveStore
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.columns import count, sum_
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.differences import comparable_partitions
+from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.tables import child_table
+from millrace.resources.verification import models as verification
+from millrace.resources.verification.looks import Report, Watcher
+from millrace.resources.verification.models import look_at_models
+from tests.support.building import read_models as models
+from tests.support.building.drains import Counted, busiest, drain, fill, later, machines, thing, things
+from tests.support.building.model_versions import relations
+from tests.support.factories import Connect, ids_of_one_partition, rows
+from tests.support.logins import logins
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+GoingAcross = cast("ReadModel", models.GoingAcross)
+ALL = (Counted, GoingAcross, machines)
+LENIENT, STRICT = (
+    replace(Counted, columns={"amounts": sum_("data.amount", type=type_)}) for type_ in ("decimal(38,0)", "bigint")
+)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def operator(things: EventStore) -> Iterator[psycopg.Connection]:
+    """Open a session of a login that is a member of event_store_owner, and of nothing else."""
+    with logins(things.connection) as login:
+        yield login("event_store_owner")
+
+
+@pytest.fixture
+def reader(things: EventStore) -> Iterator[psycopg.Connection]:
+    with logins(things.connection) as login:
+        yield login("event_store_reader")
+
+
+def look(
+    operator: psycopg.Connection,
+    spark: "SparkSession",
+    *declared: ReadModel,
+    partition: int | None = None,
+    archive: Path | None = None,
+) -> Report:
+    report, watcher = Report(), Watcher()
+    dsn = operator.info.dsn
+    look_at_models(dsn, operator, declared, lambda: spark, report, watcher, archive=archive, partition=partition)
+    return report
+
+
+def kinds(report: Report) -> list[str]:
+    return [fault.kind for fault in report.faults]
+
+
+def test_models_have_the_rows_of_a_rebuild_while_a_drain_goes_on_and_what_is_planted_is_found(
+    things: EventStore,
+    operator: psycopg.Connection,
+    reader: psycopg.Connection,
+    dsn: str,
+    spark: "SparkSession",
+    tmp_path: Path,
+) -> None:
+    fill(things, 60)
+    for model in ALL:
+        drain(dsn, spark, model)
+    partition, before = busiest(things), relations(things.connection)
+    fill(things, 60, seed=2)  # they lag
+    report, waiting = Report(), [*ALL]
+
+    def drained_meanwhile() -> "SparkSession":
+        """Between the copy of the rows and the rebuild, the model gets all other events."""
+        if waiting:
+            drain(dsn, spark, waiting.pop(0))
+        return spark
+
+    look_at_models(operator.info.dsn, operator, ALL, drained_meanwhile, report, Watcher(), partition=partition)
+    assert (report.faults, report.passed_over, report.models, waiting) == ([], [], len(ALL), [])
+    assert report.rows > len(ALL)
+    assert_nothing_is_left(things, before, ALL)
+
+    # what is planted in the rows of one model is found there, by its key
+    things.connection.execute(f"update read_models.{child_table(Counted, partition)} set events = events + 1".encode())
+    report = look(operator, spark, *ALL, partition=partition)
+    assert kinds(report) == ["rows_differ"]
+    planted = rows(things.connection, "select thing_id from read_models.counted_state where partition = %s", partition)
+    told = (
+        f"{len(planted)} rows are not those of a rebuild, which lacks 0 and has 0 others: log partition {partition} of"
+    )
+    assert report.faults[0].text.startswith(f"{told} read model counted, up to position ")
+    assert all(f'"{key}"' in report.faults[0].text for (key,) in planted[:5])
+
+    report = look(reader, spark, Counted)
+    assert (report.faults, report.models) == ([], 0)
+    assert "permission denied" in report.passed_over[0]
+
+    # the log begins later, and the archive has what it lacks
+    archive = ArchiveStore(things.connection)
+    for held in things.partition_info():
+        archive_partition(dsn, tmp_path, held.partition, max_events=5, min_events=1, tail=True)
+        archive.raise_low_water_mark(held.partition, held.high_water_mark)
+        archive.purge_events(held.partition)
+    without = look(operator, spark, Counted, partition=partition)
+    assert (without.faults, without.models) == ([], 0)
+    assert "does not hold its first events" in without.passed_over[0]
+    assert kinds(look(operator, spark, Counted, partition=partition, archive=tmp_path)) == ["rows_differ"]
+    assert_nothing_is_left(things, before, ALL)
+
+
+def assert_nothing_is_left(store: EventStore, before: set[str], built: tuple[ReadModel, ...]) -> None:
+    assert relations(store.connection) == before
+    assert rows(store.connection, "select name from read_models.diffs") == []
+    views = rows(store.connection, "select view from event_store.views order by view")
+    assert views == sorted((model.view,) for model in built)
+
+
+def test_killed_in_the_middle_all_goes_when_its_hour_is_over(
+    things: EventStore,
+    connect: Connect,
+    dsn: str,
+    spark: "SparkSession",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(things, 20)
+    drain(dsn, spark, Counted)
+    before = relations(things.connection)
+
+    def dying(*_: object, **__: object) -> None:
+        raise Killed
+
+    for owner, name in ((Rebuild, "_build"), (verification, "remove_now")):
+        session = connect()
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, dying)
+            with pytest.raises(Killed):
+                look_at_models(dsn, session, [Counted], lambda: spark, Report(), Watcher())
+        session.close()
+        ((left,),) = rows(things.connection, "select name from read_models.diffs")
+        assert remove_expired(things.connection) == []
+        things.connection.execute("update read_models.diffs set expires_at = now()")
+        with psycopg.connect(later(dsn), autocommit=True) as hourly:
+            assert remove_expired(hourly) == [left]
+        assert_nothing_is_left(things, before, (Counted,))
+
+
+def test_streams_that_wait_or_lost_an_event_are_another_case(
+    things: EventStore, operator: psycopg.Connection, dsn: str, spark: "SparkSession"
+) -> None:
+    summed = replace(Counted, columns={"events": count(), "amounts": sum_("data.amount", type="bigint")})
+    new = look(operator, spark, summed)
+    assert new.passed_over == ["Read model counted was not compared: no version of its declaration serves."]
+    bad, good = ids_of_one_partition(things.connection, 1)[0], ids_of_one_partition(things.connection, 1, 7)[0]
+    things.append_events([thing(bad, amount=1), thing(bad, amount="none"), thing(bad, amount=3), thing(good, amount=4)])
+    drain(dsn, spark, summed)
+    assert comparable_partitions(things.connection, summed.view) == [7]
+    report = look(operator, spark, summed)
+    assert (report.faults, report.models, report.rows) == ([], 1, 1)
+    report = look(operator, spark, summed, partition=0)
+    assert (report.faults, report.models) == ([], 0)
+    assert "of log partition 0 it does not have the events below its checkpoint" in report.passed_over[0]
+    # given up, and what came behind it is in the rows now: a rebuild would stop at it again
+    things.connection.execute("update event_store.stream_locks set parked_at = now(), in_flight = null")
+    (dead,) = things.dead_letters(summed.view)
+    things.discard_dead_letter(summed.view, dead.decider, dead.decider_id, "no number")
+    drain(later(dsn), spark, summed)
+    assert rows(things.connection, "select count(*) from event_store.stream_locks") == [(0,)]
+    assert comparable_partitions(things.connection, summed.view) == [7]
+
+
+def test_a_declaration_that_makes_other_rows_of_the_same_events_is_told(
+    things: EventStore, operator: psycopg.Connection, dsn: str, spark: "SparkSession"
+) -> None:
+    things.append_events([thing("a", amount=1), thing("a", amount=10**25)])
+    drain(dsn, spark, LENIENT)
+    # the rows are said to be of a declaration that fails at the second event
+    things.connection.execute("update read_models.declarations set fingerprint = %s", (STRICT.fingerprint,))
+    report = look(operator, spark, STRICT)
+    assert kinds(report) == ["streams_fail"]
+    assert "fails at events of 1 streams" in report.faults[0].text
