@@ -62,7 +62,7 @@ def build_defs(
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
         assets=[*assets, *specs_shown_only(found, assets)],
-        asset_checks=all_checks(found),
+        asset_checks=all_checks(found, archive),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=all_schedules(found, settings),
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],

@@ -278,6 +278,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
 \ir functions/producers/register_producer.sql
+\ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
 \ir functions/read_models/drop_version.sql
 \ir functions/read_models/is_unused_version.sql
@@ -355,7 +356,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd4547ee4dc03ca66511c9e60ff32f12da4af492e7b6e2b68941c55ea57571112'),
+  (0, 'ab121c7a894e164ea397905dbaceb3c0e92eec2bc7a81b5c7cbd05f1916752a2'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
