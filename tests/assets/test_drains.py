@@ -464,3 +464,25 @@ def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_change
         assert str(failed.metadata["diff"].value) == "3 of 3 rows change, all in `status`."
     approve_version(shop.connection, waits, "looked at")
     assert check().passed
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop, 3)
+    mark = shop.mark_log("three orders")
+    place(shop, 2)
+    config = {"model": "orders", "time": mark.marked_at.isoformat(), "keep_days": 1.0}
+    job = definitions(dsn, {"orders": ORDERS}).resolve_job_def("as_of")
+
+    def run(**other: object) -> Result:
+        ops = {"ops": {"consumption__as_of": {"config": config | other}}}
+        return job.execute_in_process(instance=instance, run_config=ops, raise_on_error=False)
+
+    (built,) = run().asset_materializations_for_node("consumption__as_of")
+    shown = {name: each.value for name, each in built.metadata.items()}
+    assert (shown["dagster/table_name"], shown["dagster/row_count"]) == (f"read_models.orders_at_{mark.mark_id}", 3)
+    assert (shown["moment"], shown["marks"], shown["failed_streams"]) == (mark.mark_id, mark.marks, 0)
+    assert {"seconds", "marked_at", "expires_at"} <= shown.keys()
+    assert "There is no read model 'ordrs'." in failed_with(run(model="ordrs"))
