@@ -4,7 +4,10 @@ Belongs here: what is checked and how bad a breach is. Not here: repairing anyth
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import starmap
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -16,12 +19,17 @@ from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
+from millrace.resources.consumption.build_errors import build_errors, cause
+from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.errors import MillraceError
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.events.registering import State, standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.differences import examples, last_diff
 from millrace.resources.read_models.known_names import LOOKED_AT, unknown_names
+from millrace.resources.read_models.versions import waiting_version
+from millrace.resources.spark.resource import SparkResource
 
 RECENT = 10_000
 NAMES_CHECK = "names_are_known"
@@ -40,14 +48,15 @@ def objectives(declared: Declarations) -> list[Objective]:
     ]
 
 
-def all_checks(declared: Declarations) -> list[dg.AssetChecksDefinition]:
-    """Make every check there is."""
+def all_checks(declared: Declarations, archive: Path) -> list[dg.AssetChecksDefinition]:
+    """Make every check there is; `archive` is the folder that old events are read from."""
     return [
         offsets_are_dense,
         *STANDING_CHECKS,
         *(lag_check(objective) for objective in objectives(declared)),
         *starmap(schemas_check, by_decider(declared.events).items()),
         *(names_check(model) for model in declared.models.values()),
+        *(approval_check(model, archive) for model in declared.models.values() if model.serve == "approved"),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
         *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
     ]
@@ -152,6 +161,39 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
         )
 
     return check
+
+
+def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
+    """Make the check that no changed declaration waits for approval; where one does, it is compared once."""
+
+    @dg.asset_check(
+        asset=dg.AssetKey(["read_models", model.name]),
+        name="version_is_approved",
+        description=f"No changed declaration waits for: millrace view approve {model.name}",
+    )
+    def check(postgres: PostgresResource, spark: SparkResource) -> dg.AssetCheckResult:
+        dsn = postgres.current_dsn()
+        with postgres.connect() as connection:
+            waiting = waiting_version(connection, model)
+            if waiting is None:
+                return dg.AssetCheckResult(passed=True)
+            diff = last_diff(connection, model)
+        try:
+            diff = diff or diff_with_serving(dsn, model, lambda: spark.spark_session, archive=archive)
+            with postgres.connect() as connection:
+                rows = [asdict(example) for example in examples(connection, diff)]
+            found: dict[str, Any] = {"diff": str(diff.outcome), "table": f"read_models.{diff.name}", "rows": rows}
+        except _failures() as error:
+            found = {"diff": f"It could not be compared: {cause(error)}"}
+        return dg.AssetCheckResult(
+            passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"version": waiting.version, **found}
+        )
+
+    return check
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    return (MillraceError, *build_errors())
 
 
 def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChecksDefinition:

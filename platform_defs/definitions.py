@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dagster as dg
 
 from millrace.assets.archive import archive_asset
+from millrace.assets.as_of import as_of_asset
 from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
 from millrace.assets.consumption import view_events_asset
 from millrace.assets.declarations import Declarations, declared
@@ -19,7 +20,7 @@ from millrace.assets.runs import while_it_runs
 from millrace.assets.shown_only import specs_shown_only
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, CAPTURE, DRAIN, REBUILD
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD
 from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.run_storage import InstanceFolder
 from millrace.platform_defs.schedules import all_schedules
@@ -51,6 +52,7 @@ def build_defs(
         view_events_asset(found, settings),
         *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
         archive_asset(partitions, archive),
+        *([as_of_asset(found.models, archive)] if models else []),
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
@@ -58,11 +60,11 @@ def build_defs(
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
     together = shared_drain_job(found, archive, limits, everything)
-    jobs = ((CAPTURE, captures), (REBUILD, models), (together, models))
+    jobs = ((CAPTURE, captures), (REBUILD, models), (AS_OF, models), (together, models))
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
         assets=[*assets, *specs_shown_only(found, assets)],
-        asset_checks=all_checks(found),
+        asset_checks=all_checks(found, archive),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=all_schedules(found, settings),
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],

@@ -6,7 +6,7 @@ Belongs here: selections of assets. Not here: what assets do; the jobs of report
 
 import dagster as dg
 
-from millrace.assets import Group, archive, consumption
+from millrace.assets import Group, archive, as_of, consumption
 from millrace.assets.captures import asset as change_capture
 
 APPLY_SCHEMA = dg.define_asset_job(
@@ -35,6 +35,12 @@ ARCHIVE = dg.define_asset_job(
     "archive",
     selection=dg.AssetSelection.assets(archive.KEY),
     description="Extends the archive of one log partition; a backfill extends all.",
+)
+
+AS_OF = dg.define_asset_job(
+    "as_of",
+    selection=dg.AssetSelection.assets(as_of.KEY),
+    description="Builds a read model as it was at a time, in a table of its own.",
 )
 
 REBUILD = dg.define_asset_job(

@@ -280,6 +280,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
 \ir functions/producers/register_producer.sql
+\ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
 \ir functions/read_models/drop_version.sql
 \ir functions/read_models/is_unused_version.sql
@@ -358,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '87123b75eefd14617b25cda743da0a32681ed23d17ef4b174aec42db5104766e'),
+  (0, '9b721abbf63b2895b6383416adb75b1f0a976af27cd25c9506c603ade8f3f9df'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

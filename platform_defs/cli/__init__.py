@@ -67,7 +67,7 @@ show = typer.Typer(no_args_is_help=True)
 for command in (events, catalog, history, as_of, diff, lineage, partitions, audit, incidents):
     show.add_typer(command.app)
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
-app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, unlock, sign or remove a view.")
+app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
 app.add_typer(show, name="show", help="Show catalog, events, streams, partitions, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")

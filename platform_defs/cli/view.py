@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import psycopg
 import typer
 from rich.text import Text
 
@@ -167,6 +168,21 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
     with chosen_store(dsn) as store:
         reset_model(store.connection, declared)
     Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
+
+
+@app.command("approve")
+def approve_command(model: str, reason: Reason = None, dsn: DsnOption = None) -> None:
+    """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
+    from millrace.resources.read_models.versions import approve_version
+
+    declared = declared_model(model)
+    with chosen_store(dsn) as store:
+        try:
+            serves = approve_version(store.connection, declared, reason)
+        except psycopg.errors.LockNotAvailable:
+            serves = False  # a reader is in the way
+    said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
+    Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
 
 
 @app.command("unlock")

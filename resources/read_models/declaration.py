@@ -60,6 +60,8 @@ class ReadModel:
             are.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
+            approved it besides.
         upcasts: All upcasts that the store knew when somebody looked; None before.
     """
 
@@ -74,6 +76,7 @@ class ReadModel:
     max_lag_s: int = 60
     deletes: tuple[str, ...] = ()
     version: int = 1
+    serve: str = "built"
     upcasts: tuple[Upcast, ...] | None = None
 
     def at_version(self, version: int, view: str) -> Self:
@@ -212,6 +215,7 @@ def read_model(
     deletes: Sequence[str] | None = None,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
+    serve: str = "built",
 ) -> Callable[[type], ReadModel]:
     """Declare a read model: the class's docstring is its description, its attributes are its columns.
 
@@ -224,6 +228,8 @@ def read_model(
             these. A later event brings it back with all that it was. These events have the key as all others have it.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
+            approved it besides.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -241,7 +247,7 @@ def read_model(
                 (stray, "is neither a key nor a column: use the functions of millrace"),
                 # a text would be taken for a list of its letters
                 ([n for n in (key, deletes) if isinstance(n, str)], "is a text: write a list"),
-                *naming_problems(name, members, deciders, events, declaration.__doc__),
+                *naming_problems(name, members, deciders, events, declaration.__doc__, serve),
                 (
                     ["deletes"] if deletes is not None and not deletes else [],
                     "is an empty list: leave it out for rows that stay",
@@ -267,6 +273,7 @@ def read_model(
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
             deletes=tuple(sorted(set(deletes or ()))),
+            serve=serve,
         )
         stored = [state.name for state in model.state_columns]
         twice = {n for n in stored if stored.count(n) > 1 or n in keys}
@@ -283,6 +290,7 @@ def naming_problems(
     deciders: Sequence[str] | None,
     events: Sequence[str] | None,
     docstring: str | None,
+    serve: str,
 ) -> Iterator[Problem]:
     """List the problems that any kind of declaration may have: the bad names, and why they are bad."""
     yield (
@@ -294,6 +302,7 @@ def naming_problems(
     yield [n for n in (deciders, events) if isinstance(n, str)], "is a text: write a list"
     yield ["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"
     yield ["events"] if events is not None and not events else [], "is an empty list: leave it out for all"
+    yield [] if serve in {"built", "approved"} else [serve], 'is no value of serve=: use "built" or "approved"'
     yield [] if (docstring or "").strip() else [name], "has no docstring: say what one row is"
 
 

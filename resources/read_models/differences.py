@@ -31,7 +31,7 @@ from millrace.resources.read_models.tables import (
     listed,
     relation,
 )
-from millrace.resources.read_models.versions import versions
+from millrace.resources.read_models.versions import versions, with_upcasts
 
 # what is not compared by then is of a process that died, unless its leases live
 UNFINISHED = timedelta(hours=1)
@@ -150,6 +150,21 @@ def diffs(connection: psycopg.Connection, model: str) -> list[Diff]:
     """Return the diffs of a model, the oldest first."""
     with connection.cursor(row_factory=class_row(Diff)) as cursor:
         return cursor.execute("select * from read_models.diffs where model = %s order by number", (model,)).fetchall()
+
+
+def last_diff(connection: psycopg.Connection, model: ReadModel) -> Diff | None:
+    """Return the last diff of a declaration that is whole: of all log partitions, and of what serves now."""
+    model, serving = with_upcasts(connection, model), _serving(connection, model.name)
+    found = [
+        diff
+        for diff in diffs(connection, model.name)
+        if diff.compared_at is not None
+        and diff.fingerprint == model.fingerprint
+        and diff.partition is None
+        and serving is not None
+        and diff.version == serving.version
+    ]
+    return found[-1] if found else None
 
 
 def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None, partition: int | None = None) -> Diff:

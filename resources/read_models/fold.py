@@ -78,6 +78,7 @@ def fold(
     version: int = 1,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
+    serve: str = "built",
 ) -> Callable[[Function], Fold]:
     """Declare a read model by a function: its name is the model's, its docstring says what a row is.
 
@@ -95,6 +96,7 @@ def fold(
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+        serve: When a changed declaration serves: see `read_model`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -112,6 +114,7 @@ def fold(
             version=version,
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
+            serve=serve,
         )
 
     return declared

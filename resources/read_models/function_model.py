@@ -78,7 +78,7 @@ def declare(
     refuse(
         name,
         (
-            *naming_problems(name, [*keys, *columns], deciders, events, docstring),
+            *naming_problems(name, [*keys, *columns], deciders, events, docstring, settings["serve"]),
             *_column_problems(keys, columns),
             (
                 [function.__name__] if is_async(function) or is_generator(function) else [],

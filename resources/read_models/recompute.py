@@ -82,6 +82,7 @@ def recompute(
     version: int = 1,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
+    serve: str = "built",
 ) -> Callable[[Function], Recompute]:
     """Declare a read model by a function of DataFrames: its name is the model's, its docstring says what a row is.
 
@@ -100,6 +101,7 @@ def recompute(
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
+        serve: When a changed declaration serves: see `read_model`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -124,6 +126,7 @@ def recompute(
             problems=[([n for n in key[1:] if n not in columns], "is named in key= but not in columns=")],
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
+            serve=serve,
             row_key=tuple(key[1:]),
         )
 

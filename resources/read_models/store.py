@@ -18,6 +18,7 @@ class Version:
         fingerprint: The hash of its declaration.
         serves: Whether the model's SQL view shows it.
         unbuilt: The log partitions whose first events are only in the archive, and that no rebuild has read yet.
+        approved: Whether it may serve once it has caught up.
     """
 
     version: int
@@ -25,6 +26,7 @@ class Version:
     fingerprint: str
     serves: bool
     unbuilt: list[int]
+    approved: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,29 @@ class ReadModelStore(SqlFunctions):
         self._value(str, "select event_store_platform.lock_model(%s)", (model,))
 
     def declare_version(
-        self, model: str, version: int, view: str, fingerprint: str, serves: bool, unbuilt: list[int]
+        self,
+        model: str,
+        version: int,
+        view: str,
+        fingerprint: str,
+        serves: bool,
+        unbuilt: list[int],
+        approved: bool = True,
     ) -> None:
         """Record a version, in the transaction that makes its tables."""
         self._value(
             str,
-            "select event_store_platform.declare_version(%s, %s, %s, %s, %s, %s::int[])",
-            (model, version, view, fingerprint, serves, unbuilt),
+            "select event_store_platform.declare_version(%s, %s, %s, %s, %s, %s::int[], %s)",
+            (model, version, view, fingerprint, serves, unbuilt, approved),
         )
 
     def serve_version(self, model: str, version: int) -> None:
         """Make a version the one that people read, in the transaction that replaces the model's SQL view."""
         self._value(str, "select event_store_platform.serve_version(%s, %s)", (model, version))
+
+    def approve_version(self, model: str, version: int, reason: str | None = None) -> bool:
+        """Let a version serve once it has caught up; return false where it was approved before."""
+        return self._value(bool, "select event_store_platform.approve_version(%s, %s, %s)", (model, version, reason))
 
     def is_unused_version(self, model: str, version: int, built: int, abandoned_s: int = 86_400) -> bool:
         """Return whether a version does not serve and is older than the built one, or was declared so long ago."""

@@ -47,6 +47,10 @@ class AheadOfLog(MillraceError):
     """A read model holds what the log does not: its rows and the log are of different times."""
 
 
+class NothingToApprove(MillraceError):
+    """No version of the declaration waits for approval."""
+
+
 class WrongView(MillraceError):
     """The event store's view of a read model was removed, or belongs to something else."""
 
@@ -200,6 +204,45 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
     return _serves(connection, model)
 
 
+def waiting_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
+    """Return the model as the version of its declaration, if that waits for approval."""
+    built = current_version(connection, model)
+    waits = {known.version for known in versions(connection, model.name) if not (known.approved or known.serves)}
+    return built if built is not None and built.version in waits else None
+
+
+def approve_version(connection: psycopg.Connection, model: ReadModel, reason: str | None = None) -> bool:
+    """Let the version of the declaration serve once it has caught up; return whether it serves now.
+
+    Killed after it is approved, or where a reader is in the way, the next drain lets it serve.
+
+    Raises:
+        NothingToApprove: No version of the declaration waits.
+
+    Raises the errors of `serve_if_caught_up`, when it is approved.
+    """
+    with connection.transaction():
+        _lock(connection, model)
+        known = versions(connection, model.name)
+        built = current_version(connection, model)
+        if built is None:
+            raise NothingToApprove(
+                f"No version of read model {model.name} is of this declaration.",
+                detail=f"There are: {', '.join(f'version {each.version}' for each in known) or 'none'}.",
+                hint=f"Use the code that the drains have, or let one build it: millrace run drain {model.name} --once",
+            )
+        if _serves(connection, built):
+            raise NothingToApprove(f"Version {built.version} of read model {model.name} serves: nothing waits.")
+        if known[-1].version > built.version:
+            raise NothingToApprove(
+                f"Version {built.version} of read model {model.name} was overtaken by version {known[-1].version},"
+                " of another declaration.",
+                hint="Approve that one with the code that declares it.",
+            )
+        ReadModelStore(connection).approve_version(model.name, built.version, reason)
+    return serve_if_caught_up(connection, built)
+
+
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
     """Say whether this version of the model could serve and does not yet."""
     return _is_ready(connection, model, versions(connection, model.name))
@@ -211,7 +254,9 @@ def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[V
     # one that was overtaken, or is gone, does not come back
     if model.version not in known or serving is None or serving.version >= model.version:
         return False
-    return not known[model.version].unbuilt and EventStore(connection).has_caught_up(model.view, serving.view)
+    if known[model.version].unbuilt or not known[model.version].approved:
+        return False
+    return EventStore(connection).has_caught_up(model.view, serving.view)
 
 
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -279,7 +324,9 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
-    models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt)
+    # nothing is read yet that the first one changes
+    approved = not known or model.serve == "built"
+    models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt, approved)
     return built
 
 

@@ -301,7 +301,7 @@ create table event_store.audit_log (
       'end_locks', 'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_event_schema',
       'register_event_upcast',
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
-      'drop_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
+      'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_verification', 'supersede_changes'
     )
   )

@@ -10,6 +10,7 @@ create table read_models.declarations (
   fingerprint text not null,
   serves boolean not null,
   unbuilt int[] not null,
+  approved boolean not null default true,
   declared_at timestamptz not null default clock_timestamp(),
   constraint declarations_pkey primary key (model, version),
   constraint declarations_view_key unique (view)
@@ -28,6 +29,8 @@ comment on column read_models.declarations.fingerprint is
 comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
 comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
+comment on column read_models.declarations.approved is
+'Whether this version may serve once it has caught up; false while somebody is to approve it (approve_version).';
 comment on column read_models.declarations.declared_at is 'When the tables were made.';
 
 create table read_models.as_of (

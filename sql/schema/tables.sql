@@ -321,7 +321,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1642,6 +1642,7 @@ CREATE TABLE read_models.declarations (
     fingerprint text NOT NULL,
     serves boolean NOT NULL,
     unbuilt integer[] NOT NULL,
+    approved boolean DEFAULT true NOT NULL,
     declared_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
@@ -1658,6 +1659,8 @@ COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the decla
 COMMENT ON COLUMN read_models.declarations.serves IS 'Whether the model''s SQL view shows this version.';
 
 COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
+
+COMMENT ON COLUMN read_models.declarations.approved IS 'Whether this version may serve once it has caught up; false while somebody is to approve it (approve_version).';
 
 COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
 

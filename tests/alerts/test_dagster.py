@@ -140,7 +140,7 @@ def test_names_are_those_of_what_they_are_of() -> None:
     assert jobs.APPLY_SCHEMA.name == standing.ALL_CHECKS
     assert (jobs.DRAIN.name, sensors.VIEW_TAG) == (standing.DRAIN, standing.VIEW_TAG)
     assert consumption.KEY == standing.DRAINED
-    checks = {key.name for check in all_checks(declared(EXAMPLE)) for key in check.check_keys}
+    checks = {key.name for check in all_checks(declared(EXAMPLE), Path()) for key in check.check_keys}
     assert standing.LEFT_OUT | {standing.SLOTS} <= checks
 
 

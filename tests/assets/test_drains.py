@@ -25,9 +25,9 @@ from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import last, min_
+from millrace.resources.read_models.columns import first, last, min_
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.versions import approve_version, ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
 
@@ -440,3 +440,49 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
     states = shop.drain_states(ALL_VIEWS, "orders", "customers")
     assert {name: state.failures for name, state in states.items()} == {ALL_VIEWS: 0, "orders": 1, "customers": 0}
     assert "'web'" in (states["orders"].error or "")
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_changes(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run
+) -> None:
+    waits = replace(ORDERS, columns={**ORDERS.columns, "status": first("event")}, serve="approved")
+
+    def check() -> dg.AssetCheckEvaluation:
+        job = definitions(dsn, {"orders": waits}).resolve_job_def("apply_schema")
+        checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+        return next(each for each in checks if each.check_name == "version_is_approved")
+
+    place(shop, 3)
+    drain()
+    assert check().passed
+    drain(waits)
+    for _ in range(2):  # it is compared once
+        failed = check()
+        assert not failed.passed
+        assert failed.metadata["table"].value == "read_models.orders_diff_1"
+        assert str(failed.metadata["diff"].value) == "3 of 3 rows change, all in `status`."
+    approve_version(shop.connection, waits, "looked at")
+    assert check().passed
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    place(shop, 3)
+    mark = shop.mark_log("three orders")
+    place(shop, 2)
+    config = {"model": "orders", "time": mark.marked_at.isoformat(), "keep_days": 1.0}
+    job = definitions(dsn, {"orders": ORDERS}).resolve_job_def("as_of")
+
+    def run(**other: object) -> Result:
+        ops = {"ops": {"consumption__as_of": {"config": config | other}}}
+        return job.execute_in_process(instance=instance, run_config=ops, raise_on_error=False)
+
+    (built,) = run().asset_materializations_for_node("consumption__as_of")
+    shown = {name: each.value for name, each in built.metadata.items()}
+    assert (shown["dagster/table_name"], shown["dagster/row_count"]) == (f"read_models.orders_at_{mark.mark_id}", 3)
+    assert (shown["moment"], shown["marks"], shown["failed_streams"]) == (mark.mark_id, mark.marks, 0)
+    assert {"seconds", "marked_at", "expires_at"} <= shown.keys()
+    assert "There is no read model 'ordrs'." in failed_with(run(model="ordrs"))

@@ -30,7 +30,11 @@ def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owne
     graph = defs.resolve_asset_graph()
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
     expected |= {dg.AssetKey(["read_models", name]) for name in SHOP.models}
-    expected |= {dg.AssetKey(["consumption", "view_events"]), dg.AssetKey(["reports", "daily_orders"])}
+    expected |= {
+        dg.AssetKey(["consumption", "view_events"]),
+        dg.AssetKey(["consumption", "as_of"]),
+        dg.AssetKey(["reports", "daily_orders"]),
+    }
     expected.add(dg.AssetKey(["archive", "events"]))
     expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
     expected |= {dg.AssetKey(["crm", "public", "customers"]), dg.AssetKey(["subscriptions", "mails"])}

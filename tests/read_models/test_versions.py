@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,7 +17,9 @@ from millrace.resources.read_models import versions as read_model_versions
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.tables import DependentObjects
 from millrace.resources.read_models.versions import (
+    NothingToApprove,
     WrongView,
+    approve_version,
     attach_version,
     current_version,
     drop_unused_versions,
@@ -49,7 +52,7 @@ from tests.support.building.model_versions import (
     expected,
     relations,
 )
-from tests.support.factories import Connect, rows
+from tests.support.factories import Connect, at_once, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -352,3 +355,53 @@ def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn
         Consumer.open(dsn, Everything, lambda: spark, "next"),
     ):
         pass
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.usefixtures("built")
+def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
+    things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = replace(Latest, serve="approved")
+    with pytest.raises(NothingToApprove, match=r"(?s)No version of read model everything is of this.*version 1"):
+        approve_version(things.connection, waits)
+    with pytest.raises(NothingToApprove, match="Version 1 of read model everything serves"):
+        approve_version(things.connection, EventsOf)
+    new = attach_version(things.connection, waits)
+    consume(things, new)
+    assert not serve_if_caught_up(things.connection, new)
+    assert not is_ready_to_serve(things.connection, new)
+    (problem,) = [each for each in things.standing() if each.kind == "unapproved"]
+    assert (problem.about, problem.subject, problem.severity) == ("read_model", "everything", "note")
+    assert "millrace view approve everything" in problem.remedy
+
+    # another declaration comes first: the one that was looked at is approved no more
+    wider = attach_version(things.connection, replace(Wider, serve="approved"))
+    with pytest.raises(NothingToApprove, match="Version 2 of read model everything was overtaken by version 3"):
+        approve_version(things.connection, waits)
+    assert not is_ready_to_serve(things.connection, new)
+
+    # it is approved before it has caught up, and whoever did it dies: the next drain lets it serve
+    with monkeypatch.context() as patched:
+        patched.setattr(read_model_versions, "serve_if_caught_up", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            approve_version(things.connection, Wider, "looked at")
+    assert not serve_if_caught_up(things.connection, wider)
+    assert [each.kind for each in things.standing() if each.kind == "unapproved"] == []
+    assert [(e.operation, e.reason) for e in things.audit_log() if e.operation == "approve_version"] == [
+        ("approve_version", "looked at")
+    ]
+    consume(things, wider)
+    approvals = at_once([partial(approve_version, connect(), Wider) for _ in range(2)])
+    outcomes = [approval.exception() or approval.result() for approval in approvals]
+    assert True in outcomes
+    assert all(one is True or "serves: nothing waits" in str(one) for one in outcomes)
+    assert columns(things.connection) == ["thing_id", "events", "status", "seen"]
+
+
+def test_a_first_version_waits_for_nobody(things: EventStore) -> None:
+    first = ensure_version(things.connection, replace(EventsOf, serve="approved"))
+    assert [(v.version, v.serves, v.approved) for v in versions(things.connection, first.name)] == [(1, True, True)]

@@ -64,7 +64,9 @@ begin
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
-       'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.')
+       'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.'),
+      ('unapproved', 'note', 'The read model {} has a version that waits for approval',
+       '`millrace show diff {}` says which rows it changes. Then, with the same code: millrace view approve {}')
   ), views as materialized (
     select i.*, v.max_lag_s from event_store.view_info(null, v_most) i join event_store.views v on v.view = i.view
   ), captures as materialized (
@@ -191,6 +193,13 @@ begin
       from event_store_platform.oldest_writer() o
     ) w
     where w.open_since < _now - interval '15 minutes'
+    union all
+    select
+      'unapproved', 'read_model', d.model, d.declared_at,
+      format('People read what was before version %s, which does not serve until somebody approves it.', d.version)
+    from read_models.declarations d
+    where not d.approved and not d.serves
+      and not exists (select from read_models.declarations n where n.model = d.model and n.version > d.version)
   )
   select
     f.kind, f.about, f.subject, f.since, k.severity, replace(k.what, '{}', f.subject), f.cause,

@@ -9,14 +9,15 @@ returns table (
   view text,
   fingerprint text,
   serves boolean,
-  unbuilt int[]
+  unbuilt int[],
+  approved boolean
 )
 language sql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select d.version, d.view, d.fingerprint, d.serves, d.unbuilt
+  select d.version, d.view, d.fingerprint, d.serves, d.unbuilt, d.approved
   from read_models.declarations d
   where d.model = v_model
   order by d.version
@@ -25,6 +26,6 @@ $$;
 comment on function event_store_platform.model_versions(text) is
 'Returns the versions of read model v_model, the oldest first: the view that each is consumed as, the hash of its '
 'declaration, whether people read it (serves), and the log partitions that are to be rebuilt from the archive '
-'(unbuilt).';
+'(unbuilt), and whether it may serve (approved).';
 revoke all on function event_store_platform.model_versions(text) from public;
 grant execute on function event_store_platform.model_versions(text) to event_store_reader, event_store_owner;

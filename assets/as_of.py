@@ -1,0 +1,71 @@
+"""Read models as of moments of the log, as an asset: a run builds one, and says what it built.
+
+Belongs here: the asset `consumption/as_of`. Not here: the build (`millrace.resources.consumption.as_of`).
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+
+from millrace.assets import OWNERS, Group
+from millrace.resources.consumption.as_of import build_as_of, mark_at
+from millrace.resources.errors import MillraceError
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.spark.resource import SparkResource
+
+KEY = dg.AssetKey(["consumption", "as_of"])
+
+
+class AsOfConfig(dg.Config):
+    """Which read model is built, as of which time (without an offset it is UTC), and for how many days it is kept."""
+
+    model: str
+    time: str
+    keep_days: float = 7
+
+
+def as_of_asset(models: Mapping[str, ReadModel], archive: Path) -> dg.AssetsDefinition:
+    """Make the asset that builds a read model as of a moment; `archive` is the folder that old events are read from."""
+
+    @dg.asset(
+        key=KEY,
+        deps=[dg.AssetKey(["event_store", "event_log"])],
+        group_name=Group.CONSUMPTION,
+        kinds={"spark", "postgres", "table"},
+        owners=OWNERS,
+        description="Builds a read model as it was at a time, in a table of its own, from archive and log.",
+    )
+    def as_of(config: AsOfConfig, postgres: PostgresResource, spark: SparkResource) -> dg.MaterializeResult[None]:
+        if config.model not in models:
+            raise MillraceError(
+                f"There is no read model {config.model!r}.", hint=f"Declared are: {', '.join(models) or 'none'}."
+            )
+        began = time.monotonic()
+        with postgres.store() as store:
+            mark = mark_at(store, config.time)
+        built = build_as_of(
+            postgres.current_dsn(),
+            models[config.model],
+            lambda: spark.spark_session,
+            mark,
+            keep=timedelta(days=config.keep_days),
+            archive=archive,
+        )
+        return dg.MaterializeResult(
+            metadata={
+                "dagster/table_name": f"read_models.{built.name}",
+                "dagster/row_count": built.rows,
+                "moment": built.mark_id,
+                "marked_at": dg.MetadataValue.timestamp(built.marked_at),
+                "marks": list(mark.marks),
+                "failed_streams": built.failed_streams,
+                "seconds": round(time.monotonic() - began, 3),
+                "expires_at": dg.MetadataValue.timestamp(built.expires_at),
+            }
+        )
+
+    return as_of
