@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.capturing.decoded_changes import T, annotated, body, decoded, decoder, streamed
-from tests.support.capturing.pgoutput_bytes import begin, commit, encode, insert
+from tests.support.capturing.decoded_changes import T, annotated, body, decoded, streamed
+from tests.support.capturing.pgoutput_bytes import encode, insert
 from tests.support.capturing.sources import Source
 
 
@@ -47,12 +47,3 @@ def test_annotations_are_json_that_jsonb_takes_or_a_text(content: bytes, kept: o
     (change,) = decoded(encode(T), annotated(b"{}"), annotated(content), insert(b"7", b"a"))
     assert body(change).get("annotations") == kept
     assert ("annotations" in body(change)) is (kept is not None)
-
-
-def test_annotations_of_a_transaction_end_with_it() -> None:
-    to_changes = decoder()
-    for raw in (begin(100), encode(T), annotated(b"1"), commit(100), begin(200)):
-        to_changes.feed(raw)
-    (change,) = to_changes.feed(insert(b"7", b"a"))
-    assert "annotations" not in body(change)
-    assert (change.commit_lsn, change.commit_idx) == (200, 0)

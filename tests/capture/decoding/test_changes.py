@@ -133,6 +133,13 @@ MOVES: tuple[tuple[Relation, Message, list[tuple[str, str, dict[str, Any]]]], ..
             ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "changes": {"id": 7}, "old_key": [7]}),
         ],
     ),
+    (
+        T, Update(TABLE, "K", (b"7", None), (b"8", b"a")),
+        [
+            ("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]}),
+            ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
+        ],
+    ),
 )  # fmt: skip
 
 
@@ -142,45 +149,23 @@ def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
         assert moves(decoded(encode(table), encode(message), tables=declared)) == expected
 
 
-def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
-    moved = encode(Update(TABLE, "K", (b"7", None), (b"8", b"a")))
-    changes = decoded(encode(T), insert(b"7", b"a"), moved, insert(b"9", b"b"))
-    assert [change.commit_idx for change in changes] == [0, 1, 2, 3]
-    assert moves(changes[1:3]) == [
-        ("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]}),
-        ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
-    ]
-    assert [change.event_id for change in changes] == [packed_id(packed_ids(100, generation=3), n) for n in range(4)]
+B_A = relation(("b", TEXT), ("n", INT4), ("a", TEXT), key=("a", "b"))
+# a table, the key that is declared, a row, and its key
+KEYS: tuple[tuple[Relation, tuple[str, ...] | None, tuple[bytes, ...], str], ...] = (
+    # in the order of the columns, and no two alike
+    (B_A, None, (b"a,b", b"1", b'c"d'), '["a,b","c\\"d"]'),
+    (B_A, None, (b"a", b"1", b'b,c"d'), '["a","b,c\\"d"]'),
+    (B_A, None, (b"\\/", b"1", "ü\n".encode()), '["\\\\/","ü\\n"]'),
+    # the declared one where the replica identity has none
+    *[(relation(("b", TEXT), ("a", TEXT), key=(), identity=of), ("a", "b"), (b"y", b"x"), '["y","x"]') for of in "fnd"],
+    (B_A, ("n",), (b"b", b"1", b"a"), '["b","a"]'),
+)
 
 
-def test_keys_are_unambiguous_and_in_the_order_of_the_columns() -> None:
-    both = relation(("b", TEXT), ("n", INT4), ("a", TEXT), key=("a", "b"))
-    keys = [
-        change.decider_id
-        for change in decoded(
-            encode(both),
-            insert(b"a,b", b"1", b'c"d'),
-            insert(b"a", b"1", b'b,c"d'),
-            insert(b"\\/", b"1", "ü\n".encode()),
-        )
-    ]
-    assert keys == ['["a,b","c\\"d"]', '["a","b,c\\"d"]', '["\\\\/","ü\\n"]']
-
-
-@pytest.mark.parametrize("identity", ["f", "n", "d"])
-def test_without_a_key_in_the_replica_identity_the_declared_one_counts(identity: str) -> None:
-    table = relation(("id", INT4), ("a", TEXT), ("b", TEXT), identity=identity, key=())
-    declared = CapturedTable("t", key=("b", "a"))
-    assert [change.decider_id for change in decoded(encode(table), insert(b"1", b"x", b"y"), tables=[declared])] == [
-        '["x","y"]'
-    ]
-
-
-def test_the_replica_identity_is_the_key_even_if_another_is_declared() -> None:
-    assert [
-        change.decider_id
-        for change in decoded(encode(T), insert(b"7", b"a"), tables=[CapturedTable("t", key=("note",))])
-    ] == ["[7]"]
+def test_a_key_is_the_replica_identity_s_or_the_declared_one() -> None:
+    for table, key, row, expected in KEYS:
+        (change,) = decoded(encode(table), insert(*row), tables=[CapturedTable("t", key=key)])
+        assert change.decider_id == expected
 
 
 def test_a_truncate_is_a_change_for_each_captured_table_in_its_order() -> None:
