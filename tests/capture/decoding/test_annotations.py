@@ -27,6 +27,7 @@ def test_annotations_hold_for_what_follows_in_their_transaction(source: Source) 
         insert into t values (5);
         select pg_logical_emit_message(true, 'millrace.annotations', '');
         insert into t values (6);
+        select pg_logical_emit_message(true, 'millrace.annotations', '{"who": "last"}');
         commit
         """,
         "insert into t values (7)",

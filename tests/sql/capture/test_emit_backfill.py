@@ -168,6 +168,16 @@ def test_a_row_whose_newer_changes_lack_a_value_is_appended_as_it_is_now(source:
     assert last(source, 3) == ("updated", {"id": 3, "v": "whole"})
 
 
+def test_a_value_that_changed_since_it_was_read_and_is_lacking_after_that_is_the_changed_one(source: Source) -> None:
+    source.commit(updated(1, "seen"))
+    snapshot = now(source)
+    source.commit(updated(1, "changed"))
+    source.save([toasted(source, 1, n=1)])
+    source.emit()
+    assert source.backfill(1, snapshot=snapshot).appended == 1
+    assert last(source, 1) == ("backfilled", {"id": 1, "v": "changed", "n": 1})
+
+
 def test_a_row_is_left_out_where_it_was_another_one_or_is_gone_or_waits(source: Source) -> None:
     snapshot = now(source)
     source.commit(deleted(1), inserted(1), deleted(2))
