@@ -355,7 +355,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd4547ee4dc03ca66511c9e60ff32f12da4af492e7b6e2b68941c55ea57571112'),
+  (0, '3f263b04c7b82ad3f4758c57f83949c732ea6f812ca2f5bac6d8f44bca498115'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
