@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9b721abbf63b2895b6383416adb75b1f0a976af27cd25c9506c603ade8f3f9df'),
+  (0, '15df8e3bedd207053a62118e1027d382037992025bcf98d04496143585f7f037'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

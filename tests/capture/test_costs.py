@@ -248,10 +248,3 @@ def test_a_transaction_that_is_open_for_long_is_decoded_once_beside_those_that_c
         writer.commit()
         arrived(captured, "[20000]")
     assert len(did(captured)) == 7 + 19_001
-
-
-def test_what_a_transaction_holds_is_no_file_that_the_source_limits(captured: Captured) -> None:
-    captured.drain()
-    captured.source.connection.execute(f"alter database {captured.source.slot} set temp_file_limit = '64kB'".encode())
-    captured.source.run("insert into items select n, repeat('x', 1000) from generate_series(1, 10000) n")
-    assert captured.drain().emitted == 10_000

@@ -9,7 +9,6 @@ import pytest
 
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import capture_health, has_work
 from millrace.resources.capture.source.slot import slot_state
 from millrace.resources.settings import PROJECT
 from tests.long import LONG
@@ -166,19 +165,6 @@ def test_a_transaction_of_any_size_takes_the_same_memory(captured: Captured) -> 
     assert value(captured.store, "select count(*) from event_store.events") == 25_000
     # of 24 MB of rows
     assert large - small < 15_000
-
-
-def test_whether_there_is_something_to_do(captured: Captured) -> None:
-    assert has_work(captured.dsn, captured.capture)  # nothing is set up
-    captured.drain()
-    assert not has_work(captured.dsn, captured.capture)
-    captured.source.run("create table other ()", "insert into items values (1)")
-    assert has_work(captured.dsn, captured.capture)
-    health = capture_health(captured.dsn, captured.capture)
-    assert health.lag_bytes > 0
-    assert health.lag_s > 0
-    captured.drain()
-    assert not has_work(captured.dsn, captured.capture)
 
 
 def test_what_became_an_event_is_kept_in_wal_events_as_long_as_it_is_declared(captured: Captured) -> None:

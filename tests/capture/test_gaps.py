@@ -109,21 +109,3 @@ def test_a_slot_from_an_earlier_position_changes_nothing_and_other_content_there
     with pytest.raises(ChangesDiffer, match="another data"):
         captured.drain()
     assert captured.changes() == before
-
-
-def test_a_publication_that_was_changed_and_changed_back_within_a_run_is_a_gap(captured: Captured) -> None:
-    captured.source.run("insert into items values (1)")
-    with captured.process() as process:
-        process.drain(budget_s=patience(), idle_s=0)
-        name = str(value(captured.source.connection, "select pubname from pg_publication"))
-        for change, done in (("drop table items", "insert into items values (2)"), ("add table only items", "")):
-            captured.source.connection.execute(f"alter publication {name} {change}; {done}".encode())
-        captured.source.run("insert into items values (3)")
-        process.drain(budget_s=patience(), idle_s=0)
-    assert captured.replayed() != captured.table()
-    for _ in range(2):
-        with pytest.raises(GapOpen, match=r"somebody else: public\.items"):
-            captured.drain()
-    restart(captured.dsn, captured.capture, "publication repaired")
-    captured.drain()
-    assert captured.replayed() == captured.table()

@@ -18,10 +18,9 @@ from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, LeaseLost
-from tests.support.capturing.captured import ITEMS, Captured, declared, killed_at
+from tests.support.capturing.captured import ITEMS, Captured, declared
 from tests.support.capturing.two_tables import info
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until
@@ -102,25 +101,6 @@ def test_more_tables_in_the_publication_than_declared_are_taken_out_and_nothing_
     assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
     assert gaps(captured) == []
     assert rows(captured.source.connection, "select tablename::text from pg_publication_tables") == [("items",)]
-
-
-def test_what_is_stored_is_not_compared_with_what_another_declaration_makes_of_it(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured.source.run("create table notes (id int primary key)")
-    both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
-    both.drain()
-    captured.source.run("begin; insert into notes values (1); insert into items values (1); commit")
-    killed_at(both, monkeypatch, SlotStream, "advance")
-    report = captured.drain()
-    assert report.replayed == 0
-    assert value(captured.store, "select count(*) from event_store.events") == 2
-    captured.source.run("insert into items values (2)")
-    captured.drain()
-    assert [row for row in captured.replayed() if "name" in row] == captured.table()
-
-
-# The source -------------------------------------------------------------------------------------------------
 
 
 # Removing and restarting ------------------------------------------------------------------------------------

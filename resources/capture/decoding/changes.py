@@ -17,6 +17,7 @@ from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
+    FIT_CHARACTERS,
     MAX_DATA_CHARACTERS,
     derived_id,
     packed_id,
@@ -65,7 +66,7 @@ class TableRenamed(MillraceError):
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A captured table as the last message described it, the JSON that names it in its changes, and that message."""
+    """A captured table as the last message described it, its changes' JSON between body and index, and that message."""
 
     rows: TableRows
     source: str
@@ -212,8 +213,7 @@ class ChangeDecoder:
             committed_at=message.committed_at,
             ids=packed_ids(lsn, generation=self._generation),
             command_id=derived_id(f"{self._generation}/{lsn}"),
-            before_idx=f', "commit_lsn": "{lsn}", "commit_idx": ',
-            after_idx=f', "xid": {xid}, "committed_at": "{time}", "source": ',
+            after_idx=f', "commit_lsn": "{lsn}", "committed_at": "{time}", "xid": {xid}}}',
         )
         return ()
 
@@ -241,7 +241,7 @@ class ChangeDecoder:
             return ()
         described = _Described(
             rows=TableRows(table, message),
-            source=source_json(self._capture, self._generation, message) + "}",
+            source=f', "source": {source_json(self._capture, self._generation, message)}, "commit_idx": ',
             message=raw,
         )
         named = {column.name for column in message.columns if column.is_key and message.identity in "di"}
@@ -319,16 +319,16 @@ class ChangeDecoder:
             decider_id = f'[{self._generation},"{within.lsn}",{idx}]'
         decider = table.rows.decider
         if body is not None:
-            data = f"{body}{annotations}{within.before_idx}{idx}{within.after_idx}{table.source}"
+            data = f"{body}{annotations}{table.source}{idx}{within.after_idx}"
             if len(data) <= MAX_DATA_CHARACTERS:
                 return Change(
                     within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-                    data,
+                    data, table.rows.plain and not annotations and len(data) <= FIT_CHARACTERS,
                 )  # fmt: skip
             fault = too_large(data)
         return Change(
             within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-            None, fault, None if table.rows.hides else raw, table.message,
+            None, False, fault, None if table.rows.hides else raw, table.message,
         )  # fmt: skip
 
     def _table(self, relation_id: int) -> "_Described | None":

@@ -22,6 +22,7 @@ from millrace.resources.capture.decoding.pgoutput import (
 from millrace.resources.capture.decoding.values import (
     Encoder,
     Undecodable,
+    embedded_document,
     encoded_column,
     encoder_of,
     hashing,
@@ -66,6 +67,7 @@ class TableRows:
         width: How many columns a row has.
         hides: Whether it has values that never leave the source: its messages are not kept either.
         keyless: Whether nothing names its rows.
+        plain: Whether none of its columns is a JSON document.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
@@ -76,6 +78,7 @@ class TableRows:
         self._encoders = [_encoder(table, column) for column in relation.columns]
         self.hides = bool(table.hidden)
         self.keyless = table.keyless
+        self.plain = embedded_document not in self._encoders
         self._record = _record(self._labels)
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._unfit: str | None = None

@@ -22,8 +22,7 @@ class Transaction:
         committed_at: When it committed.
         ids: How its event ids begin; the change's index follows.
         command_id: Its changes' command.
-        before_idx: The JSON of every change between its body and its index.
-        after_idx: The JSON of every change between its index and where the row is from.
+        after_idx: The JSON of every change behind its index.
         annotations: The JSON of the annotations in force; empty if there are none.
         next_idx: The index of the next change.
     """
@@ -33,7 +32,6 @@ class Transaction:
     committed_at: datetime
     ids: str
     command_id: str
-    before_idx: str
     after_idx: str
     annotations: str = ""
     next_idx: int = 0

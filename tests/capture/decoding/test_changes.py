@@ -24,7 +24,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Update,
 )
 from millrace.resources.capture.decoding.transactions import whole_xid
-from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
+from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (
     BOOL,
     COMMITTED_AT,
@@ -57,6 +57,7 @@ def test_a_change_says_where_it_is_from() -> None:
         event_id=packed_id(packed_ids(100, generation=3), 0),
         command_id=derived_id("3/0/64"),
         data=first.data,
+        fit=True,
     )
     assert data(first) == {
         "record": {"id": 7, "note": "a"},
@@ -133,6 +134,13 @@ MOVES: tuple[tuple[Relation, Message, list[tuple[str, str, dict[str, Any]]]], ..
             ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "changes": {"id": 7}, "old_key": [7]}),
         ],
     ),
+    (
+        T, Update(TABLE, "K", (b"7", None), (b"8", b"a")),
+        [
+            ("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]}),
+            ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
+        ],
+    ),
 )  # fmt: skip
 
 
@@ -142,45 +150,23 @@ def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
         assert moves(decoded(encode(table), encode(message), tables=declared)) == expected
 
 
-def test_a_changed_key_ends_one_row_and_goes_on_as_another() -> None:
-    moved = encode(Update(TABLE, "K", (b"7", None), (b"8", b"a")))
-    changes = decoded(encode(T), insert(b"7", b"a"), moved, insert(b"9", b"b"))
-    assert [change.commit_idx for change in changes] == [0, 1, 2, 3]
-    assert moves(changes[1:3]) == [
-        ("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]}),
-        ("updated", "[8]", {"record": {"id": 8, "note": "a"}, "old_key": [7]}),
-    ]
-    assert [change.event_id for change in changes] == [packed_id(packed_ids(100, generation=3), n) for n in range(4)]
+B_A = relation(("b", TEXT), ("n", INT4), ("a", TEXT), key=("a", "b"))
+# a table, the key that is declared, a row, and its key
+KEYS: tuple[tuple[Relation, tuple[str, ...] | None, tuple[bytes, ...], str], ...] = (
+    # in the order of the columns, and no two alike
+    (B_A, None, (b"a,b", b"1", b'c"d'), '["a,b","c\\"d"]'),
+    (B_A, None, (b"a", b"1", b'b,c"d'), '["a","b,c\\"d"]'),
+    (B_A, None, (b"\\/", b"1", "ü\n".encode()), '["\\\\/","ü\\n"]'),
+    # the declared one where the replica identity has none
+    *[(relation(("b", TEXT), ("a", TEXT), key=(), identity=of), ("a", "b"), (b"y", b"x"), '["y","x"]') for of in "fnd"],
+    (B_A, ("n",), (b"b", b"1", b"a"), '["b","a"]'),
+)
 
 
-def test_keys_are_unambiguous_and_in_the_order_of_the_columns() -> None:
-    both = relation(("b", TEXT), ("n", INT4), ("a", TEXT), key=("a", "b"))
-    keys = [
-        change.decider_id
-        for change in decoded(
-            encode(both),
-            insert(b"a,b", b"1", b'c"d'),
-            insert(b"a", b"1", b'b,c"d'),
-            insert(b"\\/", b"1", "ü\n".encode()),
-        )
-    ]
-    assert keys == ['["a,b","c\\"d"]', '["a","b,c\\"d"]', '["\\\\/","ü\\n"]']
-
-
-@pytest.mark.parametrize("identity", ["f", "n", "d"])
-def test_without_a_key_in_the_replica_identity_the_declared_one_counts(identity: str) -> None:
-    table = relation(("id", INT4), ("a", TEXT), ("b", TEXT), identity=identity, key=())
-    declared = CapturedTable("t", key=("b", "a"))
-    assert [change.decider_id for change in decoded(encode(table), insert(b"1", b"x", b"y"), tables=[declared])] == [
-        '["x","y"]'
-    ]
-
-
-def test_the_replica_identity_is_the_key_even_if_another_is_declared() -> None:
-    assert [
-        change.decider_id
-        for change in decoded(encode(T), insert(b"7", b"a"), tables=[CapturedTable("t", key=("note",))])
-    ] == ["[7]"]
+def test_a_key_is_the_replica_identity_s_or_the_declared_one() -> None:
+    for table, key, row, expected in KEYS:
+        (change,) = decoded(encode(table), insert(*row), tables=[CapturedTable("t", key=key)])
+        assert change.decider_id == expected
 
 
 def test_a_truncate_is_a_change_for_each_captured_table_in_its_order() -> None:
@@ -205,6 +191,20 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
     assert [(change.commit_idx, change.decider_id) for change in changes] == [(0, "[7]"), (1, "[8]")]
 
 
+def test_a_change_is_fit_where_nothing_of_its_source_can_pass_a_limit_of_events() -> None:
+    documents = relation(("id", INT4), ("doc", JSON))
+    cases: tuple[tuple[Relation, tuple[bytes, ...], bool], ...] = (
+        (T, (insert(b"7", b"1e5"), encode(Update(TABLE, None, None, (b"7", None)))), True),
+        (T, (encode(Delete(TABLE, "K", (b"7", None))), encode(Truncate((TABLE,), False, False))), True),
+        (relation(("id", INT4), ("f", FLOAT8), ("n", NUMERIC)), (insert(b"7", b"1e+308", b"1.50"),), True),
+        (T, (insert(b"7", b"x" * 900),), False),
+        (documents, (insert(b"7", b"1e100000"),), False),
+        (T, (annotated(b"1e100000"), insert(b"7", b"a")), False),
+    )
+    for table, messages, fit in cases:
+        assert {change.fit for change in decoded(encode(table), *messages)} == {fit}
+
+
 def test_values_are_json_by_their_type() -> None:
     table = relation(
         ("id", INT4), ("b", BOOL), ("n", NUMERIC), ("f", FLOAT8), ("j", JSON), ("k", JSONB), ("o", 17), key=("id",)
@@ -216,7 +216,7 @@ def test_values_are_json_by_their_type() -> None:
     )
     assert change.data is not None
     record = '{"id": -5, "b": false, "n": 12345678901234567890.10, "f": 1e-05, "j": {"a" :1.50}, "k": [null], "o": "\\\\x00ff"}'
-    assert change.data.startswith(f'{{"record": {record}, "commit_lsn"')
+    assert change.data.startswith(f'{{"record": {record}, "source"')
     assert body(special)["record"] == {"id": 6, "b": True, "n": "NaN", "f": "-Infinity", "j": "x", "k": 1, "o": None}
 
 

@@ -84,7 +84,7 @@ def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
 
 # an example takes a second: one that fails is not made smaller
 @settings(
-    max_examples=12,
+    max_examples=8,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -4,21 +4,19 @@ Belongs here: what is done to a table while it is captured, and whether its appl
 are not published yet (test_readiness), what stopped tables get when they are mended (test_stopped_tables).
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import psycopg
+import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.follow import follow
 from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, left
+from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both, info, problems
-from tests.support.factories import start
-from tests.support.patience import patience, wait_until
+from tests.support.patience import wait_until
 
 # how a table is declared, what it is made with, and what is done to it so that the server refuses its updates
 KEYED = "create table {t} (id int primary key, name text)"
@@ -94,23 +92,12 @@ def is_changed(captured: Captured, name: str) -> bool:
     return True
 
 
-@contextmanager
-def followed(captured: Captured) -> Iterator[None]:
-    stop = threading.Event()
-    done = start(lambda: follow(captured.dsn, captured.capture, stop))
-    try:
-        yield
-    finally:
-        stop.set()
-    done.result(patience())
-
-
 def test_a_follower_stops_a_table_before_long_and_its_application_goes_on(captured: Captured) -> None:
     captured = many(captured)
-    captured.drain()
     with followed(captured):
         for name, (_, _, breaks) in refused_by(captured).items():
             do(captured, name, breaks)
+        for name in refused_by(captured):
             wait_until(lambda name=name: is_changed(captured, name), f"updates of {name} are taken")  # type: ignore[misc]
         captured.source.run("update good set name = 'goes on'")
         wait_until(lambda: left(captured, "good") == captured.table("good"), "the others are captured")
@@ -135,14 +122,17 @@ def test_where_nobody_follows_a_run_is_started_for_it(captured: Captured) -> Non
     assert info(captured).gaps == 0
 
 
-def test_a_locked_table_keeps_no_other_one_published_whose_changes_are_refused(captured: Captured) -> None:
-    captured = many(captured)
+def test_a_locked_table_keeps_no_other_one_published_whose_changes_are_refused(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
+    captured = both(captured)
     captured.drain()
-    do(captured, "nothing", REFUSED["nothing"][2])
+    captured.source.run("alter table items replica identity nothing")
     with psycopg.connect(captured.source.dsn) as other:
         other.execute("lock table good in share update exclusive mode")
         captured.drain()
-        assert is_changed(captured, "nothing")
+        assert is_changed(captured, "items")
     captured.source.run("update good set name = 'goes on'")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
@@ -169,7 +159,6 @@ def test_rows_that_another_key_names_have_streams_of_their_own_before_long(captu
         "insert into items values (1, 'a')",
         "alter table items alter name set not null",
     )
-    captured.drain()
     with followed(captured):
         captured.source.run("insert into items values (2, 'it follows')")
         wait_until(lambda: left(captured, "items") == captured.table(), "it follows")

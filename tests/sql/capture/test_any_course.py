@@ -143,7 +143,8 @@ class Lives:
         self.chunk = None
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, *seeds(40)])
+# in the first three a row changes between its reading and its storing, also in a transaction with a lower number
+@pytest.mark.parametrize("seed", [8, 14, 20, *seeds(40)])
 def test_in_any_course_the_live_streams_are_the_table(source: Source, seed: int) -> None:
     random = Random(seed)
     lives = Lives(source, random)

@@ -58,28 +58,6 @@ def test_a_snapshot_from_before_the_publication_is_not_taken(source: Source) -> 
     assert source.backfill(1, snapshot=f"{PUBLISHED}:{PUBLISHED + 5}:").status == "stored"
 
 
-def test_a_row_with_newer_changes_in_the_log_is_left_out(source: Source) -> None:
-    source.commit(inserted(1, "seen"), inserted(2), inserted(3))
-    snapshot = f"{source.xid}:{source.xid}:"
-    source.commit(updated(1, "newer"), deleted(2))
-    source.emit()
-    assert source.backfill(1, 2, 3, 4, snapshot=snapshot) == EmittedRows("stored", 2, 2, 0)
-    assert stream(source.store, 1)[-1] == ("updated", "newer")
-    assert stream(source.store, 2)[-1] == ("deleted", None)
-    assert stream(source.store, 3)[-1] == ("backfilled", "read")
-    assert stream(source.store, 4) == [("backfilled", "read")]
-
-
-def test_a_transaction_in_progress_at_the_snapshot_is_newer_although_its_number_is_lower(source: Source) -> None:
-    slow = source.xid
-    source.xid += 1
-    source.commit(inserted(1))
-    snapshot = f"{slow}:{source.xid}:{slow}"
-    source.save(source.changes(updated(1, "slow"), xid=slow))
-    source.emit()
-    assert source.backfill(1, snapshot=snapshot).left_out == 1
-
-
 def test_a_row_that_is_too_large_or_grew_so_by_what_changed_since_is_quarantined_with_its_fault(source: Source) -> None:
     source.store.connection.execute("set event_store.max_data_bytes = 1000")
     snapshot = now(source)
@@ -89,25 +67,6 @@ def test_a_row_that_is_too_large_or_grew_so_by_what_changed_since_is_quarantined
     assert source.backfill(2, value="y" * 600, snapshot=snapshot, done=False) == EmittedRows("stored", 0, 0, 1)
     assert held(source.store) == [("[1]", "backfilled", True), ("[2]", "backfilled", True)]
     assert source.backfill(1, value="x" * 1000) == EmittedRows("stored", 0, 1, 0)
-
-
-def test_a_table_that_is_declared_anew_is_read_anew(source: Source) -> None:
-    source.commit(inserted(3), inserted(4))
-    source.emit()
-    source.backfill(1, 2, 3, 4)
-    source.finish()
-    source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
-    assert source.backfill(1, 3).status == "unpublished"
-    source.store.publish_tables("c", source.token, source.xid)
-    source.commit(updated(4))
-    source.emit()
-    source.backfill(1, 3, value="anew")
-    source.finish()
-    # 2 no longer meets the filter; 4 has a change since
-    assert stream(source.store, 1)[-1] == ("backfilled", "anew")
-    assert stream(source.store, 2)[-1] == ("deleted", None)
-    assert stream(source.store, 3)[-1] == ("backfilled", "anew")
-    assert stream(source.store, 4)[-1] == ("updated", 2)
 
 
 def test_what_waits_in_the_quarantine_of_a_lost_slot_ends_behind_it(source: Source) -> None:

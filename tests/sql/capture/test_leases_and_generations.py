@@ -11,18 +11,15 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
-from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     BEGAN,
     START,
     Source,
-    deleted,
     event_ids,
     events,
     inserted,
     table,
     truncated,
-    updated,
 )
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
 from tests.support.patience import patience, wait_until
@@ -229,25 +226,6 @@ def test_an_open_gap_ends_with_it(source: Source) -> None:
     source.begin()
     new, _ = source.store.capture_gaps("c")
     assert (new.from_lsn, new.source_generation, new.resolved_by_generation) == (source.lsn, 2, 3)
-
-
-def test_after_a_gap_the_table_is_read_anew_and_what_is_gone_is_deleted(source: Source) -> None:
-    source.commit(inserted(1), inserted(2), inserted(3), inserted(4), deleted(4))
-    source.emit()
-    source.lsn = Lsn(source.lsn + 0x10000)
-    source.begin()
-    source.commit(updated(3), deleted(3))
-    source.emit()
-    source.backfill(1, 5)
-    assert source.finish() == 1
-    live = {}
-    for key, name in events(source.store):
-        live[key] = name != "deleted"
-    assert live == {"[1]": True, "[2]": False, "[3]": False, "[4]": False, "[5]": True}
-    (*_, gone) = EventStore(source.store.connection).get_events("[2]", "table:public.t")
-    assert gone.data["gap"] is True
-    # ended by the log, or before: nothing more
-    assert [name for key, name in events(source.store) if key in ("[3]", "[4]")].count("deleted") == 2
 
 
 def stands(source: Source) -> tuple[str | None, Lsn | None]:

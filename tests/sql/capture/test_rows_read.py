@@ -70,6 +70,8 @@ def test_only_what_differs_makes_an_event(source: Source) -> None:
     ]
     assert counted(source) == (5, 2, 1)
     assert found(source) == []
+    gone = EventStore(source.store.connection).get_events("[3]", "table:public.t")[-1].data
+    assert (gone["record"], gone["gap"]) == (None, True)
     # and once more: now nothing differs
     source.begin()
     assert source.backfill(1, 5, value="as it is", done=False).unchanged == 2

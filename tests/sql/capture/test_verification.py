@@ -85,19 +85,6 @@ def test_verifying_counts_and_appends_nothing_and_of_some_rows_none_is_taken_for
     assert (events(read.store), audited(read), left(read)) == (before, [], 0)
 
 
-def test_a_repair_appends_what_differs(read: Source) -> None:
-    before = events(read.store)
-    found = Verifying(read, "it differs")
-    assert found.verify(2, 9, value="other") == VerifiedRows("stored", 2, 1, 0, 0, 0, ["[2]", "[9]"])
-    assert found.verify(1) == VerifiedRows("stored", 0, 0, 1, 0, 0, None)
-    calls = [found.end(limit=2)]
-    while not calls[-1].done:
-        calls.append(found.end(limit=2))
-    assert [call.gone for call in calls] == [0, 1, 0]
-    assert events(read.store)[len(before) :] == [("[2]", "backfilled"), ("[9]", "backfilled"), ("[3]", "deleted")]
-    assert (audited(read), left(read)) == ([("begin_verification", "it differs")], 0)
-
-
 def test_rows_wait_until_all_that_their_snapshot_sees_is_emitted(read: Source) -> None:
     found = Verifying(read)
     read.commit(updated(1, "read"))
