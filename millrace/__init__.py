@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         all_,
         any_,
         avg,
+        bucket,
         count,
         field,
         first,
@@ -51,7 +52,7 @@ else:
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
-            "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
+            "resources.read_models.columns": "all_ any_ avg bucket count field first last max_ min_ set_union stream_id sum_",
             "resources.read_models.declaration": "read_model",
             "resources.read_models.fold": "fold",
         },
@@ -59,7 +60,7 @@ else:
 
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold",
+    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "count", "field", "first", "fold",
     "handle", "last", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
     "uuid7",
 ]  # fmt: skip

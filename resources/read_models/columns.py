@@ -28,14 +28,15 @@ A sum that outgrows bigint or 38 digits fails, and the error names the column: i
 parts of several log partitions do so together (`merge`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.read_models.buckets import beginning, require_bucket
 from millrace.resources.read_models.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
 
 if TYPE_CHECKING:
@@ -134,10 +135,40 @@ class RankedColumn(Column):
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A column of a read model's key. Events where it is null do not count for the model."""
+    """A column of a read model's key. Events where it is null do not count for the model.
+
+    Attributes:
+        source: Where its value comes from; of several sources, what errors call them.
+        type: The value's Spark type.
+        every: Of a bucket its length.
+        zone: Of a bucket the zone of its clocks.
+        by_decider: Of several sources each decider's.
+    """
 
     source: str
     type: str = "string"
+    every: str | None = None
+    zone: str | None = None
+    by_decider: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return it without what it does not have: fingerprints are made of this."""
+        said = [f"{name}={value!r}" for name, value in vars(self).items() if value]
+        return f"KeyColumn({', '.join(said)})"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it reads of an event."""
+        return ("decider", *(source for _, source in self.by_decider)) if self.by_decider else (self.source,)
+
+    @property
+    def said(self) -> str:
+        """Where its value comes from, in words."""
+        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.source
+
+    def made(self, value: "SparkColumn") -> "SparkColumn":
+        """Return the key of what was read."""
+        return beginning(value, self.every, self.zone) if self.every and self.zone else value
 
 
 def stream_id() -> KeyColumn:
@@ -145,9 +176,37 @@ def stream_id() -> KeyColumn:
     return KeyColumn("decider_id")
 
 
-def field(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
-    """Key by a column of the event or a field of its data; one key may have events of several streams."""
-    return KeyColumn(_source(source), _type(source, type))
+def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
+    """Key by a column of the event or a field of its data; one key may have events of several streams.
+
+    A mapping of deciders to sources joins their events: an order's by its id, a payment's by the order that it names.
+    """
+    if isinstance(source, str):
+        return KeyColumn(_source(source), _type(source, type))
+    if not source:
+        raise InvalidColumn("field({}): name a source for each decider of the model")
+    sources = [*map(_source, source.values())]
+    if len({*sources}) == 1:
+        return field(sources[0], type=type)
+    types = {_type(one, type) for one in sources}
+    is_text = {data_path(one) is not None for one in sources}
+    if len(types) > 1 or (len(is_text) > 1 and types != {"string"}):
+        raise InvalidColumn(
+            f"field({source!r}): its sources are of several types; name fields of data, or columns of one type"
+        )
+    said = ", ".join(f"{one} of {decider}" for decider, one in sorted(source.items()))
+    return KeyColumn(f"({said})", types.pop(), by_decider=tuple(sorted(source.items())))
+
+
+def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:
+    """Key by the day, the hour, … of a time, as when it begins.
+
+    `every` is `1 day`, `1 week` from Monday on, `1 month`, `1 year`, `6 hour` or what divides 24, `15 min` or 60.
+    Days, and what is longer than an hour, are those of the zone's clocks: a day may have 23 or 25 hours. An event that
+    comes late counts for its own bucket. `source` is as that of `field`.
+    """
+    require_bucket(f"bucket({source!r})", every, zone)
+    return replace(field(source, type="timestamp"), every=every, zone=zone)
 
 
 def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
@@ -252,6 +311,12 @@ def last_position(events: tuple[str, ...] | None = None) -> Column:
 def data_path(source: str) -> tuple[str, ...] | None:
     """Return the path in `data` that a source names, None for a column of the event."""
     return tuple(source.split(".")[1:]) if source.startswith("data.") else None
+
+
+def is_text(column: Column | KeyColumn) -> bool:
+    """Say whether a column reads a field of data, which is text."""
+    sources = column.sources if isinstance(column, KeyColumn) else (column.source,)
+    return any(data_path(source) is not None for source in sources if source)
 
 
 def _source(source: str) -> str:

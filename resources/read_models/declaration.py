@@ -158,7 +158,7 @@ class ReadModel:
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
-        sources = {key.source for key in self.keys.values()}
+        sources = {source for key in self.keys.values() for source in key.sources}
         read = {one.source for column in self.stored.values() for one in column.reads}
         return sources | {source for source in read if source is not None}
 
@@ -185,7 +185,8 @@ class ReadModel:
         columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
         # a fold, or a function of DataFrames, reads all data
         whole = [("data", None)] if "data" in self.sources else []
-        for source, events in sorted({*((key.source, None) for key in self.keys.values()), *columns, *whole}, key=repr):
+        keys = ((source, None) for key in self.keys.values() for source in key.sources)
+        for source, events in sorted({*keys, *columns, *whole}, key=repr):
             path = data_path(source) if source else None
             if source == "data" or path:
                 yield path or (), touching(path or (), [one for one in taken if events is None or one.event in events])
@@ -217,7 +218,8 @@ def read_model(
 
     Args:
         view: The name under which it consumes the event store.
-        key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
+        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)` or a
+            `bucket(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
@@ -250,7 +252,11 @@ def read_model(
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
                 ),
-                ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
+                ([n for n in key if n not in keys], "is named in key= but is no stream_id(), field(…) or bucket(…)"),
+                (
+                    [n for n, c in keys.items() if c.by_decider and {*dict(c.by_decider)} != {*(deciders or ())}],
+                    "has a source for each of some deciders: name these in deciders=, and no others",
+                ),
                 ([n for n in keys if n not in key], "is a key column that key= does not name"),
                 ([] if key else [name], "has no key"),
                 ([] if columns else [name], "has no columns besides its key"),

@@ -12,6 +12,7 @@ from millrace.resources.read_models.columns import (
     all_,
     any_,
     avg,
+    bucket,
     count,
     field,
     first,
@@ -77,6 +78,14 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         {},
         "'city' is a key column that key= does",
     ),
+    *(
+        (
+            declare(order_id=field({"order": "decider_id", "fee": "data.order_id"}), n=count()),
+            {"deciders": deciders},
+            "'order_id' has a source for each of some deciders: name these in deciders=, and no others",
+        )
+        for deciders in (None, ["order"], ["order", "fee", "permit"])
+    ),
     (declare(lines=count()), {"key": []}, "'orders' has no key"),
     (declare(order_id=stream_id()), {}, "'orders' has no columns besides its key"),
     (declare(docstring=None, order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
@@ -123,6 +132,14 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "an event that deletes": lambda: model(deletes=["gone"]),
     "another key": lambda: model(members={"order_id": field("data.id"), "lines": count()}),
     "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
+    "a key by day": lambda: model(members={"order_id": bucket("data.id", every="1 day"), "lines": count()}),
+    "a key by hour": lambda: model(members={"order_id": bucket("data.id", every="1 hour"), "lines": count()}),
+    "a key by day elsewhere": lambda: model(
+        members={"order_id": bucket("data.id", every="1 day", zone="Europe/Berlin"), "lines": count()}
+    ),
+    "keys of deciders": lambda: model(
+        deciders=["a", "b"], members={"order_id": field({"a": "decider_id", "b": "data.id"}), "lines": count()}
+    ),
     "another column": lambda: model(members={"order_id": stream_id(), "rows": count()}),
     "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
     "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),

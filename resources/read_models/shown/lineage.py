@@ -29,7 +29,7 @@ class ColumnOrigin:
 
 def origins(model: ReadModel) -> list[ColumnOrigin]:
     """Return where each public column of a read model comes from, in the order of its columns."""
-    keys = [ColumnOrigin(name, f"key: {key.source}", (key.source,)) for name, key in model.keys.items()]
+    keys = [ColumnOrigin(name, f"key: {key.said}", key.sources) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
         return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]

@@ -1,0 +1,229 @@
+"""Given one log of odd events, when models of columns are drained in rounds and rebuilt, then rows are those of SQL.
+
+Belongs here: kinds of columns and keys that SQL has, each beside its query, which DuckDB runs over all events. Not
+here: what a computation in Python says of the other kinds (`test_rows`), what a declaration refuses.
+"""
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import duckdb
+import psycopg
+import pytest
+
+from millrace import bucket, count, field, last, min_, read_model, sum_
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.buckets import _zones
+from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building.event_log_reads import append_json
+from tests.support.factories import rows
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER, PAYMENT = "order", "payment"
+BOTH = [ORDER, PAYMENT]
+# a stream of this name ends with an event that no model can read
+BAD = "bad"
+
+# both sides of changed clocks, a midnight that there was not, equal times, and none
+TIMES = [
+    *(f'"2024-03-31T0{hour}:30:00+0{offset}:00"' for hour, offset in ((0, 1), (1, 1), (3, 2), (4, 2))),
+    *(f'"2024-10-27T0{hour}:30:00+0{offset}:00"' for hour, offset in ((2, 2), (2, 1), (3, 1), (0, 2))),
+    '"2018-11-04T02:59:59.999999Z"',
+    '"2018-11-04T03:00:00Z"',
+    '"2018-11-04T05:00:00Z"',
+    '"2024-02-29"',
+    '"2024-12-31T23:59:59.999999+00:00"',
+    '"2024-06-01T12:00:00Z"',
+    '"2024-06-01T12:00:00Z"',
+    "null",
+]
+CITIES = ['"Ulm"', '"ulm"', '"Köln"', '""', "null", "5", "true", "[null]", "{}", '"2024"']
+AMOUNTS = ["0", "-5", "12.34", '"7.50"', "null", "99999.99"]
+
+
+@read_model(view="paid", deciders=BOTH, key=["order_id"])
+class Paid:
+    """One row per order, of its own events and those of the payments that name it."""
+
+    order_id = field({ORDER: "decider_id", PAYMENT: "data.order_id"})
+    events = count()
+    made = count(events=["made"])
+    paid = sum_("data.amount", type="decimal(18,2)", events=["paid"])
+    city = last("data.city")
+    begun_at = min_("data.at", type="timestamp")
+
+
+@read_model(view="days", deciders=BOTH, key=["day", "city"])
+class Days:
+    """One row per city and day in Berlin, of orders by when they say, of payments by when they were paid."""
+
+    day = bucket({ORDER: "data.at", PAYMENT: "data.paid_at"}, every="1 day", zone="Europe/Berlin")
+    city = field("data.city")
+    events = count()
+    worth = sum_("data.amount", type="decimal(18,2)")
+
+
+@read_model(view="hours", deciders=[ORDER], key=["hour", "shift"])
+class Hours:
+    """One row per hour in Berlin, and shift."""
+
+    hour = bucket("data.at", every="1 hour", zone="Europe/Berlin")
+    shift = bucket("data.at", every="6 hour", zone="Europe/Berlin")
+    events = count()
+
+
+@read_model(view="lengths", deciders=BOTH, key=["minutes", "week", "month", "year", "appended"])
+class Lengths:
+    """One row per bucket of each other length, and per minute of appending."""
+
+    minutes = bucket("data.at", every="30 min", zone="Asia/Kathmandu")
+    week = bucket("data.at", every="1 week", zone="America/Sao_Paulo")
+    month = bucket("data.at", every="1 month", zone="Asia/Tokyo")
+    year = bucket("data.at", every="1 year")
+    appended = bucket("created_at", every="1 min", zone="UTC")
+    events = count()
+
+
+def begin(unit: str, time: str, zone: str) -> str:
+    return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
+
+
+AT, BERLIN = "(data->>'at')::timestamptz", "Europe/Berlin"
+AMOUNT = "(data->>'amount')::decimal(38,2)"
+# the rows of each model, as SQL over all events
+SQL = {
+    "paid": f"""
+        select order_id, count(*), count(*) filter (event = 'made'),
+          coalesce(sum({AMOUNT}) filter (event = 'paid'), 0), arg_max(data->>'city', "offset"), min({AT})
+        from (select *, if(decider = 'order', decider_id, data->>'order_id') order_id from events)
+        where order_id is not null group by order_id
+        """,
+    "days": f"""
+        select {begin("day", "moment", BERLIN)} as day, data->>'city', count(*), coalesce(sum({AMOUNT}), 0)
+        from (select *, if(decider = 'order', data->>'at', data->>'paid_at')::timestamptz as moment from events)
+        where moment is not null and data->>'city' is not null group by 1, 2
+        """,
+    "hours": f"""
+        select {AT} - (local - date_trunc('hour', local)) as hour,
+          time_bucket(interval '6 hours', local) at time zone '{BERLIN}' as shift, count(*)
+        from (select *, {AT} at time zone '{BERLIN}' as local from events where decider = 'order')
+        where local is not null group by 1, 2
+        """,
+    "lengths": f"""
+        select {AT} - (local - time_bucket(interval '30 minutes', local)), {begin("week", AT, "America/Sao_Paulo")},
+          {begin("month", AT, "Asia/Tokyo")}, date_trunc('year', {AT}), date_trunc('minute', created_at), count(*)
+        from (select *, {AT} at time zone 'Asia/Kathmandu' as local from events)
+        where local is not null group by 1, 2, 3, 4, 5
+        """,
+}
+MODELS = {model.name: model for model in cast("list[ReadModel]", [Paid, Days, Hours, Lengths])}
+REBUILT = 7
+
+
+class Built(NamedTuple):
+    """A store whose models are built, and DuckDB with its events, but those that no model can read."""
+
+    store: EventStore
+    oracle: duckdb.DuckDBPyConnection
+
+
+@pytest.fixture(scope="module")
+def built(postgres: EmbeddedPostgres, template: str, spark: "SparkSession") -> Iterator[Built]:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"create database sql_oracle template {template}".encode())
+        dsn = postgres.dsn("sql_oracle")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("set timezone = 'UTC'")
+            yield Built(store := EventStore(connection), _oracle(_build(store, dsn, spark)))
+        admin.execute("drop database sql_oracle with (force)")
+
+
+def _build(store: EventStore, dsn: str, spark: "SparkSession", seed: int = 0) -> list[tuple[Any, ...]]:
+    """Append in parts, drain each part in rounds that all models share, rebuild a log partition; return the events."""
+    dice = random.Random(seed)
+    for decider in BOTH:
+        for event in ("made", "paid"):
+            store.register_decider_event(decider, event, f"it was {event}")
+    with SharedDrain(dsn, list(MODELS.values()), lambda: spark, "rounds") as shared:
+        for part in range(3):
+            for _ in range(dice.randint(2, 5)):
+                decider = dice.choice(BOTH)
+                append_json(store, decider, [_event(dice) for _ in range(dice.randint(1, 40))])
+            if part == 1:
+                append_json(store, ORDER, [(BAD, "made", '{"at": "2024-06-01"}'), (BAD, "made", '{"at": "at noon"}')])
+            shared.run(budget_s=patience(), idle_s=0)
+    for model in MODELS.values():
+        with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
+            consumer.rebuild(REBUILT)
+    return rows(
+        store.connection,
+        'select decider, decider_id, event, e."offset", created_at, data::text from event_store.events e'
+        " where data ->> 'at' is distinct from 'at noon'",
+    )
+
+
+def _event(dice: random.Random) -> tuple[str, str, str]:
+    choices = {
+        "at": TIMES,
+        "paid_at": TIMES,
+        "city": CITIES,
+        "amount": AMOUNTS,
+        "order_id": [f'"id-{number}"' for number in range(8)] + ["null"],
+    }
+    found = [f'"{name}": {dice.choice(values)}' for name, values in choices.items() if dice.random() < 0.85]
+    return f"id-{dice.randrange(12)}", dice.choice(["made", "paid"]), f"{{{', '.join(found)}}}"
+
+
+def _oracle(events: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
+    oracle = duckdb.connect()
+    oracle.execute("set timezone = 'UTC'")
+    oracle.execute(
+        'create table events (decider text, decider_id text, event text, "offset" bigint, created_at timestamptz, data json)'
+    )
+    oracle.executemany("insert into events values (?, ?, ?, ?, ?, ?)", events)
+    return oracle
+
+
+def plain(value: object) -> object:
+    """Return a value as one that is equal in both databases."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, Decimal):
+        return str(value.normalize() + 0)
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+def ordered(found: list[tuple[Any, ...]]) -> list[str]:
+    return sorted(repr([plain(one) for one in row]) for row in found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
+    found = ordered(rows(built.store.connection, f"select * from read_models.{name}"))
+    assert found == ordered(built.oracle.execute(SQL[name]).fetchall())
+    assert len(found) > 5
+
+
+def test_an_event_whose_time_is_no_time_fails_its_stream_in_the_models_that_read_it(built: Built) -> None:
+    # of an event without a city, which is in the other key, days read nothing
+    failed = rows(built.store.connection, "select view, decider_id, last_error from event_store.stream_locks")
+    assert {(view, stream) for view, stream, _ in failed} == {(name, BAD) for name in {*MODELS} - {"days"}}
+    assert all("data.at" in error and "is 'at noon', which is not exactly a timestamp" in error for *_, error in failed)
+
+
+def test_spark_knows_every_zone_that_a_bucket_may_name(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+
+    zones = spark.createDataFrame([(zone,) for zone in sorted(_zones())], "zone string")
+    moment = f.lit("2024-01-01 00:00:00Z").cast("timestamp")
+    local = zones.select(f.from_utc_timestamp(moment, f.col("zone")).alias("local"))
+    assert local.where("local is null").count() == 0
