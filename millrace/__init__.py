@@ -31,12 +31,15 @@ if TYPE_CHECKING:
         field,
         first,
         last,
+        latest,
         max_,
         min_,
         set_union,
         stream_id,
         sum_,
+        top,
     )
+    from millrace.resources.read_models.computed import computed
     from millrace.resources.read_models.declaration import read_model
     from millrace.resources.read_models.fold import fold
 else:
@@ -52,7 +55,9 @@ else:
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
-            "resources.read_models.columns": "all_ any_ avg bucket count field first last max_ min_ set_union stream_id sum_",
+            "resources.read_models.columns": "all_ any_ avg bucket count field first last latest max_ min_"
+            " set_union stream_id sum_ top",
+            "resources.read_models.computed": "computed",
             "resources.read_models.declaration": "read_model",
             "resources.read_models.fold": "fold",
         },
@@ -60,9 +65,9 @@ else:
 
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "count", "field", "first", "fold",
-    "handle", "last", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
-    "uuid7",
+    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "computed", "count", "field", "first", "fold",
+    "handle", "last", "latest", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
+    "top", "uuid7",
 ]  # fmt: skip
 
 

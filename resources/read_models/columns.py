@@ -15,6 +15,7 @@ incremental agree by construction.
 | … `by=`      | and the by-value  | those of the least, most one  | those of the least, most; then by offset |
 | `any_ all_`  | the truth         | or, and                       | or, and                                 |
 | `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
+| `top latest` | arrays: values, by-values, offsets | those of the most | those of the most of all arrays   |
 
 Belongs here: the kinds of columns. Not here: models (`declaration`), its tables (`tables`), the statement that
 merges (`merge`), Spark's plan (`plans`).
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
+# each change of an array writes all of it
+MOST_KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,17 @@ class RankedColumn(Column):
     def reads(self) -> tuple[Column, ...]:
         """The value, and the one that ranks it."""
         return (self, self.by)
+
+
+@dataclass(frozen=True)
+class TopColumn(RankedColumn):
+    """A column that keeps the values of the events with the most of another value, the most first.
+
+    Attributes:
+        most: How many it keeps.
+    """
+
+    most: int = 1
 
 
 @dataclass(frozen=True)
@@ -301,6 +315,35 @@ def set_union(source: str, *, type: str | None = None, events: list[str] | None 
     if element == "double":
         raise InvalidColumn(f"set_union({source!r}): type is 'double', which 0 and -0 are two of; use decimal(p,s)")
     return Column("set_union", _source(source), element, _events(events))
+
+
+def top(
+    source: str,
+    n: int,
+    *,
+    type: str | None = None,  # noqa: A002
+    by: str | None = None,
+    by_type: str | None = None,
+    events: list[str] | None = None,
+) -> Column:
+    """Keep the values of the n events with the greatest value of `by`, the greatest first; empty for none.
+
+    Of several events with one value of `by` the last by offset is first. Without `by` the values themselves decide.
+    Events that lack one of the two do not count. Each change writes the whole array.
+    """
+    if not isinstance(n, int) or not 1 <= n <= MOST_KEPT:
+        raise InvalidColumn(f"{source!r}: n is {n!r}; keep 1 to {MOST_KEPT} values")
+    if by is None:
+        if by_type is not None:
+            raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
+        by, by_type = source, type
+    rank = Column("by", _source(by), _ordered(by, by_type), _events(events))
+    return TopColumn("top", _source(source), _type(source, type), _events(events), rank, n)
+
+
+def latest(source: str, n: int, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
+    """Keep the values of the last n events by offset, the last first; empty for none."""
+    return top(source, n, type=type, by=ORDER, events=events)
 
 
 def last_position(events: tuple[str, ...] | None = None) -> Column:
@@ -509,6 +552,44 @@ def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
     return (StateColumn(name, type_, lambda value, _: f.collect_set(value), merge),)
 
 
+def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    """Return the state of the first so many: arrays side by side, of values, of what ranks them, of offsets."""
+    from pyspark.sql import functions as f
+
+    assert isinstance(column, TopColumn)
+    types = {"value": column.type, "by": column.by.type, "offset": "bigint"}
+    names = {"value": name, "by": f"{name}_by", "offset": f"{name}_offset"}
+    arrays = {member: f"array<{type_}>" for member, type_ in types.items()}
+
+    def part(member: str) -> StateColumn:
+        def partial(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
+            decided = f.when(value.isNotNull(), order)
+            event = f.struct(
+                value.alias("value"), order.getField("by").alias("by"), order.getField("offset").alias("offset")
+            )
+            kept = f.max_by(event, decided, column.most).getField(member)
+            return f.coalesce(kept, f.array().cast(arrays[member]))
+
+        # as those of `_set_state`, the arrays go into rows; those of one row are of one length
+        merge = sql.SQL(
+            "(select coalesce(array_agg(kept.{member} order by kept.by desc, kept.\"offset\" desc), '{{}}') from ("
+            "select e.* from unnest(array_agg(row({arrays}))) r({members}),"
+            ' unnest(r.value, r.by, r."offset") e(value, by, "offset")'
+            ' order by e.by desc, e."offset" desc limit {most}) kept)'
+        ).format(
+            member=sql.Identifier(member),
+            arrays=sql.SQL(", ").join(map(sql.Identifier, names.values())),
+            members=sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(one), sql.SQL(postgres_type(type_)))
+                for one, type_ in arrays.items()
+            ),
+            most=sql.Literal(column.most),
+        )
+        return StateColumn(names[member], arrays[member], partial, merge)
+
+    return tuple(map(part, names))
+
+
 def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
@@ -528,4 +609,5 @@ _STATE: dict[str, _State] = {
     "any": _truth_state("bool_or", empty=False),
     "all": _truth_state("bool_and", empty=True),
     "set_union": _set_state,
+    "top": _top_state,
 }

@@ -15,13 +15,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import postgres_type
+from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
 from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
 
@@ -61,6 +62,7 @@ class ReadModel:
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         upcasts: All upcasts that the store knew when somebody looked; None before.
+        computed: The columns that are computed from the others when somebody reads a row.
     """
 
     name: str
@@ -75,6 +77,7 @@ class ReadModel:
     deletes: tuple[str, ...] = ()
     version: int = 1
     upcasts: tuple[Upcast, ...] | None = None
+    computed: dict[str, Computed] = field(default_factory=dict)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -124,7 +127,16 @@ class ReadModel:
     @property
     def public_values(self) -> dict[str, sql.Composable]:
         """The SQL expression of each column besides the key, over the stored columns."""
-        return {name: column.value(name) for name, column in self.columns.items()}
+        values = {name: column.value(name) for name, column in self.columns.items()}
+        return values | {name: value.said for name, value in self._computed_values().items()}
+
+    def _computed_values(self) -> dict[str, Value]:
+        types = self._stored_types()
+        said = {
+            name: self.columns[name].value(name) if name in self.columns else sql.Identifier(name) for name in types
+        }
+        values = values_with(self.computed, {name: as_operand(said[name], type_) for name, type_ in types.items()})
+        return {name: values[name] for name in self.computed}
 
     @property
     def visible(self) -> sql.Composable:
@@ -146,7 +158,8 @@ class ReadModel:
         has the moves that decide what the model reads: a new shape of an event changes no model that does not see it.
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
-        return self.hashed(rows)
+        # apart: models without any are what they were before there were any
+        return self.hashed((*rows, self.computed) if self.computed else rows)
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
@@ -198,6 +211,9 @@ class ReadModel:
 
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, key first."""
+        return self._stored_types() | {name: value.type for name, value in self._computed_values().items()}
+
+    def _stored_types(self) -> dict[str, str]:
         types = {name: postgres_type(key.type) for name, key in self.keys.items()}
         for name, column in self.columns.items():
             types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
@@ -233,7 +249,7 @@ def read_model(
 
     def declare(declaration: type) -> ReadModel:
         name = snake_case(declaration.__name__)
-        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column)}
+        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column | Computed)}
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
@@ -273,9 +289,14 @@ def read_model(
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
             deletes=tuple(sorted(set(deletes or ()))),
+            computed={n: c for n, c in members.items() if isinstance(c, Computed)},
         )
+        try:
+            model.public_columns()
+        except InvalidColumn as error:
+            raise InvalidReadModel(f"read model {name}: {error}") from error
         stored = [state.name for state in model.state_columns]
-        twice = {n for n in stored if stored.count(n) > 1 or n in keys}
+        twice = {n for n in stored if stored.count(n) > 1 or n in keys or n in model.computed}
         if twice:
             raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
         return model

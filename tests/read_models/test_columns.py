@@ -25,12 +25,15 @@ from millrace.resources.read_models.columns import (
     field,
     first,
     last,
+    latest,
     max_,
     min_,
     set_union,
     stream_id,
     sum_,
+    top,
 )
+from millrace.resources.read_models.computed import Computed, computed
 from millrace.resources.read_models.declaration import read_model
 from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
@@ -43,7 +46,12 @@ if TYPE_CHECKING:
 
 __all__ = ["things"]
 
-REFUSED: list[tuple[Callable[[], Column | KeyColumn], str]] = [
+REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed], str]] = [
+    (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),
+    (lambda: computed("a = 1"), "is no expression"),
+    (lambda: computed("a; drop table b"), "is no expression: invalid syntax (<unknown>, line 1); allowed: + - * / of"),
+    (lambda: computed("a" * 1_001), "write a text of at most 1000 characters"),
+    (lambda: computed(cast("Any", 5)), "computed(5): write a text"),
     (lambda: count("amount"), "'amount' is neither a column of the event (partition, "),
     (lambda: count("data."), "'data.' is neither a column of the event"),
     (lambda: count("data.a..b"), "nor a field data.<key>[.<key>…]"),
@@ -80,6 +88,12 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn], str]] = [
     (lambda: bucket("data.at", every="7 hour"), "'n hour' where n divides 24"),
     (lambda: bucket("data.at", every="1 day", zone="CET"), "there is no zone 'CET'; name a city's"),
     (lambda: bucket("event", every="1 day"), "'event' has type string, not timestamp"),
+    (lambda: latest("data.n", 0), "'data.n': n is 0; keep 1 to 1000 values"),
+    (lambda: top("data.n", 1_001), "n is 1001; keep 1 to 1000 values"),
+    (lambda: top("data.n", cast("Any", "3")), "n is '3'; keep"),
+    (lambda: top("data.n", 3, by="at"), "'at' is neither a column of the event"),
+    (lambda: top("data.n", 3, type="boolean"), "a boolean has no order"),
+    (lambda: top("data.n", 3, by_type="int"), "by_type is 'int', the type of by=, which is left out"),
     (lambda: first("nothing"), "'nothing' is neither"),
     (lambda: last("data.n", by="at"), "'at' is neither a column of the event"),
     (lambda: last("data.n", by="data.good", by_type="boolean"), "a boolean has no order"),

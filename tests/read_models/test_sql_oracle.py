@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import duckdb
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg import sql
 
-from millrace import bucket, count, field, last, min_, read_model, sum_
+from millrace import bucket, computed, count, field, first, last, latest, max_, min_, read_model, sum_, top
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
@@ -28,6 +31,7 @@ from tests.support.patience import patience
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MONEY = "decimal(18,2)"
 ORDER, PAYMENT = "order", "payment"
 BOTH = [ORDER, PAYMENT]
 # a stream of this name ends with an event that no model can read
@@ -57,9 +61,14 @@ class Paid:
     order_id = field({ORDER: "decider_id", PAYMENT: "data.order_id"})
     events = count()
     made = count(events=["made"])
-    paid = sum_("data.amount", type="decimal(18,2)", events=["paid"])
+    paid = sum_("data.amount", type=MONEY, events=["paid"])
     city = last("data.city")
     begun_at = min_("data.at", type="timestamp")
+    ended_at = max_("data.at", type="timestamp")
+    took = computed("ended_at - begun_at")
+    per_hour = computed("made * 3600.0 / seconds(took)")
+    in_ulm = computed("city == 'Ulm' or not (paid >= 0.01 and made < events)")
+    rest = computed("-(1.19 * paid - 2)")
 
 
 @read_model(view="days", deciders=BOTH, key=["day", "city"])
@@ -69,7 +78,7 @@ class Days:
     day = bucket({ORDER: "data.at", PAYMENT: "data.paid_at"}, every="1 day", zone="Europe/Berlin")
     city = field("data.city")
     events = count()
-    worth = sum_("data.amount", type="decimal(18,2)")
+    worth = sum_("data.amount", type=MONEY)
 
 
 @read_model(view="hours", deciders=[ORDER], key=["hour", "shift"])
@@ -93,17 +102,44 @@ class Lengths:
     events = count()
 
 
+@read_model(view="ranked", deciders=BOTH, key=["city"])
+class Ranked:
+    """One row per city: the newest, the most, the first and the last by the events' own times."""
+
+    city = field("data.city")
+    newest = latest("data.amount", 3, type=MONEY)
+    newest_made = latest("data.at", 2, type="timestamp", events=["made"])
+    most = top("data.amount", 4, type=MONEY)
+    latest_orders = top("data.order_id", 3, by="data.at", by_type="timestamp")
+    last_names = top("created_at", 5, by="data.order_id")
+    begun_by = first("data.order_id", by="data.at", by_type="timestamp")
+    ended_by = last("decider_id", by="data.at", by_type="timestamp", events=["paid"])
+
+
 def begin(unit: str, time: str, zone: str) -> str:
     return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
 
 
 AT, BERLIN = "(data->>'at')::timestamptz", "Europe/Berlin"
 AMOUNT = "(data->>'amount')::decimal(38,2)"
+ORDER_ID = "data->>'order_id'"
+
+
+def best(value: str, most: int, by: str, where: str = "true") -> str:
+    return (
+        f'coalesce((list({value} order by {by} desc, "offset" desc)'
+        f" filter (where {value} is not null and {by} is not null and {where}))[1:{most}], [])"
+    )
+
+
 # the rows of each model, as SQL over all events
 SQL = {
     "paid": f"""
         select order_id, count(*), count(*) filter (event = 'made'),
-          coalesce(sum({AMOUNT}) filter (event = 'paid'), 0), arg_max(data->>'city', "offset"), min({AT})
+          coalesce(sum({AMOUNT}) filter (event = 'paid'), 0) as paid, arg_max(data->>'city', "offset") as city,
+          min({AT}) as begun, max({AT}) as ended, ended - begun as took,
+          count(*) filter (event = 'made') * 3600 / nullif(epoch(took), 0),
+          city = 'Ulm' or not (paid >= 0.01 and count(*) filter (event = 'made') < count(*)), -(1.19 * paid - 2)
         from (select *, if(decider = 'order', decider_id, data->>'order_id') order_id from events)
         where order_id is not null group by order_id
         """,
@@ -124,8 +160,15 @@ SQL = {
         from (select *, {AT} at time zone 'Asia/Kathmandu' as local from events)
         where local is not null group by 1, 2, 3, 4, 5
         """,
+    "ranked": f"""
+        select data->>'city', {best(AMOUNT, 3, '"offset"')}, {best(AT, 2, '"offset"', "event = 'made'")},
+          {best(AMOUNT, 4, AMOUNT)}, {best(ORDER_ID, 3, AT)}, {best("created_at", 5, ORDER_ID)},
+          first({ORDER_ID} order by {AT}, "offset") filter (where {ORDER_ID} is not null and {AT} is not null),
+          {best("decider_id", 1, AT, "event = 'paid'")}[1]
+        from events where data->>'city' is not null group by 1
+        """,
 }
-MODELS = {model.name: model for model in cast("list[ReadModel]", [Paid, Days, Hours, Lengths])}
+MODELS = {model.name: model for model in cast("list[ReadModel]", [Paid, Days, Hours, Lengths, Ranked])}
 REBUILT = 7
 
 
@@ -198,7 +241,9 @@ def plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, Decimal):
-        return str(value.normalize() + 0)
+        return str(float(round(value, 6)))
+    if isinstance(value, float):
+        return str(round(value, 6))
     return [plain(one) for one in value] if isinstance(value, list) else value
 
 
@@ -214,10 +259,48 @@ def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
 
 
 def test_an_event_whose_time_is_no_time_fails_its_stream_in_the_models_that_read_it(built: Built) -> None:
-    # of an event without a city, which is in the other key, days read nothing
+    # of an event without a city, which is in their keys, the others read nothing
     failed = rows(built.store.connection, "select view, decider_id, last_error from event_store.stream_locks")
-    assert {(view, stream) for view, stream, _ in failed} == {(name, BAD) for name in {*MODELS} - {"days"}}
+    assert {(view, stream) for view, stream, _ in failed} == {(name, BAD) for name in {*MODELS} - {"days", "ranked"}}
     assert all("data.at" in error and "is 'at noon', which is not exactly a timestamp" in error for *_, error in failed)
+
+
+# a partial value of some events; none is neutral
+RANKS = st.lists(st.tuples(st.sampled_from(["a", "B", "ä", ""]), st.sampled_from(["", "a", "B", "é"])), max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), RANKS), max_size=8), st.randoms())
+def test_a_merge_is_one_however_parts_are_grouped_and_ordered(
+    built: Built, parts: list[tuple[int, list[tuple[str, str]]]], dice: random.Random
+) -> None:
+    """So it is associative and commutative, and a part of no event is neutral."""
+    columns = top("data.a", 3, by="data.b").state("kept")
+    merges = sql.SQL(", ").join(sql.SQL("{} as {}").format(one.merge, sql.Identifier(one.name)) for one in columns)
+    names, offset, given_rows = [one.name for one in columns], 0, []
+    for group, events in parts:
+        ranked = sorted((by.encode(), offset := offset + 1, value) for by, value in events)[::-1]
+        given_rows.append((group, [v for *_, v in ranked], [b.decode() for b, *_ in ranked], [o for _, o, _ in ranked]))
+    found = []
+    for groups in ("group by side", "group by side % 2", ""):
+        dice.shuffle(given_rows)
+        rows_ = sql.SQL(", ").join(sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, r))) for r in given_rows)
+        typed = sql.SQL(", ").join(
+            sql.SQL("{}::{} as {}").format(
+                sql.Identifier(one.name), sql.SQL(one.postgres_type), sql.Identifier(one.name)
+            )
+            for one in columns
+        )
+        if not given_rows:
+            return
+        partial = sql.SQL("select side, {} from (values {}) given(side, {})").format(
+            typed, rows_, sql.SQL(", ").join(map(sql.Identifier, names))
+        )
+        once = sql.SQL("select {} from ({}) parts {}").format(merges, partial, sql.SQL(groups))
+        found.append(built.store.connection.execute(sql.SQL("select {} from ({}) m").format(merges, once)).fetchall())
+    assert found[0] == found[1] == found[2]
+    best_of_all = sorted((b.encode(), o, v) for _, vs, bs, os in given_rows for v, b, o in zip(vs, bs, os, strict=True))
+    assert found[0][0][0] == [value for *_, value in best_of_all[::-1][:3]]
 
 
 def test_spark_knows_every_zone_that_a_bucket_may_name(spark: "SparkSession") -> None:

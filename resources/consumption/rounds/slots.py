@@ -10,7 +10,7 @@ Belongs here: which column has which slot. Not here: the rows (`read_task`), the
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, is_text
+from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, TopColumn, is_text
 from millrace.resources.read_models.declaration import ReadModel
 
 # an error names no more columns than these
@@ -109,22 +109,22 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
     for name, column in columns.items():
         kind = column.kind if isinstance(column, Column) else "key"
         of_text = is_text(column)
-        rank = column.by if isinstance(column, RankedColumn) else None
         # such as sum_decimal_18_2_text
-        words = [kind, *_words(column.type), *(["text"] if of_text else [])]
+        most = [str(column.most)] if isinstance(column, TopColumn) else []
+        words = [kind, *most, *_words(column.type), *(["text"] if of_text else [])]
         if isinstance(column, KeyColumn) and column.every:
             words += [*column.every.split(" "), str(column.zone)]
-        if rank is not None:
-            words += [*_words(rank.type), *(["text"] if is_text(rank) else [])]
+        if isinstance(column, RankedColumn):
+            words += [*_words(column.by.type), *(["text"] if is_text(column.by) else [])]
         prefix = "_".join(words)
         number = taken[prefix] = taken.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
         by = None
         built = Column(kind, slot, column.type)
-        if rank is not None:
-            of_by = Column("by", f"by_{slot}", rank.type)
-            by = Slot(f"by_{slot}", of_by, is_text(rank), name)
-            built = RankedColumn(kind, slot, column.type, by=of_by)
+        if isinstance(column, RankedColumn):
+            of_by = Column("by", f"by_{slot}", column.by.type)
+            by = Slot(f"by_{slot}", of_by, is_text(column.by), name)
+            built = replace(column, source=slot, events=None, by=of_by)
         slots[name] = Slot(slot, built, of_text, name, by, column if isinstance(column, KeyColumn) else None)
     return slots
 

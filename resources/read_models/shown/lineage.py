@@ -7,7 +7,7 @@ command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.resources.read_models.columns import Column
+from millrace.resources.read_models.columns import Column, TopColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.function_model import FunctionModel
 
@@ -33,7 +33,18 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
         return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
-    return [*keys, *(_origin(name, column, model.events) for name, column in model.columns.items())]
+    found = {
+        one.column: one for one in (*keys, *(_origin(n, column, model.events) for n, column in model.columns.items()))
+    }
+
+    def of(name: str) -> ColumnOrigin:
+        if name not in found:
+            column = model.computed[name]
+            sources = dict.fromkeys(source for other in column.names for source in of(other).sources)
+            found[name] = ColumnOrigin(name, f"computed: {column.text}", tuple(sources))
+        return found[name]
+
+    return [*map(of, [*found, *model.computed])]
 
 
 def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOrigin:
@@ -41,7 +52,7 @@ def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOr
     if column.source is None:
         return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
     by = [str(one.source) for one in column.reads[1:]]
-    kind = column.kind.removesuffix("_by")
+    kind = f"top {column.most}" if isinstance(column, TopColumn) else column.kind.removesuffix("_by")
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
     return ColumnOrigin(name, said, (column.source, *by))
 
