@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         top,
     )
     from millrace.resources.read_models.computed import computed
-    from millrace.resources.read_models.declaration import read_model
+    from millrace.resources.read_models.declaration import lookup, read_model
     from millrace.resources.read_models.fold import fold
 else:
     # unseen by a type checker, which would take every name for one of ours
@@ -58,7 +58,7 @@ else:
             "resources.read_models.columns": "all_ any_ avg bucket count field first last latest max_ min_"
             " set_union stream_id sum_ top",
             "resources.read_models.computed": "computed",
-            "resources.read_models.declaration": "read_model",
+            "resources.read_models.declaration": "lookup read_model",
             "resources.read_models.fold": "fold",
         },
     )
@@ -66,7 +66,7 @@ else:
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
     "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "computed", "count", "field", "first", "fold",
-    "handle", "last", "latest", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
+    "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
     "top", "uuid7",
 ]  # fmt: skip
 

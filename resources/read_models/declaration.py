@@ -23,6 +23,7 @@ from psycopg import sql
 from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
 from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.lookups import Lookup, require_keys
 from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
 
@@ -63,6 +64,7 @@ class ReadModel:
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         upcasts: All upcasts that the store knew when somebody looked; None before.
         computed: The columns that are computed from the others when somebody reads a row.
+        lookups: The columns that show another read model's row.
     """
 
     name: str
@@ -78,6 +80,7 @@ class ReadModel:
     version: int = 1
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
+    lookups: dict[str, Lookup] = field(default_factory=dict)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -146,6 +149,11 @@ class ReadModel:
         return sql.SQL("{} is distinct from {}").format(sql.Identifier(_LAST_DELETE), sql.Identifier(_LAST))
 
     @property
+    def public_key(self) -> tuple[str, ...]:
+        """The columns that tell public rows apart."""
+        return tuple(self.keys)
+
+    @property
     def expanded(self) -> sql.Composable:
         """The text after the state table in the public view's FROM; empty where a stored row is a public row."""
         return sql.SQL("")
@@ -159,7 +167,7 @@ class ReadModel:
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
         # apart: models without any are what they were before there were any
-        return self.hashed((*rows, self.computed) if self.computed else rows)
+        return self.hashed((*rows, *(shown for shown in (self.computed, self.lookups) if shown)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
@@ -211,7 +219,9 @@ class ReadModel:
 
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, key first."""
-        return self._stored_types() | {name: value.type for name, value in self._computed_values().items()}
+        types = self._stored_types() | {name: value.type for name, value in self._computed_values().items()}
+        require_keys(self.lookups, types)
+        return types | {name: one.type for name, one in self.lookups.items()}
 
     def _stored_types(self) -> dict[str, str]:
         types = {name: postgres_type(key.type) for name, key in self.keys.items()}
@@ -249,7 +259,7 @@ def read_model(
 
     def declare(declaration: type) -> ReadModel:
         name = snake_case(declaration.__name__)
-        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column | Computed)}
+        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column | Computed | Lookup)}
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
@@ -290,18 +300,40 @@ def read_model(
             max_lag_s=max_lag_s,
             deletes=tuple(sorted(set(deletes or ()))),
             computed={n: c for n, c in members.items() if isinstance(c, Computed)},
+            lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
         )
         try:
             model.public_columns()
         except InvalidColumn as error:
             raise InvalidReadModel(f"read model {name}: {error}") from error
         stored = [state.name for state in model.state_columns]
-        twice = {n for n in stored if stored.count(n) > 1 or n in keys or n in model.computed}
+        twice = {n for n in stored if stored.count(n) > 1 or n in {*keys, *model.computed, *model.lookups}}
         if twice:
             raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
         return model
 
     return declare
+
+
+def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
+    """Show a column of another read model's row, whose key is a column of this row; null where it has none.
+
+    Args:
+        model: The other read model, imported from its file. Its key is one column.
+        on: The column of this row, of the key's type.
+        column: The column of the other row.
+    """
+    if not isinstance(model, ReadModel):
+        raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
+    keys = model.public_key
+    if len(keys) > 1:
+        raise InvalidColumn(
+            f"lookup({model.name}): its key is {', '.join(keys)}; look up read models whose key is one column"
+        )
+    types = model.public_columns()
+    if column not in types:
+        raise InvalidColumn(f"lookup({model.name}): it has no column {column!r}; it has {', '.join(types)}")
+    return Lookup(model.name, on, column, keys[0], types[keys[0]], types[column])
 
 
 def naming_problems(

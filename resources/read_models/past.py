@@ -46,8 +46,8 @@ class AsOf:
 
 
 def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
-    """Return a model with the tables and the view that it has as of a moment."""
-    return _named(model, f"{model.name}_at_{mark.mark_id}")
+    """Return a model with the tables and the view that it has as of a moment; other models' rows are not of then."""
+    return _named(replace(model, lookups={}), f"{model.name}_at_{mark.mark_id}")
 
 
 def all_as_of(connection: psycopg.Connection, model: str | None = None) -> list[AsOf]:

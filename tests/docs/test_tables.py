@@ -14,7 +14,7 @@ from tests.support.pages.documents import PAGES, anchors, chapters, links, parse
 
 MODELS = {"read_model", "fold", "recompute"}
 # columns that are no state
-READ_ONLY = {"computed"}
+READ_ONLY = {"computed", "lookup"}
 
 
 def test_the_table_of_commands_has_every_command() -> None:

@@ -34,11 +34,13 @@ from millrace.resources.read_models.columns import (
     top,
 )
 from millrace.resources.read_models.computed import Computed, computed
-from millrace.resources.read_models.declaration import read_model
+from millrace.resources.read_models.declaration import lookup, read_model
+from millrace.resources.read_models.lookups import Lookup
 from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
 from millrace.resources.read_models.versions import ensure_version
-from tests.support.building.drains import thing, things
+from tests.support.building.drains import Everything, thing, things
+from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition
 
 if TYPE_CHECKING:
@@ -46,12 +48,21 @@ if TYPE_CHECKING:
 
 __all__ = ["things"]
 
-REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed], str]] = [
+REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] = [
     (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),
     (lambda: computed("a = 1"), "is no expression"),
     (lambda: computed("a; drop table b"), "is no expression: invalid syntax (<unknown>, line 1); allowed: + - * / of"),
     (lambda: computed("a" * 1_001), "write a text of at most 1000 characters"),
     (lambda: computed(cast("Any", 5)), "computed(5): write a text"),
+    (lambda: lookup(cast("Any", "customers"), on="a", column="b"), "lookup('customers'): name a read model, imported"),
+    (
+        lambda: lookup(Everything, on="a", column="b"),
+        "lookup(everything): it has no column 'b'; it has thing_id, events",
+    ),
+    (
+        lambda: lookup(uses, on="a", column="b"),
+        "lookup(uses): its key is thing_id, text; look up read models whose key is",
+    ),
     (lambda: count("amount"), "'amount' is neither a column of the event (partition, "),
     (lambda: count("data."), "'data.' is neither a column of the event"),
     (lambda: count("data.a..b"), "nor a field data.<key>[.<key>…]"),

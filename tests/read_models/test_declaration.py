@@ -26,7 +26,7 @@ from millrace.resources.read_models.columns import (
     top,
 )
 from millrace.resources.read_models.computed import Computed, computed
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, read_model
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, lookup, read_model
 from tests.support.building import read_models as models
 
 LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}
@@ -71,6 +71,12 @@ COMPUTED = {
     "1e400 + n": "'1e400' is not allowed",
     "2j": "is not allowed",
     "'\\0' == order_id": "is not allowed",
+}
+# a column of that row which is no key of another model, and what is said of it
+LOOKUPS = {
+    "c": "on is 'c', which is no column; there are order_id, n, ratio, at, some",
+    "customer": "on is 'customer', which is no column",
+    "n": "'n' is bigint, and the key 'order_id' of orders is text; declare them with one type",
 }
 REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), lines=5), {}, "'lines' is neither a key nor a column: use the functions"),
@@ -125,6 +131,10 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=computed("a")), {}, "'a_sum' is stored twice"),
+    *(
+        (declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}")
+        for on, said in LOOKUPS.items()
+    ),
     (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns besides its key"),
     *((declare(**ROW, c=computed(text)), {}, said) for text, said in COMPUTED.items()),
     (
@@ -170,6 +180,12 @@ FILTERED: dict[str, Callable[[], ReadModel]] = {
     "in another order": lambda: model(deciders=["b", "a"], events=["y", "x"]),
     "named twice": lambda: model(deciders=["a", "b", "a"], events=["x", "y", "x"]),
 }
+
+
+def looking(on: str, column: str) -> ReadModel:
+    return model(members={"order_id": stream_id(), "n": last("data.n"), "c": lookup(model(), on=on, column=column)})
+
+
 OTHER: dict[str, Callable[[], ReadModel]] = {
     "another view": lambda: model(view="elsewhere"),
     "a decider": lambda: model(deciders=["order"]),
@@ -196,6 +212,9 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "another computation": lambda: model(
         members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 2")}
     ),
+    "the lines of another order": lambda: looking("n", "lines"),
+    "the number of another order": lambda: looking("n", "order_id"),
+    "the lines of this order": lambda: looking("order_id", "lines"),
     "another type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n")}),
     "a wider type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,2)")}),
     "a still wider type": lambda: model(

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millrace import bucket, computed, count, field, first, last, latest, max_, min_, read_model, sum_, top
+from millrace import bucket, computed, count, field, first, last, latest, lookup, max_, min_, read_model, sum_, top
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
@@ -54,6 +54,20 @@ CITIES = ['"Ulm"', '"ulm"', '"Köln"', '""', "null", "5", "true", "[null]", "{}"
 AMOUNTS = ["0", "-5", "12.34", '"7.50"', "null", "99999.99"]
 
 
+@read_model(view="ranked", deciders=BOTH, key=["city"])
+class Ranked:
+    """One row per city: the newest, the most, the first and the last by the events' own times."""
+
+    city = field("data.city")
+    newest = latest("data.amount", 3, type=MONEY)
+    newest_made = latest("data.at", 2, type="timestamp", events=["made"])
+    most = top("data.amount", 4, type=MONEY)
+    latest_orders = top("data.order_id", 3, by="data.at", by_type="timestamp")
+    last_names = top("created_at", 5, by="data.order_id")
+    begun_by = first("data.order_id", by="data.at", by_type="timestamp")
+    ended_by = last("decider_id", by="data.at", by_type="timestamp", events=["paid"])
+
+
 @read_model(view="paid", deciders=BOTH, key=["order_id"])
 class Paid:
     """One row per order, of its own events and those of the payments that name it."""
@@ -69,6 +83,7 @@ class Paid:
     per_hour = computed("made * 3600.0 / seconds(took)")
     in_ulm = computed("city == 'Ulm' or not (paid >= 0.01 and made < events)")
     rest = computed("-(1.19 * paid - 2)")
+    ended_there = lookup(cast("ReadModel", Ranked), on="city", column="ended_by")
 
 
 @read_model(view="days", deciders=BOTH, key=["day", "city"])
@@ -102,20 +117,6 @@ class Lengths:
     events = count()
 
 
-@read_model(view="ranked", deciders=BOTH, key=["city"])
-class Ranked:
-    """One row per city: the newest, the most, the first and the last by the events' own times."""
-
-    city = field("data.city")
-    newest = latest("data.amount", 3, type=MONEY)
-    newest_made = latest("data.at", 2, type="timestamp", events=["made"])
-    most = top("data.amount", 4, type=MONEY)
-    latest_orders = top("data.order_id", 3, by="data.at", by_type="timestamp")
-    last_names = top("created_at", 5, by="data.order_id")
-    begun_by = first("data.order_id", by="data.at", by_type="timestamp")
-    ended_by = last("decider_id", by="data.at", by_type="timestamp", events=["paid"])
-
-
 def begin(unit: str, time: str, zone: str) -> str:
     return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
 
@@ -132,6 +133,7 @@ def best(value: str, most: int, by: str, where: str = "true") -> str:
     )
 
 
+ENDED_BY = f"""{best("decider_id", 1, AT, "event = 'paid'")}[1]"""
 # the rows of each model, as SQL over all events
 SQL = {
     "paid": f"""
@@ -139,7 +141,8 @@ SQL = {
           coalesce(sum({AMOUNT}) filter (event = 'paid'), 0) as paid, arg_max(data->>'city', "offset") as city,
           min({AT}) as begun, max({AT}) as ended, ended - begun as took,
           count(*) filter (event = 'made') * 3600 / nullif(epoch(took), 0),
-          city = 'Ulm' or not (paid >= 0.01 and count(*) filter (event = 'made') < count(*)), -(1.19 * paid - 2)
+          city = 'Ulm' or not (paid >= 0.01 and count(*) filter (event = 'made') < count(*)), -(1.19 * paid - 2),
+          (select {ENDED_BY} from events e where e.data->>'city' = city)
         from (select *, if(decider = 'order', decider_id, data->>'order_id') order_id from events)
         where order_id is not null group by order_id
         """,
@@ -164,11 +167,11 @@ SQL = {
         select data->>'city', {best(AMOUNT, 3, '"offset"')}, {best(AT, 2, '"offset"', "event = 'made'")},
           {best(AMOUNT, 4, AMOUNT)}, {best(ORDER_ID, 3, AT)}, {best("created_at", 5, ORDER_ID)},
           first({ORDER_ID} order by {AT}, "offset") filter (where {ORDER_ID} is not null and {AT} is not null),
-          {best("decider_id", 1, AT, "event = 'paid'")}[1]
+          {ENDED_BY}
         from events where data->>'city' is not null group by 1
         """,
 }
-MODELS = {model.name: model for model in cast("list[ReadModel]", [Paid, Days, Hours, Lengths, Ranked])}
+MODELS = {model.name: model for model in cast("list[ReadModel]", [Ranked, Paid, Days, Hours, Lengths])}
 REBUILT = 7
 
 

@@ -44,7 +44,11 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
             found[name] = ColumnOrigin(name, f"computed: {column.text}", tuple(sources))
         return found[name]
 
-    return [*map(of, [*found, *model.computed])]
+    looked_up = [
+        ColumnOrigin(name, f"{one.column} of read model {one.model} by {one.on}", of(one.on).sources)
+        for name, one in model.lookups.items()
+    ]
+    return [*map(of, [*found, *model.computed]), *looked_up]
 
 
 def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOrigin:
