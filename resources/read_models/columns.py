@@ -15,6 +15,7 @@ incremental agree by construction.
 | … `by=`      | and the by-value  | those of the least, most one  | those of the least, most; then by offset |
 | `any_ all_`  | the truth         | or, and                       | or, and                                 |
 | `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
+| `sessions`   | arrays: begins, ends | distinct spans         | the union of all spans                  |
 | `top latest` | arrays: values, by-values, offsets | those of the most | those of the most of all arrays   |
 
 Belongs here: the kinds of columns. Not here: models (`declaration`), its tables (`tables`), the statement that
@@ -29,6 +30,7 @@ A sum that outgrows bigint or 38 digits fails, and the error names the column: i
 parts of several log partitions do so together (`merge`).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
+_GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
+_SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
 # each change of an array writes all of it
 MOST_KEPT = 1_000
 
@@ -106,6 +110,15 @@ class Column:
         """Return the stored columns of this column under a name; errors name it as it is declared, if as another."""
         return _STATE[self.kind](self, name, declared or name)
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What tells it apart from others of its kind and types."""
+        return ()
+
+    def public_type(self, name: str) -> str:
+        """Return the Postgres type of its public value."""
+        return "numeric" if self.kind == "avg" else self.state(name)[0].postgres_type
+
     def value(self, name: str) -> sql.Composable:
         """Return the SQL expression of its public value, over its stored columns."""
         if self.kind == "avg":
@@ -145,6 +158,37 @@ class TopColumn(RankedColumn):
     """
 
     most: int = 1
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How many it keeps."""
+        return (str(self.most),)
+
+
+@dataclass(frozen=True)
+class SessionsColumn(Column):
+    """A column that unites times which lie close together.
+
+    Attributes:
+        gap_s: How far those of one session may lie apart, in seconds.
+    """
+
+    gap_s: int = 0
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How far they may lie apart."""
+        return (str(self.gap_s),)
+
+    def public_type(self, name: str) -> str:  # noqa: ARG002 - of each name
+        """Return the type of many spans of time."""
+        return "tstzmultirange"
+
+    def value(self, name: str) -> sql.Composable:
+        """Return the SQL expression of the spans, each from its first time to its last one."""
+        return sql.SQL(
+            "(select coalesce(range_agg(tstzrange(s.b, s.e, '[]')), '{{}}') from unnest({}, {}) s(b, e))"
+        ).format(sql.Identifier(name), sql.Identifier(f"{name}_end"))
 
 
 @dataclass(frozen=True)
@@ -344,6 +388,18 @@ def top(
 def latest(source: str, n: int, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
     """Keep the values of the last n events by offset, the last first; empty for none."""
     return top(source, n, type=type, by=ORDER, events=events)
+
+
+def sessions(source: str, *, gap: str, events: list[str] | None = None) -> Column:
+    """Unite times that lie at most `gap` apart, such as `30 min`, to spans from the first to the last; empty for none.
+
+    A time that comes late extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
+    """
+    found = _GAP.fullmatch(gap)
+    if found is None:
+        raise InvalidColumn(f"sessions({source!r}): gap is {gap!r}; allowed: 'n sec', 'n min', 'n hour', 'n day'")
+    type_ = _type(source, "timestamp")
+    return SessionsColumn("sessions", _source(source), type_, _events(events), int(found[1]) * _SECONDS[found[2]])
 
 
 def last_position(events: tuple[str, ...] | None = None) -> Column:
@@ -590,6 +646,45 @@ def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
     return tuple(map(part, names))
 
 
+def _sessions_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    """Return the state of spans that are further apart than the gap: their first times and their last ones, sorted."""
+    from pyspark.sql import functions as f
+
+    assert isinstance(column, SessionsColumn)
+    gap = column.gap_s * 1_000_000
+
+    def partial(step: int) -> "Callable[[SparkColumn, SparkColumn], SparkColumn]":
+        """Keep the times of which the one before, or behind, is too far away."""
+
+        def times(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
+            found = f.sort_array(f.collect_set(f.unix_micros(value)))
+            # a name for it: within the function it would be sorted again for each time
+            named = f.transform(
+                f.array(found),
+                lambda all_times: f.filter(
+                    all_times,
+                    lambda time, n: f.coalesce(f.abs(f.get(all_times, n + step) - time) > gap, f.lit(True)),
+                ),
+            )
+            return f.transform(named[0], f.timestamp_micros)
+
+        return times
+
+    merge = (
+        "(select coalesce(array_agg({one} order by s.r), '{{}}') from ("
+        "select range_agg(tstzrange(e.b, e.e + {gap}, '[]')) as united"
+        " from unnest(array_agg(row({names}))) r(b timestamptz[], e timestamptz[]), unnest(r.b, r.e) e(b, e)"
+        ") u, unnest(u.united) s(r))"
+    )
+    names = sql.SQL(", ").join(map(sql.Identifier, (name, f"{name}_end")))
+    # of seconds: a day of the zone's clocks has no one length
+    lengths = {"names": names, "gap": sql.SQL("make_interval(secs => {})").format(sql.Literal(column.gap_s))}
+    begin = sql.SQL(merge).format(one=sql.SQL("lower(s.r)"), **lengths)
+    end = sql.SQL(merge).format(one=sql.SQL("upper(s.r) - {gap}").format(gap=lengths["gap"]), **lengths)
+    type_ = "array<timestamp>"
+    return (StateColumn(name, type_, partial(-1), begin), StateColumn(f"{name}_end", type_, partial(1), end))
+
+
 def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
@@ -610,4 +705,5 @@ _STATE: dict[str, _State] = {
     "all": _truth_state("bool_and", empty=True),
     "set_union": _set_state,
     "top": _top_state,
+    "sessions": _sessions_state,
 }

@@ -226,7 +226,7 @@ class ReadModel:
     def _stored_types(self) -> dict[str, str]:
         types = {name: postgres_type(key.type) for name, key in self.keys.items()}
         for name, column in self.columns.items():
-            types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
+            types[name] = column.public_type(name)
         return {name: type_.removesuffix(' collate "C"') for name, type_ in types.items()}
 
 

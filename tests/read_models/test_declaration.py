@@ -20,6 +20,7 @@ from millrace.resources.read_models.columns import (
     latest,
     max_,
     min_,
+    sessions,
     set_union,
     stream_id,
     sum_,
@@ -205,6 +206,8 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
     "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),
     "a restricted column": lambda: model(members={"order_id": stream_id(), "lines": count(events=["placed"])}),
+    "visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 min")}),
+    "longer visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 hour")}),
     "the newest two": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 2)}),
     "the newest three": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 3)}),
     "the first three": lambda: model(members={"order_id": stream_id(), "lines": top("data.line", 3)}),
@@ -282,6 +285,7 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "kinds": set_union("event"),
         "amounts": set_union("data.a", type="decimal(18,2)"),
         "newest": latest("data.a", 3),
+        "visits": sessions("data.at", gap="1 min"),
         "price": computed("total / lines"),
         "age": computed("lines > 0"),
     }
@@ -299,6 +303,7 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "kinds": "text[]",
         "amounts": "numeric(18,2)[]",
         "newest": "text[]",
+        "visits": "tstzmultirange",
         "price": "numeric",
         "age": "boolean",
     }

@@ -16,8 +16,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
+from psycopg.types.multirange import Multirange
 
-from millrace import bucket, computed, count, field, first, last, latest, lookup, max_, min_, read_model, sum_, top
+from millrace import (
+    bucket,
+    computed,
+    count,
+    field,
+    first,
+    last,
+    latest,
+    lookup,
+    max_,
+    min_,
+    read_model,
+    sessions,
+    sum_,
+    top,
+)
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
@@ -64,6 +80,8 @@ class Ranked:
     most = top("data.amount", 4, type=MONEY)
     latest_orders = top("data.order_id", 3, by="data.at", by_type="timestamp")
     last_names = top("created_at", 5, by="data.order_id")
+    visits = sessions("data.at", gap="1 hour")
+    paid_visits = sessions("created_at", gap="1 sec", events=["paid"])
     begun_by = first("data.order_id", by="data.at", by_type="timestamp")
     ended_by = last("decider_id", by="data.at", by_type="timestamp", events=["paid"])
 
@@ -121,6 +139,20 @@ def begin(unit: str, time: str, zone: str) -> str:
     return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
 
 
+def spans(time: str, gap: str, where: str = "true") -> str:
+    """Return sessions as pairs, by the old way of gaps and islands."""
+    return f"""
+        coalesce((
+          select list([begun, ended] order by begun) from (
+            select min(t) as begun, max(t) as ended from (
+              select t, count(*) filter (is_new) over (order by t rows unbounded preceding) as session from (
+                select t, coalesce(t > lag(t) over (order by t) + interval '{gap}', true) as is_new from (
+                  select {time} as t from events e where e.data->>'city' = events.data->>'city' and {where}
+                ) where t is not null))
+            group by session)), [])
+        """
+
+
 AT, BERLIN = "(data->>'at')::timestamptz", "Europe/Berlin"
 AMOUNT = "(data->>'amount')::decimal(38,2)"
 ORDER_ID = "data->>'order_id'"
@@ -166,6 +198,7 @@ SQL = {
     "ranked": f"""
         select data->>'city', {best(AMOUNT, 3, '"offset"')}, {best(AT, 2, '"offset"', "event = 'made'")},
           {best(AMOUNT, 4, AMOUNT)}, {best(ORDER_ID, 3, AT)}, {best("created_at", 5, ORDER_ID)},
+          {spans(AT, "1 hour")}, {spans("created_at", "1 second", "event = 'paid'")},
           first({ORDER_ID} order by {AT}, "offset") filter (where {ORDER_ID} is not null and {AT} is not null),
           {ENDED_BY}
         from events where data->>'city' is not null group by 1
@@ -245,6 +278,9 @@ def plain(value: object) -> object:
         return value.astimezone(UTC)
     if isinstance(value, Decimal):
         return str(float(round(value, 6)))
+    if isinstance(value, Multirange):
+        assert {one.bounds for one in value} <= {"[]"}
+        return [[plain(one.lower), plain(one.upper)] for one in value]
     if isinstance(value, float):
         return str(round(value, 6))
     return [plain(one) for one in value] if isinstance(value, list) else value
@@ -268,42 +304,47 @@ def test_an_event_whose_time_is_no_time_fails_its_stream_in_the_models_that_read
     assert all("data.at" in error and "is 'at noon', which is not exactly a timestamp" in error for *_, error in failed)
 
 
-# a partial value of some events; none is neutral
-RANKS = st.lists(st.tuples(st.sampled_from(["a", "B", "ä", ""]), st.sampled_from(["", "a", "B", "é"])), max_size=3)
+KEPT = top("data.a", 3, by="data.b").state("kept")
+VISITS = sessions("data.at", gap="10 sec").state("visits")
+# the partial values of no event, which are neutral, and of one event: what ranks it, and its time
+NOTHING: tuple[list[object], ...] = ([], [], [], [], [])
+EVENT = st.tuples(st.sampled_from(["", "a", "B", "é"]), st.integers(0, 80))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), RANKS), max_size=8), st.randoms())
-def test_a_merge_is_one_however_parts_are_grouped_and_ordered(
-    built: Built, parts: list[tuple[int, list[tuple[str, str]]]], dice: random.Random
+@given(st.lists(st.none() | EVENT, min_size=1, max_size=12), st.randoms())
+def test_a_merge_of_merges_is_the_merge_of_all_parts_in_any_order(
+    built: Built, events: list[tuple[str, int] | None], dice: random.Random
 ) -> None:
-    """So it is associative and commutative, and a part of no event is neutral."""
-    columns = top("data.a", 3, by="data.b").state("kept")
+    """So merges are associative and commutative, and what no event adds is neutral."""
+    parts: list[tuple[int, tuple[object, ...]]] = []
+    for offset, event in enumerate(events):
+        times = [datetime.fromtimestamp(event[1], UTC)] if event else []
+        part = ([f"v{offset}"], [event[0]], [offset], times, times) if event else NOTHING
+        parts.append((dice.randrange(4), part))
+    columns = [*KEPT, *VISITS]
     merges = sql.SQL(", ").join(sql.SQL("{} as {}").format(one.merge, sql.Identifier(one.name)) for one in columns)
-    names, offset, given_rows = [one.name for one in columns], 0, []
-    for group, events in parts:
-        ranked = sorted((by.encode(), offset := offset + 1, value) for by, value in events)[::-1]
-        given_rows.append((group, [v for *_, v in ranked], [b.decode() for b, *_ in ranked], [o for _, o, _ in ranked]))
     found = []
     for groups in ("group by side", "group by side % 2", ""):
-        dice.shuffle(given_rows)
-        rows_ = sql.SQL(", ").join(sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, r))) for r in given_rows)
-        typed = sql.SQL(", ").join(
-            sql.SQL("{}::{} as {}").format(
-                sql.Identifier(one.name), sql.SQL(one.postgres_type), sql.Identifier(one.name)
+        dice.shuffle(parts)
+        given_parts = sql.SQL(" union all ").join(
+            sql.SQL("select {} as side, {}").format(
+                sql.Literal(side),
+                sql.SQL(", ").join(
+                    sql.SQL("{}::{} as {}").format(value, sql.SQL(one.postgres_type), sql.Identifier(one.name))
+                    for one, value in zip(columns, part, strict=True)
+                ),
             )
-            for one in columns
+            for side, part in parts
         )
-        if not given_rows:
-            return
-        partial = sql.SQL("select side, {} from (values {}) given(side, {})").format(
-            typed, rows_, sql.SQL(", ").join(map(sql.Identifier, names))
-        )
-        once = sql.SQL("select {} from ({}) parts {}").format(merges, partial, sql.SQL(groups))
-        found.append(built.store.connection.execute(sql.SQL("select {} from ({}) m").format(merges, once)).fetchall())
+        once = sql.SQL("select {} from ({}) parts {}").format(merges, given_parts, sql.SQL(groups))
+        found += built.store.connection.execute(sql.SQL("select {} from ({}) m").format(merges, once)).fetchall()
     assert found[0] == found[1] == found[2]
-    best_of_all = sorted((b.encode(), o, v) for _, vs, bs, os in given_rows for v, b, o in zip(vs, bs, os, strict=True))
-    assert found[0][0][0] == [value for *_, value in best_of_all[::-1][:3]]
+    there = [(event[0].encode(), offset) for offset, event in enumerate(events) if event]
+    assert found[0][0] == [f"v{offset}" for _, offset in sorted(there)[:-4:-1]]
+    moments = sorted({event[1] for event in events if event})
+    begins = [moment for n, moment in enumerate(moments) if n == 0 or moment - moments[n - 1] > 10]
+    assert [begin.timestamp() for begin in found[0][3]] == begins
 
 
 def test_spark_knows_every_zone_that_a_bucket_may_name(spark: "SparkSession") -> None:

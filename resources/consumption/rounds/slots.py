@@ -10,7 +10,7 @@ Belongs here: which column has which slot. Not here: the rows (`read_task`), the
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, TopColumn, is_text
+from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, is_text
 from millrace.resources.read_models.declaration import ReadModel
 
 # an error names no more columns than these
@@ -110,8 +110,8 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
         kind = column.kind if isinstance(column, Column) else "key"
         of_text = is_text(column)
         # such as sum_decimal_18_2_text
-        most = [str(column.most)] if isinstance(column, TopColumn) else []
-        words = [kind, *most, *_words(column.type), *(["text"] if of_text else [])]
+        options = column.options if isinstance(column, Column) else ()
+        words = [kind, *options, *_words(column.type), *(["text"] if of_text else [])]
         if isinstance(column, KeyColumn) and column.every:
             words += [*column.every.split(" "), str(column.zone)]
         if isinstance(column, RankedColumn):
@@ -120,7 +120,9 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
         number = taken[prefix] = taken.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
         by = None
-        built = Column(kind, slot, column.type)
+        built = (
+            replace(column, source=slot, events=None) if isinstance(column, Column) else Column(kind, slot, column.type)
+        )
         if isinstance(column, RankedColumn):
             of_by = Column("by", f"by_{slot}", column.by.type)
             by = Slot(f"by_{slot}", of_by, is_text(column.by), name)

@@ -7,7 +7,7 @@ command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.resources.read_models.columns import Column, TopColumn
+from millrace.resources.read_models.columns import Column
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.function_model import FunctionModel
 
@@ -56,7 +56,7 @@ def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOr
     if column.source is None:
         return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
     by = [str(one.source) for one in column.reads[1:]]
-    kind = f"top {column.most}" if isinstance(column, TopColumn) else column.kind.removesuffix("_by")
+    kind = " ".join((column.kind.removesuffix("_by"), *column.options))
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
     return ColumnOrigin(name, said, (column.source, *by))
 
