@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 from millrace import count, field, fold, last, lookup, read_model, stream_id
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import merge_rows
@@ -106,6 +108,17 @@ def test_a_model_that_looks_up_what_is_not_there_yet_says_so(store: EventStore) 
     )
     ensure_version(store.connection, CUSTOMERS)
     ensure_version(store.connection, ORDERS)
+
+
+def test_a_new_version_that_looks_up_what_is_not_shown_yet_waits_for_it(built: psycopg.Connection) -> None:
+    visited = customers(visits=count(), name=last("data.name"))
+    new, report = ensure_version(built, orders(visited, "visits")), DrainReport()
+    Serving(new).begin(EventStore(built), report)
+    assert isinstance(report.in_the_way, LookupFailed)
+    assert shown(built)[0] == ("o-1", "c-1", "Ada")
+    assert serve_if_caught_up(built, ensure_version(built, visited))
+    Serving(new).begin(EventStore(built), report)
+    assert (report.in_the_way, shown(built)) == (None, [])
 
 
 def test_it_takes_any_model_with_a_key_of_one_column(store: EventStore) -> None:
