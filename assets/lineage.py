@@ -33,9 +33,12 @@ def column_lineage(
     return dg.TableColumnLineage(
         {
             origin.column: [
-                dep
-                for source in origin.sources
-                for dep in (*_deps(model, source, known), *_fields(model, origin.column, source, declared))
+                *(
+                    dep
+                    for source in origin.sources
+                    for dep in (*_deps(model, source, known), *_fields(model, origin.column, source, declared))
+                ),
+                *_looked_up(model, origin.column),
             ]
             for origin in origins(model)
         }
@@ -77,6 +80,12 @@ def _fields(
     }
     for decider, field in found:
         yield dg.TableColumnDep(asset_key(decider), field)
+
+
+def _looked_up(model: ReadModel, column: str) -> Iterator[dg.TableColumnDep]:
+    if column in model.lookups:
+        found = model.lookups[column]
+        yield dg.TableColumnDep(dg.AssetKey(["read_models", found.model]), found.column)
 
 
 def _deps(model: ReadModel, source: str, captures: Iterable[Capture]) -> Iterator[dg.TableColumnDep]:

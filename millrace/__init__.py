@@ -26,17 +26,22 @@ if TYPE_CHECKING:
         all_,
         any_,
         avg,
+        bucket,
         count,
         field,
         first,
         last,
+        latest,
         max_,
         min_,
+        sessions,
         set_union,
         stream_id,
         sum_,
+        top,
     )
-    from millrace.resources.read_models.declaration import read_model
+    from millrace.resources.read_models.computed import computed
+    from millrace.resources.read_models.declaration import lookup, read_model
     from millrace.resources.read_models.fold import fold
 else:
     # unseen by a type checker, which would take every name for one of ours
@@ -51,17 +56,19 @@ else:
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
-            "resources.read_models.columns": "all_ any_ avg count field first last max_ min_ set_union stream_id sum_",
-            "resources.read_models.declaration": "read_model",
+            "resources.read_models.columns": "all_ any_ avg bucket count field first last latest max_ min_"
+            " sessions set_union stream_id sum_ top",
+            "resources.read_models.computed": "computed",
+            "resources.read_models.declaration": "lookup read_model",
             "resources.read_models.fold": "fold",
         },
     )
 
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "count", "field", "first", "fold",
-    "handle", "last", "max_", "min_", "read_model", "set_union", "stream_id", "subscription", "sum_",
-    "uuid7",
+    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "computed", "count", "field",
+    "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "sessions", "set_union",
+    "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip
 
 

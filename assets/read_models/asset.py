@@ -60,6 +60,10 @@ def read_model_asset(
             dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
             *(dg.AssetDep(asset_key(decider)) for decider in by_decider(taken(model, events))),
+            *(
+                dg.AssetDep(["read_models", other], partition_mapping=dg.AllPartitionMapping())
+                for other in sorted({one.model for one in model.lookups.values()})
+            ),
         ],
         group_name=Group.READ_MODELS,
         kinds={"spark", "postgres", "table"},

@@ -72,7 +72,7 @@ def diff_with_serving(
                 rebuild = Rebuild(store, builder, model, owner, archive, tuple(diff.marks))
                 partitions = range(len(diff.marks)) if diff.partition is None else [diff.partition]
                 commit = rebuild.run(partitions, 0, never)
-                compare(connection, diff, side, len(commit.failures), keep)
+                compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 never.wait(LOOK_EVERY_S)  # another process builds it, or has just compared it
             known = [one for one in diffs(connection, model.name) if one.number == diff.number]

@@ -15,6 +15,8 @@ incremental agree by construction.
 | … `by=`      | and the by-value  | those of the least, most one  | those of the least, most; then by offset |
 | `any_ all_`  | the truth         | or, and                       | or, and                                 |
 | `set_union`  | an array          | the distinct values           | the distinct elements of the arrays     |
+| `sessions`   | arrays: begins, ends | distinct spans         | the union of all spans                  |
+| `top latest` | arrays: values, by-values, offsets | those of the most | those of the most of all arrays   |
 
 Belongs here: the kinds of columns. Not here: models (`declaration`), its tables (`tables`), the statement that
 merges (`merge`), Spark's plan (`plans`).
@@ -28,14 +30,16 @@ A sum that outgrows bigint or 38 digits fails, and the error names the column: i
 parts of several log partitions do so together (`merge`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
+from millrace.resources.read_models.buckets import beginning, require_bucket
 from millrace.resources.read_models.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
 
 if TYPE_CHECKING:
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
+_GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
+_SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
+# each change of an array writes all of it
+MOST_KEPT = 1_000
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,15 @@ class Column:
         """Return the stored columns of this column under a name; errors name it as it is declared, if as another."""
         return _STATE[self.kind](self, name, declared or name)
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What tells it apart from others of its kind and types."""
+        return ()
+
+    def public_type(self, name: str) -> str:
+        """Return the Postgres type of its public value."""
+        return "numeric" if self.kind == "avg" else self.state(name)[0].postgres_type
+
     def value(self, name: str) -> sql.Composable:
         """Return the SQL expression of its public value, over its stored columns."""
         if self.kind == "avg":
@@ -133,11 +150,83 @@ class RankedColumn(Column):
 
 
 @dataclass(frozen=True)
+class TopColumn(RankedColumn):
+    """A column that keeps the values of the events with the most of another value, the most first.
+
+    Attributes:
+        most: How many it keeps.
+    """
+
+    most: int = 1
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How many it keeps."""
+        return (str(self.most),)
+
+
+@dataclass(frozen=True)
+class SessionsColumn(Column):
+    """A column that unites times which lie close together.
+
+    Attributes:
+        gap_s: How far those of one session may lie apart, in seconds.
+    """
+
+    gap_s: int = 0
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How far they may lie apart."""
+        return (str(self.gap_s),)
+
+    def public_type(self, name: str) -> str:  # noqa: ARG002 - of each name
+        """Return the type of many spans of time."""
+        return "tstzmultirange"
+
+    def value(self, name: str) -> sql.Composable:
+        """Return the SQL expression of the spans, each from its first time to its last one."""
+        return sql.SQL(
+            "(select coalesce(range_agg(tstzrange(s.b, s.e, '[]')), '{{}}') from unnest({}, {}) s(b, e))"
+        ).format(sql.Identifier(name), sql.Identifier(f"{name}_end"))
+
+
+@dataclass(frozen=True)
 class KeyColumn:
-    """A column of a read model's key. Events where it is null do not count for the model."""
+    """A column of a read model's key. Events where it is null do not count for the model.
+
+    Attributes:
+        source: Where its value comes from; of several sources, what errors call them.
+        type: The value's Spark type.
+        every: Of a bucket its length.
+        zone: Of a bucket the zone of its clocks.
+        by_decider: Of several sources each decider's.
+    """
 
     source: str
     type: str = "string"
+    every: str | None = None
+    zone: str | None = None
+    by_decider: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return it without what it does not have: fingerprints are made of this."""
+        said = [f"{name}={value!r}" for name, value in vars(self).items() if value]
+        return f"KeyColumn({', '.join(said)})"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it reads of an event."""
+        return ("decider", *(source for _, source in self.by_decider)) if self.by_decider else (self.source,)
+
+    @property
+    def said(self) -> str:
+        """Where its value comes from, in words."""
+        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.source
+
+    def made(self, value: "SparkColumn") -> "SparkColumn":
+        """Return the key of what was read."""
+        return beginning(value, self.every, self.zone) if self.every and self.zone else value
 
 
 def stream_id() -> KeyColumn:
@@ -145,9 +234,37 @@ def stream_id() -> KeyColumn:
     return KeyColumn("decider_id")
 
 
-def field(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
-    """Key by a column of the event or a field of its data; one key may have events of several streams."""
-    return KeyColumn(_source(source), _type(source, type))
+def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
+    """Key by a column of the event or a field of its data; one key may have events of several streams.
+
+    A mapping of deciders to sources joins their events: an order's by its id, a payment's by the order that it names.
+    """
+    if isinstance(source, str):
+        return KeyColumn(_source(source), _type(source, type))
+    if not source:
+        raise InvalidColumn("field({}): name a source for each decider of the model")
+    sources = [*map(_source, source.values())]
+    if len({*sources}) == 1:
+        return field(sources[0], type=type)
+    types = {_type(one, type) for one in sources}
+    is_text = {data_path(one) is not None for one in sources}
+    if len(types) > 1 or (len(is_text) > 1 and types != {"string"}):
+        raise InvalidColumn(
+            f"field({source!r}): its sources are of several types; name fields of data, or columns of one type"
+        )
+    said = ", ".join(f"{one} of {decider}" for decider, one in sorted(source.items()))
+    return KeyColumn(f"({said})", types.pop(), by_decider=tuple(sorted(source.items())))
+
+
+def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:
+    """Key by the day, the hour, … of a time, as when it begins.
+
+    `every` is `1 day`, `1 week` from Monday on, `1 month`, `1 year`, `6 hour` or what divides 24, `15 min` or 60.
+    Days, and what is longer than an hour, are those of the zone's clocks: a day may have 23 or 25 hours. An event that
+    comes late counts for its own bucket. `source` is as that of `field`.
+    """
+    require_bucket(f"bucket({source!r})", every, zone)
+    return replace(field(source, type="timestamp"), every=every, zone=zone)
 
 
 def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
@@ -244,6 +361,47 @@ def set_union(source: str, *, type: str | None = None, events: list[str] | None 
     return Column("set_union", _source(source), element, _events(events))
 
 
+def top(
+    source: str,
+    n: int,
+    *,
+    type: str | None = None,  # noqa: A002
+    by: str | None = None,
+    by_type: str | None = None,
+    events: list[str] | None = None,
+) -> Column:
+    """Keep the values of the n events with the greatest value of `by`, the greatest first; empty for none.
+
+    Of several events with one value of `by` the last by offset is first. Without `by` the values themselves decide.
+    Events that lack one of the two do not count. Each change writes the whole array.
+    """
+    if not isinstance(n, int) or not 1 <= n <= MOST_KEPT:
+        raise InvalidColumn(f"{source!r}: n is {n!r}; keep 1 to {MOST_KEPT} values")
+    if by is None:
+        if by_type is not None:
+            raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
+        by, by_type = source, type
+    rank = Column("by", _source(by), _ordered(by, by_type), _events(events))
+    return TopColumn("top", _source(source), _type(source, type), _events(events), rank, n)
+
+
+def latest(source: str, n: int, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
+    """Keep the values of the last n events by offset, the last first; empty for none."""
+    return top(source, n, type=type, by=ORDER, events=events)
+
+
+def sessions(source: str, *, gap: str, events: list[str] | None = None) -> Column:
+    """Unite times that lie at most `gap` apart, such as `30 min`, to spans from the first to the last; empty for none.
+
+    A time that comes late extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
+    """
+    found = _GAP.fullmatch(gap)
+    if found is None:
+        raise InvalidColumn(f"sessions({source!r}): gap is {gap!r}; allowed: 'n sec', 'n min', 'n hour', 'n day'")
+    type_ = _type(source, "timestamp")
+    return SessionsColumn("sessions", _source(source), type_, _events(events), int(found[1]) * _SECONDS[found[2]])
+
+
 def last_position(events: tuple[str, ...] | None = None) -> Column:
     """Keep the offset of the last event, or of the last one of some events."""
     return Column("max", ORDER, COLUMNS[ORDER][0], events)
@@ -252,6 +410,12 @@ def last_position(events: tuple[str, ...] | None = None) -> Column:
 def data_path(source: str) -> tuple[str, ...] | None:
     """Return the path in `data` that a source names, None for a column of the event."""
     return tuple(source.split(".")[1:]) if source.startswith("data.") else None
+
+
+def is_text(column: Column | KeyColumn) -> bool:
+    """Say whether a column reads a field of data, which is text."""
+    sources = column.sources if isinstance(column, KeyColumn) else (column.source,)
+    return any(data_path(source) is not None for source in sources if source)
 
 
 def _source(source: str) -> str:
@@ -444,6 +608,83 @@ def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
     return (StateColumn(name, type_, lambda value, _: f.collect_set(value), merge),)
 
 
+def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    """Return the state of the first so many: arrays side by side, of values, of what ranks them, of offsets."""
+    from pyspark.sql import functions as f
+
+    assert isinstance(column, TopColumn)
+    types = {"value": column.type, "by": column.by.type, "offset": "bigint"}
+    names = {"value": name, "by": f"{name}_by", "offset": f"{name}_offset"}
+    arrays = {member: f"array<{type_}>" for member, type_ in types.items()}
+
+    def part(member: str) -> StateColumn:
+        def partial(value: "SparkColumn", order: "SparkColumn") -> "SparkColumn":
+            decided = f.when(value.isNotNull(), order)
+            event = f.struct(
+                value.alias("value"), order.getField("by").alias("by"), order.getField("offset").alias("offset")
+            )
+            kept = f.max_by(event, decided, column.most).getField(member)
+            return f.coalesce(kept, f.array().cast(arrays[member]))
+
+        # as those of `_set_state`, the arrays go into rows; those of one row are of one length
+        merge = sql.SQL(
+            "(select coalesce(array_agg(kept.{member} order by kept.by desc, kept.\"offset\" desc), '{{}}') from ("
+            "select e.* from unnest(array_agg(row({arrays}))) r({members}),"
+            ' unnest(r.value, r.by, r."offset") e(value, by, "offset")'
+            ' order by e.by desc, e."offset" desc limit {most}) kept)'
+        ).format(
+            member=sql.Identifier(member),
+            arrays=sql.SQL(", ").join(map(sql.Identifier, names.values())),
+            members=sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(one), sql.SQL(postgres_type(type_)))
+                for one, type_ in arrays.items()
+            ),
+            most=sql.Literal(column.most),
+        )
+        return StateColumn(names[member], arrays[member], partial, merge)
+
+    return tuple(map(part, names))
+
+
+def _sessions_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    """Return the state of spans that are further apart than the gap: their first times and their last ones, sorted."""
+    from pyspark.sql import functions as f
+
+    assert isinstance(column, SessionsColumn)
+    gap = column.gap_s * 1_000_000
+
+    def partial(step: int) -> "Callable[[SparkColumn, SparkColumn], SparkColumn]":
+        """Keep the times of which the one before, or behind, is too far away."""
+
+        def times(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
+            found = f.sort_array(f.collect_set(f.unix_micros(value)))
+            # a name for it: within the function it would be sorted again for each time
+            named = f.transform(
+                f.array(found),
+                lambda all_times: f.filter(
+                    all_times,
+                    lambda time, n: f.coalesce(f.abs(f.get(all_times, n + step) - time) > gap, f.lit(True)),
+                ),
+            )
+            return f.transform(named[0], f.timestamp_micros)
+
+        return times
+
+    merge = (
+        "(select coalesce(array_agg({one} order by s.r), '{{}}') from ("
+        "select range_agg(tstzrange(e.b, e.e + {gap}, '[]')) as united"
+        " from unnest(array_agg(row({names}))) r(b timestamptz[], e timestamptz[]), unnest(r.b, r.e) e(b, e)"
+        ") u, unnest(u.united) s(r))"
+    )
+    names = sql.SQL(", ").join(map(sql.Identifier, (name, f"{name}_end")))
+    # of seconds: a day of the zone's clocks has no one length
+    lengths = {"names": names, "gap": sql.SQL("make_interval(secs => {})").format(sql.Literal(column.gap_s))}
+    begin = sql.SQL(merge).format(one=sql.SQL("lower(s.r)"), **lengths)
+    end = sql.SQL(merge).format(one=sql.SQL("upper(s.r) - {gap}").format(gap=lengths["gap"]), **lengths)
+    type_ = "array<timestamp>"
+    return (StateColumn(name, type_, partial(-1), begin), StateColumn(f"{name}_end", type_, partial(1), end))
+
+
 def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
@@ -463,4 +704,6 @@ _STATE: dict[str, _State] = {
     "any": _truth_state("bool_or", empty=False),
     "all": _truth_state("bool_and", empty=True),
     "set_union": _set_state,
+    "top": _top_state,
+    "sessions": _sessions_state,
 }

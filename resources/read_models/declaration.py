@@ -15,13 +15,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import postgres_type
+from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
 from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.lookups import Lookup, require_keys
 from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
 
@@ -63,6 +65,8 @@ class ReadModel:
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
             approved it besides.
         upcasts: All upcasts that the store knew when somebody looked; None before.
+        computed: The columns that are computed from the others when somebody reads a row.
+        lookups: The columns that show another read model's row.
     """
 
     name: str
@@ -78,6 +82,8 @@ class ReadModel:
     version: int = 1
     serve: str = "built"
     upcasts: tuple[Upcast, ...] | None = None
+    computed: dict[str, Computed] = field(default_factory=dict)
+    lookups: dict[str, Lookup] = field(default_factory=dict)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -127,7 +133,16 @@ class ReadModel:
     @property
     def public_values(self) -> dict[str, sql.Composable]:
         """The SQL expression of each column besides the key, over the stored columns."""
-        return {name: column.value(name) for name, column in self.columns.items()}
+        values = {name: column.value(name) for name, column in self.columns.items()}
+        return values | {name: value.said for name, value in self._computed_values().items()}
+
+    def _computed_values(self) -> dict[str, Value]:
+        types = self._stored_types()
+        said = {
+            name: self.columns[name].value(name) if name in self.columns else sql.Identifier(name) for name in types
+        }
+        values = values_with(self.computed, {name: as_operand(said[name], type_) for name, type_ in types.items()})
+        return {name: values[name] for name in self.computed}
 
     @property
     def visible(self) -> sql.Composable:
@@ -135,6 +150,11 @@ class ReadModel:
         if not self.deletes:
             return sql.SQL("true")
         return sql.SQL("{} is distinct from {}").format(sql.Identifier(_LAST_DELETE), sql.Identifier(_LAST))
+
+    @property
+    def public_key(self) -> tuple[str, ...]:
+        """The columns that tell public rows apart."""
+        return tuple(self.keys)
 
     @property
     def expanded(self) -> sql.Composable:
@@ -149,7 +169,8 @@ class ReadModel:
         has the moves that decide what the model reads: a new shape of an event changes no model that does not see it.
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
-        return self.hashed(rows)
+        # apart: models without any are what they were before there were any
+        return self.hashed((*rows, *(shown for shown in (self.computed, self.lookups) if shown)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
@@ -161,7 +182,7 @@ class ReadModel:
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
-        sources = {key.source for key in self.keys.values()}
+        sources = {source for key in self.keys.values() for source in key.sources}
         read = {one.source for column in self.stored.values() for one in column.reads}
         return sources | {source for source in read if source is not None}
 
@@ -188,7 +209,8 @@ class ReadModel:
         columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
         # a fold, or a function of DataFrames, reads all data
         whole = [("data", None)] if "data" in self.sources else []
-        for source, events in sorted({*((key.source, None) for key in self.keys.values()), *columns, *whole}, key=repr):
+        keys = ((source, None) for key in self.keys.values() for source in key.sources)
+        for source, events in sorted({*keys, *columns, *whole}, key=repr):
             path = data_path(source) if source else None
             if source == "data" or path:
                 yield path or (), touching(path or (), [one for one in taken if events is None or one.event in events])
@@ -200,9 +222,14 @@ class ReadModel:
 
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, key first."""
+        types = self._stored_types() | {name: value.type for name, value in self._computed_values().items()}
+        require_keys(self.lookups, types)
+        return types | {name: one.type for name, one in self.lookups.items()}
+
+    def _stored_types(self) -> dict[str, str]:
         types = {name: postgres_type(key.type) for name, key in self.keys.items()}
         for name, column in self.columns.items():
-            types[name] = "numeric" if column.kind == "avg" else column.state(name)[0].postgres_type
+            types[name] = column.public_type(name)
         return {name: type_.removesuffix(' collate "C"') for name, type_ in types.items()}
 
 
@@ -221,7 +248,8 @@ def read_model(
 
     Args:
         view: The name under which it consumes the event store.
-        key: The names of the attributes that make up its key, each a `stream_id()` or a `field(…)`.
+        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)` or a
+            `bucket(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
@@ -237,7 +265,7 @@ def read_model(
 
     def declare(declaration: type) -> ReadModel:
         name = snake_case(declaration.__name__)
-        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column)}
+        members = {n: c for n, c in vars(declaration).items() if isinstance(c, KeyColumn | Column | Computed | Lookup)}
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
@@ -256,7 +284,11 @@ def read_model(
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
                 ),
-                ([n for n in key if n not in keys], "is named in key= but is no stream_id() or field(…)"),
+                ([n for n in key if n not in keys], "is named in key= but is no stream_id(), field(…) or bucket(…)"),
+                (
+                    [n for n, c in keys.items() if c.by_decider and {*dict(c.by_decider)} != {*(deciders or ())}],
+                    "has a source for each of some deciders: name these in deciders=, and no others",
+                ),
                 ([n for n in keys if n not in key], "is a key column that key= does not name"),
                 ([] if key else [name], "has no key"),
                 ([] if columns else [name], "has no columns besides its key"),
@@ -274,14 +306,41 @@ def read_model(
             max_lag_s=max_lag_s,
             deletes=tuple(sorted(set(deletes or ()))),
             serve=serve,
+            computed={n: c for n, c in members.items() if isinstance(c, Computed)},
+            lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
         )
+        try:
+            model.public_columns()
+        except InvalidColumn as error:
+            raise InvalidReadModel(f"read model {name}: {error}") from error
         stored = [state.name for state in model.state_columns]
-        twice = {n for n in stored if stored.count(n) > 1 or n in keys}
+        twice = {n for n in stored if stored.count(n) > 1 or n in {*keys, *model.computed, *model.lookups}}
         if twice:
             raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
         return model
 
     return declare
+
+
+def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
+    """Show a column of another read model's row, whose key is a column of this row; null where it has none.
+
+    Args:
+        model: The other read model, imported from its file. Its key is one column.
+        on: The column of this row, of the key's type.
+        column: The column of the other row.
+    """
+    if not isinstance(model, ReadModel):
+        raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
+    keys = model.public_key
+    if len(keys) > 1:
+        raise InvalidColumn(
+            f"lookup({model.name}): its key is {', '.join(keys)}; look up read models whose key is one column"
+        )
+    types = model.public_columns()
+    if column not in types:
+        raise InvalidColumn(f"lookup({model.name}): it has no column {column!r}; it has {', '.join(types)}")
+    return Lookup(model.name, on, column, keys[0], types[keys[0]], types[column])
 
 
 def naming_problems(

@@ -316,8 +316,17 @@ def comparable_partitions(connection: psycopg.Connection, view: str) -> list[int
     )
 
 
-def compare(connection: psycopg.Connection, diff: Diff, built: ReadModel, failed_streams: int, keep: timedelta) -> None:
+def compare(
+    connection: psycopg.Connection,
+    diff: Diff,
+    built: ReadModel,
+    lookups: Sequence[str],
+    failed_streams: int,
+    keep: timedelta,
+) -> None:
     """Compare what was copied with what was built, once; keep the rows that differ, and nothing else.
+
+    Columns that show another model's row are not compared: they are as of when somebody reads them.
 
     Raises:
         ViewInUse: Another process builds the same one at this moment.
@@ -332,7 +341,7 @@ def compare(connection: psycopg.Connection, diff: Diff, built: ReadModel, failed
             models.drop_version(built.name, built.version)
             EventStore(connection).unregister_view(built.view, f"diff {diff.name} is built")
             with as_owners(connection):
-                found = _compared(connection, diff, built, failed_streams)
+                found = _compared(connection, diff, built, lookups, failed_streams)
             drop_view(connection, built)
             drop_tables(connection, built)
             drop(connection, built, sql.SQL("drop table {}").format(relation(f"{diff.name}_before")))
@@ -353,7 +362,9 @@ def diff_side(model: ReadModel, diff: Diff) -> ReadModel:
     return named(model, diff.name)
 
 
-def _compared(connection: psycopg.Connection, diff: Diff, built: ReadModel, failed_streams: int) -> Found:
+def _compared(
+    connection: psycopg.Connection, diff: Diff, built: ReadModel, lookups: Sequence[str], failed_streams: int
+) -> Found:
     """Make the table of rows that differ, and count them."""
     before, after, rows = (relation(name) for name in (f"{diff.name}_before", built.name, f"{diff.name}_rows"))
     old, new = _types(connection, before), _types(connection, after)
@@ -365,8 +376,8 @@ def _compared(connection: psycopg.Connection, diff: Diff, built: ReadModel, fail
         rows_before=_value(connection, sql.SQL("select count(*) from {}").format(before)),
         rows_after=_value(connection, sql.SQL("select count(*) from {}").format(after)),
         same_key=all(old.get(key) == new[key] for key in keys) and _tells_apart(connection, before, keys),
-        added=[name for name in new if name not in old],
-        removed=[name for name in old if name not in new],
+        added=[name for name in [*new, *lookups] if name not in old],
+        removed=[name for name in old if name not in new and name not in lookups],
         retyped=[name for name in both if name not in compared],
         failed_streams=failed_streams,
     )

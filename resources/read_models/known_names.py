@@ -55,11 +55,12 @@ group by decider, event, event_version
 
 @dataclass(frozen=True)
 class _Reader:
-    """A column that reads a field, and the events that it looks at; None for all of the model's."""
+    """A column that reads a field, and the events and the decider that it looks at; None for all of the model's."""
 
     column: str
     source: str
     events: tuple[str, ...] | None
+    decider: str | None = None
 
 
 def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]:
@@ -125,6 +126,7 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
             if all(known is None or name in known for name, known in (
                 (decider, model.deciders), (event, model.events), (event, reader.events)
             ))
+            and reader.decider in {None, decider}
         ]  # fmt: skip
         judging = [schema for schema in taken if schema is not None]
         reached = {reach(schema, data_path(reader.source) or ()) for schema in judging}
@@ -135,15 +137,24 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
 
 
 def _readers(model: ReadModel) -> list[_Reader]:
-    columns = [(name, key.source, None) for name, key in model.keys.items()]
+    keys = [
+        _Reader(name, source, None, decider)
+        for name, key in model.keys.items()
+        for decider, source in key.by_decider or ((None, key.source),)
+    ]
     read = [(name, one.source, one.events) for name, column in model.columns.items() for one in column.reads]
-    return [_Reader(n, source, events) for n, source, events in [*columns, *read] if source and data_path(source)]
+    readers = [*keys, *(_Reader(name, source, events) for name, source, events in read if source)]
+    return [reader for reader in readers if data_path(reader.source)]
 
 
 def _of_field(
     reader: _Reader, keys: dict[Kind, set[str]], has: dict[Kind, set[str]], moved: dict[str, str]
 ) -> Iterator[str]:
-    kinds = [kind for kind in has if reader.events is None or kind[1] in reader.events]
+    kinds = [
+        kind
+        for kind in has
+        if (reader.events is None or kind[1] in reader.events) and reader.decider in {None, kind[0]}
+    ]
     if not kinds:
         return
     if not any(reader.source in has[kind] for kind in kinds):

@@ -164,5 +164,5 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
 
 
 def named(model: ReadModel, name: str) -> ReadModel:
-    """Return a model with tables and a view of another name."""
-    return replace(model, name=name, view=name)
+    """Return a model with tables and a view of another name, without other models' rows: these are not of then."""
+    return replace(model, name=name, view=name, lookups={})

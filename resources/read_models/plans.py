@@ -4,7 +4,7 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models import fold_task as tasks
 from millrace.resources.read_models.column_types import QUOTED, arrow_type, misread, typed
-from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, order_of
+from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, is_text, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
 from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
@@ -81,7 +81,7 @@ def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFram
     from pyspark.sql import functions as f
 
     def value(column: Column | KeyColumn) -> "SparkColumn":
-        source = f.lit(1) if column.source is None else source_column(column.source)
+        source = f.lit(1) if column.source is None else source_value(column)
         # the cast comes after this: what a column does not look at it does not misread
         return f.when(looked_at(column), source)
 
@@ -89,7 +89,8 @@ def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFram
     return read_exactly(
         events,
         {name: value(column) for name, column in read.items()},
-        {name: column.type for name, column in read.items() if column.source in model.extracted},
+        {name: column.type for name, column in read.items() if is_text(column)},
+        {name: column.made for name, column in read.items() if isinstance(column, KeyColumn)},
         kept,
     )
 
@@ -103,7 +104,11 @@ def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
 
 
 def read_exactly(
-    events: "DataFrame", values: Mapping[str, "SparkColumn"], texts: Mapping[str, str], kept: Sequence[str] = ()
+    events: "DataFrame",
+    values: Mapping[str, "SparkColumn"],
+    texts: Mapping[str, str],
+    made: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
+    kept: Sequence[str] = (),
 ) -> "DataFrame":
     """Return values of events, those that are texts read as a type; MISREAD says which texts a type does not hold.
 
@@ -111,6 +116,7 @@ def read_exactly(
         events: The events.
         values: The values, by name.
         texts: The types of those that are texts.
+        made: What some become when they are read.
         kept: Columns to return besides; log partition and offset are returned in any case.
     """
     from pyspark.sql import functions as f
@@ -125,17 +131,34 @@ def read_exactly(
     )
     return events.select(
         *dict.fromkeys((*kept, "partition", ORDER)),
-        *((typed(value, texts[name]) if name in texts else value).alias(name) for name, value in values.items()),
+        *(
+            made.get(name, _as_it_is)(typed(value, texts[name]) if name in texts else value).alias(name)
+            for name, value in values.items()
+        ),
         # all faults in one condition: Spark reads each text once, for its value and for this
         f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), told).alias(MISREAD),
     )
 
 
+def _as_it_is(value: "SparkColumn") -> "SparkColumn":
+    return value
+
+
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
     """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's."""
     for key in model.keys.values():
-        events = events.where(source_column(key.source).isNotNull())
+        events = events.where(source_value(key).isNotNull())
     return events
+
+
+def source_value(column: Column | KeyColumn) -> "SparkColumn":
+    """Return what a column reads of an event, as it stands there."""
+    from pyspark.sql import functions as f
+
+    if not isinstance(column, KeyColumn) or not column.by_decider:
+        return source_column(str(column.source))
+    chosen = [f.when(f.col("decider") == decider, source_column(source)) for decider, source in column.by_decider]
+    return f.coalesce(*chosen)
 
 
 def looked_at(column: Column | KeyColumn) -> "SparkColumn":

@@ -48,6 +48,11 @@ class Recompute(FunctionModel):
         return (self.row_key,)
 
     @property
+    def public_key(self) -> tuple[str, ...]:
+        """The stream, and the key of its rows."""
+        return (*self.keys, *self.row_key)
+
+    @property
     def state_columns(self) -> tuple[StateColumn, ...]:
         """The position, and an array per column: the rows of the stream, side by side."""
         return (

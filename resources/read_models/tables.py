@@ -18,8 +18,10 @@ They belong to the role event_store_owner where the login that makes them is a m
 rebuild and reset them: swapping and dropping take ownership.
 """
 
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -28,6 +30,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.column_types import postgres_type
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.lookups import with_lookups
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
@@ -39,6 +42,10 @@ class HistoryMissing(MillraceError):
 
 class NotOwned(MillraceError):
     """The model's tables belong to a role that the login is no member of."""
+
+
+class LookupFailed(MillraceError):
+    """A model looks up another one that has no view yet, or not that column."""
 
 
 class DependentObjects(MillraceError):
@@ -275,24 +282,95 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on the present ones.
+        LookupFailed: A model that it looks up has no view yet, or not that column.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
     view = relation(model.name)
-    statement = sql.SQL("create or replace view {} as {}").format(view, _view_query(model))
+    query = with_lookups(_view_query(model), model.lookups)
+    statement = sql.SQL("create or replace view {} as {}").format(view, query)
     try:
         with connection.transaction():
             connection.execute(statement)
     except psycopg.errors.InvalidTableDefinition:
-        grants = _grants(connection, model)
+        grants = _grants(connection, model.name, model.public_columns())
+        above = _looking_up(connection, model)
+        for other in reversed(above):
+            drop(connection, model, sql.SQL("drop view {}").format(relation(other.name)))
         drop_view(connection, model)
         connection.execute(statement)
         for grant in grants:
             connection.execute(grant)
+        for other in above:
+            _restore(connection, other, model)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
+        others = ", ".join(dict.fromkeys(one.model for one in model.lookups.values()))
+        raise LookupFailed(
+            f"Read model {model.name} looks up {others}, which does not show all that it looks up yet.",
+            detail=error.diag.message_primary,
+            hint=f"The next drain tries again: drain {others} first.",
+        ) from error
     owner = sql.Identifier(owner_of(connection, model.state_table))
     # it reads the tables with its owner's rights
     connection.execute(sql.SQL("alter view {} owner to {}").format(view, owner))
     connection.execute(sql.SQL("grant select on {} to event_store_reader").format(view))
     connection.execute(sql.SQL("comment on view {} is {}").format(view, sql.Literal(model.description)))
+
+
+@dataclass(frozen=True)
+class _View:
+    """The view of a read model that looks up another one, and how it is made again."""
+
+    name: str
+    query: str
+    owner: str
+    comment: str | None
+    grants: list[sql.Composed]
+
+
+def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[_View]:
+    """Return the views of the read models that look up a model, also by others; each behind what it looks up."""
+    found = connection.execute(
+        """
+        with recursive above(oid, depth) as (
+          select to_regclass(%s)::oid, 0
+          union
+          select r.ev_class, a.depth + 1
+          from above a
+          join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = a.oid and d.classid = 'pg_rewrite'::regclass
+          join pg_rewrite r on r.oid = d.objid and r.ev_class <> a.oid
+        )
+        select
+          c.relname, pg_get_viewdef(c.oid), pg_get_userbyid(c.relowner), obj_description(c.oid),
+          array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0)
+        from above
+        join pg_class c using (oid)
+        where depth > 0 and c.relnamespace = 'read_models'::regnamespace
+          and c.relname in (select model from read_models.declarations)
+        group by c.oid, c.relname, c.relowner
+        order by max(depth)
+        """,
+        (f"{SCHEMA}.{model.name}",),
+    ).fetchall()
+    return [
+        _View(name, query, owner, comment, _grants(connection, name, columns))
+        for name, query, owner, comment, columns in found
+    ]
+
+
+def _restore(connection: psycopg.Connection, view: _View, lower: ReadModel) -> None:
+    """Make a view again over the new view of a model that it looks up."""
+    try:
+        connection.execute(sql.SQL("create view {} as {}").format(relation(view.name), sql.SQL(view.query)))
+    except psycopg.errors.UndefinedColumn as error:
+        raise DependentObjects(
+            f"Read model {view.name} looks up a column that the new version of read model {lower.name} does not have.",
+            detail=error.diag.message_primary,
+            hint=f"Take that lookup out of {view.name}, and let its new version serve; the next drain tries again.",
+        ) from error
+    connection.execute(sql.SQL("alter view {} owner to {}").format(relation(view.name), sql.Identifier(view.owner)))
+    connection.execute(sql.SQL("comment on view {} is {}").format(relation(view.name), sql.Literal(view.comment)))
+    for grant in view.grants:
+        connection.execute(grant)
 
 
 def _view_query(model: ReadModel) -> sql.Composed:
@@ -337,8 +415,17 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
         DependentObjects: Something in the database depends on it.
     """
     try:
-        connection.execute(statement)
+        with connection.transaction():
+            connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
+        others = [other.name for other in _looking_up(connection, model)]
+        if others:
+            raise DependentObjects(
+                f"Read model {model.name} cannot be removed: {', '.join(others)} looks it up.",
+                detail=error.diag.message_detail,
+                hint=f"Take the lookup out of the declaration of {others[0]}, or remove that one first:"
+                f" millrace view reset {shlex.quote(others[-1])}",
+            ) from error
         raise DependentObjects(
             f"The view or a table of read model {model.name} cannot be replaced: other objects depend on it.",
             detail=error.diag.message_detail,
@@ -346,8 +433,8 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
         ) from error
 
 
-def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Composed]:
-    """Return statements that repeat the grants on the model's view, as far as the new view has the columns."""
+def _grants(connection: psycopg.Connection, view: str, columns: Iterable[str]) -> list[sql.Composed]:
+    """Return statements that repeat the grants on a view, as far as the new view has the columns."""
     granted = connection.execute(
         """
         select
@@ -364,13 +451,13 @@ def _grants(connection: psycopg.Connection, model: ReadModel) -> list[sql.Compos
         cross join lateral aclexplode(c.acl) a
         where a.grantee <> c.owner
         """,
-        {"view": f"{SCHEMA}.{model.name}", "columns": list(model.public_columns())},
+        {"view": f"{SCHEMA}.{view}", "columns": [*columns]},
     ).fetchall()
     return [
         sql.SQL("grant {}{} on {} to {}{}").format(
             sql.SQL(privilege),
             sql.SQL(" ({})").format(sql.Identifier(column)) if column else sql.SQL(""),
-            relation(model.name),
+            relation(view),
             sql.Identifier(grantee) if grantee else sql.SQL("public"),
             sql.SQL(" with grant option" if grantable else ""),
         )

@@ -153,6 +153,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         ForeignArchive: The folder is not this store's archive.
         ArchiveDamaged: A file with lost events is not there.
         NotOwned: The tables or the view to replace belong to a role that the login is no member of.
+        LookupFailed: It is the first version, and a model that it looks up has no view yet, or not that column.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -185,6 +186,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on it.
+        LookupFailed: A model that it looks up does not show that column yet.
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     if not is_ready_to_serve(connection, model):

@@ -6,7 +6,8 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from millrace.assets.declarations import declared
+from millrace import computed, first, last, lookup, read_model, stream_id
+from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
 from millrace.platform_defs.cli import app
@@ -48,6 +49,32 @@ def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Defi
     }
     assert deps(defs, "orders", "order_id") == {("event_store/events", "decider_id")}
     assert deps(defs, "crm_customers", "city") == {("event_store/events", "data"), ("event_store/events", "event")}
+
+
+def test_what_a_model_looks_up_comes_from_the_other_model_and_what_it_computes_from_its_columns() -> None:
+    columns = {
+        "order_id": stream_id(),
+        "customer_id": last("data.customer_id"),
+        "begun_at": first("data.at", type="timestamp"),
+        "age": computed("paid_at - begun_at"),
+        "paid_at": last("data.paid_at", type="timestamp"),
+        "of_customer": lookup(SHOP.models["customers"], on="customer_id", column="paid"),
+    }
+    declared_class = type("Ages", (), {"__doc__": "One row per order.", **columns})
+    ages = read_model(view="ages", deciders=["order"], key=["order_id"])(declared_class)
+    built = build_defs(declarations=Declarations(models={"customers": SHOP.models["customers"], "ages": ages}))
+    assert deps(built, "ages", "age") == {("event_store/events", "data.at"), ("event_store/events", "data.paid_at")}
+    assert deps(built, "ages", "of_customer") == {
+        ("event_store/events", "data.customer_id"),
+        ("read_models/customers", "paid"),
+    }
+    asset = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "ages"]))
+    assert dg.AssetKey(["read_models", "customers"]) in asset.parent_keys
+    schema = asset.metadata["dagster/column_schema"]
+    assert [(one.name, one.type, one.description) for one in schema.columns][-2:] == [
+        ("age", "interval", "computed: paid_at - begun_at"),
+        ("of_customer", "numeric(38,2)", "paid of read model customers by customer_id"),
+    ]
 
 
 def test_a_captured_column_is_behind_the_field_of_its_event(defs: dg.Definitions) -> None:

@@ -20,21 +20,28 @@ from millrace.resources.read_models.columns import (
     all_,
     any_,
     avg,
+    bucket,
     count,
     field,
     first,
     last,
+    latest,
     max_,
     min_,
+    sessions,
     set_union,
     stream_id,
     sum_,
+    top,
 )
-from millrace.resources.read_models.declaration import read_model
+from millrace.resources.read_models.computed import Computed, computed
+from millrace.resources.read_models.declaration import lookup, read_model
+from millrace.resources.read_models.lookups import Lookup
 from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
 from millrace.resources.read_models.versions import ensure_version
-from tests.support.building.drains import thing, things
+from tests.support.building.drains import Everything, thing, things
+from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition
 
 if TYPE_CHECKING:
@@ -42,7 +49,21 @@ if TYPE_CHECKING:
 
 __all__ = ["things"]
 
-REFUSED: list[tuple[Callable[[], Column | KeyColumn], str]] = [
+REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] = [
+    (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),
+    (lambda: computed("a = 1"), "is no expression"),
+    (lambda: computed("a; drop table b"), "is no expression: invalid syntax (<unknown>, line 1); allowed: + - * / of"),
+    (lambda: computed("a" * 1_001), "write a text of at most 1000 characters"),
+    (lambda: computed(cast("Any", 5)), "computed(5): write a text"),
+    (lambda: lookup(cast("Any", "customers"), on="a", column="b"), "lookup('customers'): name a read model, imported"),
+    (
+        lambda: lookup(Everything, on="a", column="b"),
+        "lookup(everything): it has no column 'b'; it has thing_id, events",
+    ),
+    (
+        lambda: lookup(uses, on="a", column="b"),
+        "lookup(uses): its key is thing_id, text; look up read models whose key is",
+    ),
     (lambda: count("amount"), "'amount' is neither a column of the event (partition, "),
     (lambda: count("data."), "'data.' is neither a column of the event"),
     (lambda: count("data.a..b"), "nor a field data.<key>[.<key>…]"),
@@ -67,6 +88,29 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn], str]] = [
     (lambda: count(events=[]), "events= is []: name at least one event in a list"),
     (lambda: count(events=cast("Any", "made")), "events= is 'made': name at least one event in a list"),
     (lambda: field("data.n", type="number"), "type is 'number'; allowed"),
+    (lambda: field({}), "field({}): name a source for each decider of the model"),
+    (lambda: field({"a": "data.n", "b": "n"}), "'n' is neither a column of the event"),
+    (
+        lambda: field({"a": "offset", "b": "decider_id"}),
+        "of several types; name fields of data, or columns of one type",
+    ),
+    (lambda: field({"a": "data.at", "b": "created_at"}, type="timestamp"), "its sources are of several types"),
+    (lambda: bucket("data.at", every="1 fortnight"), "every is '1 fortnight'; allowed: '1 day', '1 week' (from Monday"),
+    (lambda: bucket("data.at", every="2 day"), "bucket('data.at'): every is '2 day'; allowed"),
+    (lambda: bucket("data.at", every="7 hour"), "'n hour' where n divides 24"),
+    (lambda: bucket("data.at", every="1 day", zone="CET"), "there is no zone 'CET'; name a city's"),
+    (lambda: bucket("event", every="1 day"), "'event' has type string, not timestamp"),
+    (lambda: latest("data.n", 0), "'data.n': n is 0; keep 1 to 1000 values"),
+    (lambda: top("data.n", 1_001), "n is 1001; keep 1 to 1000 values"),
+    (lambda: top("data.n", cast("Any", "3")), "n is '3'; keep"),
+    (lambda: top("data.n", 3, by="at"), "'at' is neither a column of the event"),
+    (lambda: top("data.n", 3, type="boolean"), "a boolean has no order"),
+    (lambda: top("data.n", 3, by_type="int"), "by_type is 'int', the type of by=, which is left out"),
+    (
+        lambda: sessions("data.at", gap="half an hour"),
+        "gap is 'half an hour'; allowed: 'n sec', 'n min', 'n hour', 'n day'",
+    ),
+    (lambda: sessions("event", gap="1 min"), "'event' has type string, not timestamp"),
     (lambda: first("nothing"), "'nothing' is neither"),
     (lambda: last("data.n", by="at"), "'at' is neither a column of the event"),
     (lambda: last("data.n", by="data.good", by_type="boolean"), "a boolean has no order"),

@@ -12,17 +12,22 @@ from millrace.resources.read_models.columns import (
     all_,
     any_,
     avg,
+    bucket,
     count,
     field,
     first,
     last,
+    latest,
     max_,
     min_,
+    sessions,
     set_union,
     stream_id,
     sum_,
+    top,
 )
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, read_model
+from millrace.resources.read_models.computed import Computed, computed
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, lookup, read_model
 from tests.support.building import read_models as models
 
 LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}
@@ -39,6 +44,41 @@ def model(*, key: Any = ("order_id",), **options: Any) -> ReadModel:  # noqa: AN
     return read_model(key=key, **options)(declare(**members))
 
 
+ROW: dict[str, Any] = {
+    "order_id": stream_id(),
+    "n": count(),
+    "ratio": last("data.ratio", type="double"),
+    "at": last("created_at"),
+    "some": any_("data.some"),
+}
+# what an expression over this row is not, and what is said of it
+COMPUTED = {
+    "lines + 1": "there is no column 'lines' to compute from; there are order_id, n, ratio, at, some",
+    "n + order_id": "'n + order_id' is + of numeric and text; allowed: + - * / of numbers",
+    "ratio * 2": "'ratio * 2' is * of double precision and numeric; allowed: ",
+    "at + at": "'at + at' is + of timestamptz and timestamptz",
+    "n and some": "'n' is numeric, where boolean is wanted",
+    "n == 'x'": "\"'x'\" is text, where numeric is wanted",
+    "seconds(at)": "'at' is timestamptz, where interval is wanted",
+    "0 < n < 5": "'0 < n < 5' is not allowed; allowed: + - * /",
+    "n ** 2": "'n ** 2' is not allowed",
+    "n if some else 0": "is not allowed",
+    "n.real": "is not allowed",
+    "pg_sleep(n)": "'pg_sleep(n)' is not allowed",
+    "seconds(at - at, n)": "is not allowed",
+    "seconds(*[at - at])": "is not allowed",
+    "[n]": "is not allowed",
+    "None": "is not allowed",
+    "1e400 + n": "'1e400' is not allowed",
+    "2j": "is not allowed",
+    "'\\0' == order_id": "is not allowed",
+}
+# a column of that row which is no key of another model, and what is said of it
+LOOKUPS = {
+    "c": "on is 'c', which is no column; there are order_id, n, ratio, at, some",
+    "customer": "on is 'customer', which is no column",
+    "n": "'n' is bigint, and the key 'order_id' of orders is text; declare them with one type",
+}
 REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), lines=5), {}, "'lines' is neither a key nor a column: use the functions"),
     (declare(order_id=stream_id(), lines=count(), helper=len), {}, "'helper' is neither a key nor a column"),
@@ -77,12 +117,37 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         {},
         "'city' is a key column that key= does",
     ),
+    *(
+        (
+            declare(order_id=field({"order": "decider_id", "fee": "data.order_id"}), n=count()),
+            {"deciders": deciders},
+            "'order_id' has a source for each of some deciders: name these in deciders=, and no others",
+        )
+        for deciders in (None, ["order"], ["order", "fee", "permit"])
+    ),
     (declare(lines=count()), {"key": []}, "'orders' has no key"),
     (declare(order_id=stream_id()), {}, "'orders' has no columns besides its key"),
     (declare(docstring=None, order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(docstring="  ", order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
+    (declare(order_id=stream_id(), a=avg("data.a"), a_sum=computed("a")), {}, "'a_sum' is stored twice"),
+    *(
+        (declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}")
+        for on, said in LOOKUPS.items()
+    ),
+    (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns besides its key"),
+    *((declare(**ROW, c=computed(text)), {}, said) for text, said in COMPUTED.items()),
+    (
+        declare(**ROW, c=computed("d + 1"), d=computed("e"), e=computed("c")),
+        {},
+        "computed column 'c' from 'd' from 'e' from 'c': a column cannot be computed from itself",
+    ),
+    (
+        declare(**ROW | {f"c{n}": computed(f"c{n - 1} + c{n - 1}" if n else "n") for n in range(12)}),
+        {},
+        "it has more than 1000 parts; compute less",
+    ),
     (declare(a_count=stream_id(), a=avg("data.a")), {"key": ["a_count"]}, "'a_count' is stored twice"),
 ]
 
@@ -116,6 +181,12 @@ FILTERED: dict[str, Callable[[], ReadModel]] = {
     "in another order": lambda: model(deciders=["b", "a"], events=["y", "x"]),
     "named twice": lambda: model(deciders=["a", "b", "a"], events=["x", "y", "x"]),
 }
+
+
+def looking(on: str, column: str) -> ReadModel:
+    return model(members={"order_id": stream_id(), "n": last("data.n"), "c": lookup(model(), on=on, column=column)})
+
+
 OTHER: dict[str, Callable[[], ReadModel]] = {
     "another view": lambda: model(view="elsewhere"),
     "a decider": lambda: model(deciders=["order"]),
@@ -123,10 +194,30 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "an event that deletes": lambda: model(deletes=["gone"]),
     "another key": lambda: model(members={"order_id": field("data.id"), "lines": count()}),
     "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
+    "a key by day": lambda: model(members={"order_id": bucket("data.id", every="1 day"), "lines": count()}),
+    "a key by hour": lambda: model(members={"order_id": bucket("data.id", every="1 hour"), "lines": count()}),
+    "a key by day elsewhere": lambda: model(
+        members={"order_id": bucket("data.id", every="1 day", zone="Europe/Berlin"), "lines": count()}
+    ),
+    "keys of deciders": lambda: model(
+        deciders=["a", "b"], members={"order_id": field({"a": "decider_id", "b": "data.id"}), "lines": count()}
+    ),
     "another column": lambda: model(members={"order_id": stream_id(), "rows": count()}),
     "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
     "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),
     "a restricted column": lambda: model(members={"order_id": stream_id(), "lines": count(events=["placed"])}),
+    "visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 min")}),
+    "longer visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 hour")}),
+    "the newest two": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 2)}),
+    "the newest three": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 3)}),
+    "the first three": lambda: model(members={"order_id": stream_id(), "lines": top("data.line", 3)}),
+    "a computed column": lambda: model(members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 1")}),
+    "another computation": lambda: model(
+        members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 2")}
+    ),
+    "the lines of another order": lambda: looking("n", "lines"),
+    "the number of another order": lambda: looking("n", "order_id"),
+    "the lines of this order": lambda: looking("order_id", "lines"),
     "another type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n")}),
     "a wider type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,2)")}),
     "a still wider type": lambda: model(
@@ -180,7 +271,7 @@ def test_the_fingerprint_of_a_declaration_that_did_not_change_is_the_same() -> N
 
 
 def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_their_values() -> None:
-    columns: dict[str, KeyColumn | Column] = {
+    columns: dict[str, KeyColumn | Column | Computed] = {
         "order_id": stream_id(),
         "lines": count(),
         "total": sum_("data.a", type="decimal(18,2)"),
@@ -193,6 +284,10 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "every": all_("final"),
         "kinds": set_union("event"),
         "amounts": set_union("data.a", type="decimal(18,2)"),
+        "newest": latest("data.a", 3),
+        "visits": sessions("data.at", gap="1 min"),
+        "price": computed("total / lines"),
+        "age": computed("lines > 0"),
     }
     assert model(members=columns).public_columns() == {
         "order_id": "text",
@@ -207,4 +302,8 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
         "every": "boolean",
         "kinds": "text[]",
         "amounts": "numeric(18,2)[]",
+        "newest": "text[]",
+        "visits": "tstzmultirange",
+        "price": "numeric",
+        "age": "boolean",
     }

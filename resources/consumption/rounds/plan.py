@@ -192,6 +192,7 @@ def _frame(
         wide,
         {slot.name: f.col(slot.name) for slot in read},
         {slot.name: slot.column.type for slot in read if slot.is_text},
+        {slot.name: slot.key.made for slot in read if slot.key is not None},
         (MODEL, PAYLOAD),
     )
     values = [

@@ -185,15 +185,14 @@ class Task:
 
     def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
         for key in reader.keys:
-            source = reader.values[key].source
-            events = events.filter(pc.is_valid(events.column(source)))
+            events = events.filter(pc.is_valid(_read(reader.values[key], events)))
         if not len(events):
             return
         found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
         found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
         masks: dict[tuple[str, ...], object] = {}
         for slot, value in reader.values.items():
-            array = events.column(value.source or ORDER)
+            array = _read(value, events)
             if value.events is not None:
                 if value.events not in masks:
                     masks[value.events] = pc.is_in(events.column("event"), pa.array(value.events))
@@ -231,6 +230,18 @@ class Task:
             else:
                 arrays.append(_in_one_piece(values).cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _read(value: Value, events: pa.Table) -> pa.ChunkedArray:
+    if not value.by_decider:
+        return events.column(value.source or ORDER)
+    decider = events.column("decider")
+    return pc.coalesce(
+        *(
+            pc.if_else(pc.equal(decider, name), array := events.column(source), pa.scalar(None, array.type))
+            for name, source in value.by_decider
+        )
+    )
 
 
 def _bytes(rows: pa.RecordBatch) -> int:

@@ -10,7 +10,7 @@ Belongs here: which column has which slot. Not here: the rows (`read_task`), the
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn
+from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, is_text
 from millrace.resources.read_models.declaration import ReadModel
 
 # an error names no more columns than these
@@ -27,6 +27,7 @@ class Slot:
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
         said: The declared columns that it is, as errors name them.
         by: Of a ranked column the slot of the values that rank it.
+        key: Of a key its declaration, which makes it of what is read.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Slot:
     is_text: bool
     said: str
     by: "Slot | None" = None
+    key: KeyColumn | None = None
 
     @property
     def reads(self) -> "tuple[Slot, ...]":
@@ -43,10 +45,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Value:
-    """What a model puts into a slot: a source, None to count events, and the events that it looks at."""
+    """What a model puts into a slot: a source, None to count events, or each decider's, and the events it looks at."""
 
     source: str | None
     events: tuple[str, ...] | None
+    by_decider: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,17 @@ class Slots:
 
 def slots_of(models: Sequence[ReadModel]) -> Slots:
     """Give each column of each model a slot; models share slots, the columns of one model never do."""
-    of_keys = {model.view: _numbered(model, model.keys) for model in models}
-    of_columns = {model.view: _numbered(model, model.stored) for model in models}
+    of_keys = {model.view: _numbered(model.keys) for model in models}
+    of_columns = {model.view: _numbered(model.stored) for model in models}
     return Slots(_distinct(of_keys), _distinct(of_columns), of_keys, of_columns)
 
 
 def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     """Return what a model puts into its slots, by slot."""
     return {
-        name: Value(column.source, column.events if isinstance(column, Column) else None)
+        name: Value(column.source, column.events)
+        if isinstance(column, Column)
+        else Value(column.source, None, column.by_decider)
         for name, column in columns_of(model, slots).items()
     }
 
@@ -98,27 +103,31 @@ def state_of(model: ReadModel, slots: Slots) -> list[str]:
     return ["partition", *keys, *(state.name for slot in columns for state in slot.column.state(slot.name))]
 
 
-def _numbered(model: ReadModel, columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
+def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
     taken: dict[str, int] = {}
     slots = {}
     for name, column in columns.items():
         kind = column.kind if isinstance(column, Column) else "key"
-        is_text = column.source in model.extracted
-        rank = column.by if isinstance(column, RankedColumn) else None
+        of_text = is_text(column)
         # such as sum_decimal_18_2_text
-        words = [kind, *_words(column.type), *(["text"] if is_text else [])]
-        if rank is not None:
-            words += [*_words(rank.type), *(["text"] if rank.source in model.extracted else [])]
+        options = column.options if isinstance(column, Column) else ()
+        words = [kind, *options, *_words(column.type), *(["text"] if of_text else [])]
+        if isinstance(column, KeyColumn) and column.every:
+            words += [*column.every.split(" "), str(column.zone)]
+        if isinstance(column, RankedColumn):
+            words += [*_words(column.by.type), *(["text"] if is_text(column.by) else [])]
         prefix = "_".join(words)
         number = taken[prefix] = taken.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
         by = None
-        built = Column(kind, slot, column.type)
-        if rank is not None:
-            of_by = Column("by", f"by_{slot}", rank.type)
-            by = Slot(f"by_{slot}", of_by, rank.source in model.extracted, name)
-            built = RankedColumn(kind, slot, column.type, by=of_by)
-        slots[name] = Slot(slot, built, is_text, name, by)
+        built = (
+            replace(column, source=slot, events=None) if isinstance(column, Column) else Column(kind, slot, column.type)
+        )
+        if isinstance(column, RankedColumn):
+            of_by = Column("by", f"by_{slot}", column.by.type)
+            by = Slot(f"by_{slot}", of_by, is_text(column.by), name)
+            built = replace(column, source=slot, events=None, by=of_by)
+        slots[name] = Slot(slot, built, of_text, name, by, column if isinstance(column, KeyColumn) else None)
     return slots
 
 

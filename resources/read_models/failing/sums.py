@@ -17,13 +17,13 @@ import pyarrow as pa
 from psycopg import sql
 
 from millrace.resources.read_models.column_types import arrow_type, raised, typed
-from millrace.resources.read_models.columns import ORDER, Bounds, Column, KeyColumn, StateColumn, data_path, within
+from millrace.resources.read_models.columns import ORDER, Bounds, Column, KeyColumn, StateColumn, is_text, within
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.events import FailingEvent
 from millrace.resources.read_models.fold import STREAM
 from millrace.resources.read_models.fold_task import TOLD, in_batches
 from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.read_models.plans import arrow_schema, looked_at, source_column, spark_schema, with_keys
+from millrace.resources.read_models.plans import arrow_schema, looked_at, source_value, spark_schema, with_keys
 from millrace.resources.read_models.tables import listed, relation, state_key
 
 if TYPE_CHECKING:
@@ -135,8 +135,9 @@ def adder(
 
 def _tried(column: Column | KeyColumn) -> "SparkColumn":
     """Return the value that a column reads, null where it reads none."""
-    source = source_column(str(column.source))
-    return typed(source, column.type) if data_path(str(column.source)) is not None else source
+    source = source_value(column)
+    value = typed(source, column.type) if is_text(column) else source
+    return column.made(value) if isinstance(column, KeyColumn) else value
 
 
 def _comparable(value: "SparkColumn", type_: str) -> "SparkColumn":

@@ -29,11 +29,26 @@ class ColumnOrigin:
 
 def origins(model: ReadModel) -> list[ColumnOrigin]:
     """Return where each public column of a read model comes from, in the order of its columns."""
-    keys = [ColumnOrigin(name, f"key: {key.source}", (key.source,)) for name, key in model.keys.items()]
+    keys = [ColumnOrigin(name, f"key: {key.said}", key.sources) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
         return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
-    return [*keys, *(_origin(name, column, model.events) for name, column in model.columns.items())]
+    found = {
+        one.column: one for one in (*keys, *(_origin(n, column, model.events) for n, column in model.columns.items()))
+    }
+
+    def of(name: str) -> ColumnOrigin:
+        if name not in found:
+            column = model.computed[name]
+            sources = dict.fromkeys(source for other in column.names for source in of(other).sources)
+            found[name] = ColumnOrigin(name, f"computed: {column.text}", tuple(sources))
+        return found[name]
+
+    looked_up = [
+        ColumnOrigin(name, f"{one.column} of read model {one.model} by {one.on}", of(one.on).sources)
+        for name, one in model.lookups.items()
+    ]
+    return [*map(of, [*found, *model.computed]), *looked_up]
 
 
 def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOrigin:
@@ -41,7 +56,7 @@ def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOr
     if column.source is None:
         return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
     by = [str(one.source) for one in column.reads[1:]]
-    kind = column.kind.removesuffix("_by")
+    kind = " ".join((column.kind.removesuffix("_by"), *column.options))
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
     return ColumnOrigin(name, said, (column.source, *by))
 

@@ -1,0 +1,64 @@
+"""Buckets of time: the day, the hour, … in which a moment is, by the clocks of a zone.
+
+Belongs here: which lengths and zones there are, and where a bucket begins. Not here: the key column (`columns`).
+
+A day is from midnight to midnight by the zone's clocks: 23 or 25 hours where these change. Hours and minutes are those
+of the moment's own offset, so that the hour that comes twice is two.
+"""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+from zoneinfo import available_timezones
+
+from millrace.resources import times
+from millrace.resources.read_models.column_types import InvalidColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
+_EVERY = re.compile(r"([1-9][0-9]?) (min|hour|day|week|month|year)")
+# of what a length must be a whole part, and its seconds
+_PARTS = {"min": (60, 60), "hour": (24, 3600)}
+# Spark would fail at them
+_UNKNOWN_TO_JAVA = {"America/Coyhaique"}
+ALLOWED = (
+    "'1 day', '1 week' (from Monday on), '1 month', '1 year', 'n hour' where n divides 24, 'n min' where n divides 60"
+)
+
+
+def require_bucket(said: str, every: str, zone: str) -> None:
+    """Refuse a length or a zone that there is not.
+
+    Raises:
+        InvalidColumn: It names what is allowed.
+    """
+    found = _EVERY.fullmatch(every)
+    whole = _PARTS.get(found[2], (1, 0))[0] if found else 0
+    if found is None or whole % int(found[1]):
+        raise InvalidColumn(f"{said}: every is {every!r}; allowed: {ALLOWED}")
+    if zone not in _zones():
+        raise InvalidColumn(f"{said}: there is no zone {zone!r}; name a city's, such as 'Europe/Berlin', or 'UTC'")
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset({"UTC", *(name for name in available_timezones() if "/" in name)} - _UNKNOWN_TO_JAVA)
+
+
+def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
+    """Return when the bucket of a moment begins."""
+    from pyspark.sql import functions as f
+
+    number, unit = every.split(" ")
+    local = f.from_utc_timestamp(moment, zone)
+    seconds = int(number) * _PARTS[unit][1] if unit in _PARTS else 0
+    passed = f.pmod(f.unix_micros(local), f.lit(seconds * 1_000_000))
+    if 0 < seconds <= 3600:
+        begin = f.timestamp_micros(f.unix_micros(moment) - passed)
+    elif seconds:
+        begin = f.to_utc_timestamp(f.timestamp_micros(f.unix_micros(local) - passed), zone)
+    else:
+        begin = f.to_utc_timestamp(f.date_trunc(unit, local), zone)
+    # the first day of all may begin in a year that Python does not know
+    return f.greatest(begin, f.lit(times.FIRST).cast("timestamp"))

@@ -1,0 +1,140 @@
+"""Given read models of which one looks up another, when either changes or goes, then readers see both as they are."""
+
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from millrace import count, field, fold, last, lookup, read_model, stream_id
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.serving import Serving
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import merge_rows
+from millrace.resources.read_models.tables import DependentObjects, LookupFailed
+from millrace.resources.read_models.versions import ensure_version, reset_model, serve_if_caught_up
+from millrace.rows import FoldEvent, State
+from tests.support.factories import rows
+
+
+def customers(**columns: object) -> ReadModel:
+    members = columns or {"name": last("data.name")}
+    declared = type("Customers", (), {"__doc__": "One row.", "customer_id": stream_id(), **members})
+    return read_model(view="customers", deciders=["customer"], key=["customer_id"])(declared)
+
+
+def orders(looked_up: ReadModel, column: str = "name", name: str = "Orders") -> ReadModel:
+    members: dict[str, Any] = {
+        "order_id": stream_id(),
+        "customer_id": last("data.customer_id"),
+        "customer": lookup(looked_up, on="customer_id" if name == "Orders" else "order_id", column=column),
+    }
+    declared = type(name, (), {"__doc__": f"One row of {name}.", **members})
+    return read_model(view=name.lower(), deciders=["order"], key=["order_id"])(declared)
+
+
+CUSTOMERS = customers()
+ORDERS = orders(CUSTOMERS)
+
+
+@pytest.fixture
+def built(store: EventStore) -> psycopg.Connection:
+    """Make both, with two orders of which one has a customer."""
+    for model in (CUSTOMERS, ORDERS):
+        ensure_version(store.connection, model)
+    name = {"partition": [1], "customer_id": ["c-1"], "name": ["Ada"], "name_offset": [1]}
+    merge_rows(store.connection, CUSTOMERS, pa.table(name))
+    ordered = {"order_id": ["o-1", "o-2"], "customer_id": ["c-1", "c-2"], "customer_id_offset": [2, 3]}
+    merge_rows(store.connection, ORDERS, pa.table({"partition": [1, 2]} | ordered))
+    return store.connection
+
+
+def shown(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    return rows(connection, "select order_id, customer_id, customer from read_models.orders order by 1")
+
+
+def test_a_row_shows_what_the_other_model_has_now_and_null_where_it_has_nothing(built: psycopg.Connection) -> None:
+    assert shown(built) == [("o-1", "c-1", "Ada"), ("o-2", "c-2", None)]
+    late = {"partition": [3, 1], "customer_id": ["c-2", "c-1"], "name": ["Bo", "Eve"], "name_offset": [4, 5]}
+    merge_rows(built, CUSTOMERS, pa.table(late))
+    assert shown(built) == [("o-1", "c-1", "Eve"), ("o-2", "c-2", "Bo")]
+    # a plan that must read a whole table to find one row would still do it
+    built.execute("set enable_seqscan = off")
+    (plan,) = rows(built, "explain (format json) select * from read_models.orders where order_id = 'o-1'")[0]
+    assert "Seq Scan" not in str(plan)
+
+
+def test_a_new_version_of_the_other_model_serves_and_the_views_above_stay_as_they_were(
+    built: psycopg.Connection,
+) -> None:
+    ensure_version(built, orders(ORDERS, "customer", "Invoices"))
+    built.execute("grant select (order_id) on read_models.orders to event_store_writer")
+    granted = (
+        "select attname, attacl::text from pg_attribute where attrelid = 'read_models.orders'::regclass and attnum > 0"
+    )
+    seen = "select relname, relacl::text, relowner, obj_description(oid) from pg_class where relname in ('orders', 'invoices')"
+    before = [sorted(rows(built, query)) for query in (granted, seen)]
+    new = ensure_version(built, customers(visits=count(), name=last("data.name", events=["named"])))
+    assert serve_if_caught_up(built, new)
+    assert [sorted(rows(built, query)) for query in (granted, seen)] == before
+    assert shown(built) == [("o-1", "c-1", None), ("o-2", "c-2", None)]
+
+
+def test_a_new_version_without_what_others_look_up_does_not_serve(built: psycopg.Connection) -> None:
+    new = ensure_version(built, customers(visits=count()))
+    with pytest.raises(
+        DependentObjects, match="Read model orders looks up a column that the new version of"
+    ) as refused:
+        serve_if_caught_up(built, new)
+    assert "Take that lookup out of orders" in str(refused.value.hint)
+    assert shown(built)[0] == ("o-1", "c-1", "Ada")
+
+
+def test_a_model_that_others_look_up_is_not_removed_before_them(built: psycopg.Connection) -> None:
+    with pytest.raises(DependentObjects, match="Read model customers cannot be removed: orders looks it up") as refused:
+        reset_model(built, CUSTOMERS)
+    assert "millrace view reset orders" in str(refused.value.hint)
+    reset_model(built, ORDERS)
+    reset_model(built, CUSTOMERS)
+
+
+def test_a_model_that_looks_up_what_is_not_there_yet_says_so(store: EventStore) -> None:
+    with pytest.raises(LookupFailed, match="Read model orders looks up customers, which does not show all") as refused:
+        ensure_version(store.connection, ORDERS)
+    assert (refused.value.detail, refused.value.hint) == (
+        'relation "read_models.customers" does not exist',
+        "The next drain tries again: drain customers first.",
+    )
+    ensure_version(store.connection, CUSTOMERS)
+    ensure_version(store.connection, ORDERS)
+
+
+def test_a_new_version_that_looks_up_what_is_not_shown_yet_waits_for_it(built: psycopg.Connection) -> None:
+    visited = customers(visits=count(), name=last("data.name"))
+    new, report = ensure_version(built, orders(visited, "visits")), DrainReport()
+    Serving(new).begin(EventStore(built), report)
+    assert isinstance(report.in_the_way, LookupFailed)
+    assert shown(built)[0] == ("o-1", "c-1", "Ada")
+    assert serve_if_caught_up(built, ensure_version(built, visited))
+    Serving(new).begin(EventStore(built), report)
+    assert (report.in_the_way, shown(built)) == (None, [])
+
+
+def test_it_takes_any_model_with_a_key_of_one_column(store: EventStore) -> None:
+    @fold(view="carts", deciders=["customer"], key="cart_id", columns={"items": "int"})
+    def carts(state: State | None, event: FoldEvent) -> State | None:
+        """One row per cart."""
+        return state or {"items": event.offset}
+
+    by_name = type("ByName", (), {"__doc__": "One row.", "name": field("data.name"), "n": count()})
+    crossing = read_model(view="by_name", key=["name"])(by_name)
+    for model in (carts, crossing):
+        ensure_version(store.connection, model)
+    members = {"o": stream_id(), "who": last("data.x"), "a": lookup(carts, on="o", column="items")}
+    members["b"] = lookup(crossing, on="who", column="n")
+    declared = type("Both", (), {"__doc__": "One row.", **members})
+    both = read_model(view="both", key=["o"])(declared)
+    ensure_version(store.connection, both)
+    assert both.public_columns() == {"o": "text", "who": "text", "a": "int", "b": "bigint"}
+    assert rows(store.connection, "select * from read_models.both") == []

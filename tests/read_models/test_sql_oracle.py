@@ -1,0 +1,356 @@
+"""Given one log of odd events, when models of columns are drained in rounds and rebuilt, then rows are those of SQL.
+
+Belongs here: kinds of columns and keys that SQL has, each beside its query, which DuckDB runs over all events. Not
+here: what a computation in Python says of the other kinds (`test_rows`), what a declaration refuses.
+"""
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import duckdb
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+from psycopg.types.multirange import Multirange
+
+from millrace import (
+    bucket,
+    computed,
+    count,
+    field,
+    first,
+    last,
+    latest,
+    lookup,
+    max_,
+    min_,
+    read_model,
+    sessions,
+    sum_,
+    top,
+)
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.buckets import _zones
+from millrace.resources.read_models.declaration import ReadModel
+from tests.support.building.event_log_reads import append_json
+from tests.support.factories import rows
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MONEY = "decimal(18,2)"
+ORDER, PAYMENT = "order", "payment"
+BOTH = [ORDER, PAYMENT]
+# a stream of this name ends with an event that no model can read
+BAD = "bad"
+
+# both sides of changed clocks, a midnight that there was not, equal times, and none
+TIMES = [
+    *(f'"2024-03-31T0{hour}:30:00+0{offset}:00"' for hour, offset in ((0, 1), (1, 1), (3, 2), (4, 2))),
+    *(f'"2024-10-27T0{hour}:30:00+0{offset}:00"' for hour, offset in ((2, 2), (2, 1), (3, 1), (0, 2))),
+    '"2018-11-04T02:59:59.999999Z"',
+    '"2018-11-04T03:00:00Z"',
+    '"2018-11-04T05:00:00Z"',
+    '"2024-02-29"',
+    '"2024-12-31T23:59:59.999999+00:00"',
+    '"2024-06-01T12:00:00Z"',
+    '"2024-06-01T12:00:00Z"',
+    "null",
+]
+CITIES = ['"Ulm"', '"ulm"', '"Köln"', '""', "null", "5", "true", "[null]", "{}", '"2024"']
+AMOUNTS = ["0", "-5", "12.34", '"7.50"', "null", "99999.99"]
+
+
+@read_model(view="ranked", deciders=BOTH, key=["city"])
+class Ranked:
+    """One row per city: the newest, the most, the first and the last by the events' own times."""
+
+    city = field("data.city")
+    newest = latest("data.amount", 3, type=MONEY)
+    newest_made = latest("data.at", 2, type="timestamp", events=["made"])
+    most = top("data.amount", 4, type=MONEY)
+    latest_orders = top("data.order_id", 3, by="data.at", by_type="timestamp")
+    last_names = top("created_at", 5, by="data.order_id")
+    visits = sessions("data.at", gap="1 hour")
+    paid_visits = sessions("created_at", gap="1 sec", events=["paid"])
+    begun_by = first("data.order_id", by="data.at", by_type="timestamp")
+    ended_by = last("decider_id", by="data.at", by_type="timestamp", events=["paid"])
+
+
+@read_model(view="paid", deciders=BOTH, key=["order_id"])
+class Paid:
+    """One row per order, of its own events and those of the payments that name it."""
+
+    order_id = field({ORDER: "decider_id", PAYMENT: "data.order_id"})
+    events = count()
+    made = count(events=["made"])
+    paid = sum_("data.amount", type=MONEY, events=["paid"])
+    city = last("data.city")
+    begun_at = min_("data.at", type="timestamp")
+    ended_at = max_("data.at", type="timestamp")
+    took = computed("ended_at - begun_at")
+    per_hour = computed("made * 3600.0 / seconds(took)")
+    in_ulm = computed("city == 'Ulm' or not (paid >= 0.01 and made < events)")
+    rest = computed("-(1.19 * paid - 2)")
+    ended_there = lookup(cast("ReadModel", Ranked), on="city", column="ended_by")
+
+
+@read_model(view="days", deciders=BOTH, key=["day", "city"])
+class Days:
+    """One row per city and day in Berlin, of orders by when they say, of payments by when they were paid."""
+
+    day = bucket({ORDER: "data.at", PAYMENT: "data.paid_at"}, every="1 day", zone="Europe/Berlin")
+    city = field("data.city")
+    events = count()
+    worth = sum_("data.amount", type=MONEY)
+
+
+@read_model(view="hours", deciders=[ORDER], key=["hour", "shift"])
+class Hours:
+    """One row per hour in Berlin, and shift."""
+
+    hour = bucket("data.at", every="1 hour", zone="Europe/Berlin")
+    shift = bucket("data.at", every="6 hour", zone="Europe/Berlin")
+    events = count()
+
+
+@read_model(view="lengths", deciders=BOTH, key=["minutes", "week", "month", "year", "appended"])
+class Lengths:
+    """One row per bucket of each other length, and per minute of appending."""
+
+    minutes = bucket("data.at", every="30 min", zone="Asia/Kathmandu")
+    week = bucket("data.at", every="1 week", zone="America/Sao_Paulo")
+    month = bucket("data.at", every="1 month", zone="Asia/Tokyo")
+    year = bucket("data.at", every="1 year")
+    appended = bucket("created_at", every="1 min", zone="UTC")
+    events = count()
+
+
+def begin(unit: str, time: str, zone: str) -> str:
+    return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
+
+
+def spans(time: str, gap: str, where: str = "true") -> str:
+    """Return sessions as pairs, by the old way of gaps and islands."""
+    return f"""
+        coalesce((
+          select list([begun, ended] order by begun) from (
+            select min(t) as begun, max(t) as ended from (
+              select t, count(*) filter (is_new) over (order by t rows unbounded preceding) as session from (
+                select t, coalesce(t > lag(t) over (order by t) + interval '{gap}', true) as is_new from (
+                  select {time} as t from events e where e.data->>'city' = events.data->>'city' and {where}
+                ) where t is not null))
+            group by session)), [])
+        """
+
+
+AT, BERLIN = "(data->>'at')::timestamptz", "Europe/Berlin"
+AMOUNT = "(data->>'amount')::decimal(38,2)"
+ORDER_ID = "data->>'order_id'"
+
+
+def best(value: str, most: int, by: str, where: str = "true") -> str:
+    return (
+        f'coalesce((list({value} order by {by} desc, "offset" desc)'
+        f" filter (where {value} is not null and {by} is not null and {where}))[1:{most}], [])"
+    )
+
+
+ENDED_BY = f"""{best("decider_id", 1, AT, "event = 'paid'")}[1]"""
+# the rows of each model, as SQL over all events
+SQL = {
+    "paid": f"""
+        select order_id, count(*), count(*) filter (event = 'made'),
+          coalesce(sum({AMOUNT}) filter (event = 'paid'), 0) as paid, arg_max(data->>'city', "offset") as city,
+          min({AT}) as begun, max({AT}) as ended, ended - begun as took,
+          count(*) filter (event = 'made') * 3600 / nullif(epoch(took), 0),
+          city = 'Ulm' or not (paid >= 0.01 and count(*) filter (event = 'made') < count(*)), -(1.19 * paid - 2),
+          (select {ENDED_BY} from events e where e.data->>'city' = city)
+        from (select *, if(decider = 'order', decider_id, data->>'order_id') order_id from events)
+        where order_id is not null group by order_id
+        """,
+    "days": f"""
+        select {begin("day", "moment", BERLIN)} as day, data->>'city', count(*), coalesce(sum({AMOUNT}), 0)
+        from (select *, if(decider = 'order', data->>'at', data->>'paid_at')::timestamptz as moment from events)
+        where moment is not null and data->>'city' is not null group by 1, 2
+        """,
+    "hours": f"""
+        select {AT} - (local - date_trunc('hour', local)) as hour,
+          time_bucket(interval '6 hours', local) at time zone '{BERLIN}' as shift, count(*)
+        from (select *, {AT} at time zone '{BERLIN}' as local from events where decider = 'order')
+        where local is not null group by 1, 2
+        """,
+    "lengths": f"""
+        select {AT} - (local - time_bucket(interval '30 minutes', local)), {begin("week", AT, "America/Sao_Paulo")},
+          {begin("month", AT, "Asia/Tokyo")}, date_trunc('year', {AT}), date_trunc('minute', created_at), count(*)
+        from (select *, {AT} at time zone 'Asia/Kathmandu' as local from events)
+        where local is not null group by 1, 2, 3, 4, 5
+        """,
+    "ranked": f"""
+        select data->>'city', {best(AMOUNT, 3, '"offset"')}, {best(AT, 2, '"offset"', "event = 'made'")},
+          {best(AMOUNT, 4, AMOUNT)}, {best(ORDER_ID, 3, AT)}, {best("created_at", 5, ORDER_ID)},
+          {spans(AT, "1 hour")}, {spans("created_at", "1 second", "event = 'paid'")},
+          first({ORDER_ID} order by {AT}, "offset") filter (where {ORDER_ID} is not null and {AT} is not null),
+          {ENDED_BY}
+        from events where data->>'city' is not null group by 1
+        """,
+}
+MODELS = {model.name: model for model in cast("list[ReadModel]", [Ranked, Paid, Days, Hours, Lengths])}
+REBUILT = 7
+
+
+class Built(NamedTuple):
+    """A store whose models are built, and DuckDB with its events, but those that no model can read."""
+
+    store: EventStore
+    oracle: duckdb.DuckDBPyConnection
+
+
+@pytest.fixture(scope="module")
+def built(postgres: EmbeddedPostgres, template: str, spark: "SparkSession") -> Iterator[Built]:
+    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(f"create database sql_oracle template {template}".encode())
+        dsn = postgres.dsn("sql_oracle")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("set timezone = 'UTC'")
+            yield Built(store := EventStore(connection), _oracle(_build(store, dsn, spark)))
+        admin.execute("drop database sql_oracle with (force)")
+
+
+def _build(store: EventStore, dsn: str, spark: "SparkSession", seed: int = 0) -> list[tuple[Any, ...]]:
+    """Append in parts, drain each part in rounds that all models share, rebuild a log partition; return the events."""
+    dice = random.Random(seed)
+    for decider in BOTH:
+        for event in ("made", "paid"):
+            store.register_decider_event(decider, event, f"it was {event}")
+    with SharedDrain(dsn, list(MODELS.values()), lambda: spark, "rounds") as shared:
+        for part in range(3):
+            for _ in range(dice.randint(2, 5)):
+                decider = dice.choice(BOTH)
+                append_json(store, decider, [_event(dice) for _ in range(dice.randint(1, 40))])
+            if part == 1:
+                append_json(store, ORDER, [(BAD, "made", '{"at": "2024-06-01"}'), (BAD, "made", '{"at": "at noon"}')])
+            shared.run(budget_s=patience(), idle_s=0)
+    for model in MODELS.values():
+        with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
+            consumer.rebuild(REBUILT)
+    return rows(
+        store.connection,
+        'select decider, decider_id, event, e."offset", created_at, data::text from event_store.events e'
+        " where data ->> 'at' is distinct from 'at noon'",
+    )
+
+
+def _event(dice: random.Random) -> tuple[str, str, str]:
+    choices = {
+        "at": TIMES,
+        "paid_at": TIMES,
+        "city": CITIES,
+        "amount": AMOUNTS,
+        "order_id": [f'"id-{number}"' for number in range(8)] + ["null"],
+    }
+    found = [f'"{name}": {dice.choice(values)}' for name, values in choices.items() if dice.random() < 0.85]
+    return f"id-{dice.randrange(12)}", dice.choice(["made", "paid"]), f"{{{', '.join(found)}}}"
+
+
+def _oracle(events: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
+    oracle = duckdb.connect()
+    oracle.execute("set timezone = 'UTC'")
+    oracle.execute(
+        'create table events (decider text, decider_id text, event text, "offset" bigint, created_at timestamptz, data json)'
+    )
+    oracle.executemany("insert into events values (?, ?, ?, ?, ?, ?)", events)
+    return oracle
+
+
+def plain(value: object) -> object:
+    """Return a value as one that is equal in both databases."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    if isinstance(value, Decimal):
+        return str(float(round(value, 6)))
+    if isinstance(value, Multirange):
+        assert {one.bounds for one in value} <= {"[]"}
+        return [[plain(one.lower), plain(one.upper)] for one in value]
+    if isinstance(value, float):
+        return str(round(value, 6))
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+def ordered(found: list[tuple[Any, ...]]) -> list[str]:
+    return sorted(repr([plain(one) for one in row]) for row in found)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
+    found = ordered(rows(built.store.connection, f"select * from read_models.{name}"))
+    assert found == ordered(built.oracle.execute(SQL[name]).fetchall())
+    assert len(found) > 5
+
+
+def test_an_event_whose_time_is_no_time_fails_its_stream_in_the_models_that_read_it(built: Built) -> None:
+    # of an event without a city, which is in their keys, the others read nothing
+    failed = rows(built.store.connection, "select view, decider_id, last_error from event_store.stream_locks")
+    assert {(view, stream) for view, stream, _ in failed} == {(name, BAD) for name in {*MODELS} - {"days", "ranked"}}
+    assert all("data.at" in error and "is 'at noon', which is not exactly a timestamp" in error for *_, error in failed)
+
+
+KEPT = top("data.a", 3, by="data.b").state("kept")
+VISITS = sessions("data.at", gap="10 sec").state("visits")
+# the partial values of no event, which are neutral, and of one event: what ranks it, and its time
+NOTHING: tuple[list[object], ...] = ([], [], [], [], [])
+EVENT = st.tuples(st.sampled_from(["", "a", "B", "é"]), st.integers(0, 80))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.none() | EVENT, min_size=1, max_size=12), st.randoms())
+def test_a_merge_of_merges_is_the_merge_of_all_parts_in_any_order(
+    built: Built, events: list[tuple[str, int] | None], dice: random.Random
+) -> None:
+    """So merges are associative and commutative, and what no event adds is neutral."""
+    parts: list[tuple[int, tuple[object, ...]]] = []
+    for offset, event in enumerate(events):
+        times = [datetime.fromtimestamp(event[1], UTC)] if event else []
+        part = ([f"v{offset}"], [event[0]], [offset], times, times) if event else NOTHING
+        parts.append((dice.randrange(4), part))
+    columns = [*KEPT, *VISITS]
+    merges = sql.SQL(", ").join(sql.SQL("{} as {}").format(one.merge, sql.Identifier(one.name)) for one in columns)
+    found = []
+    for groups in ("group by side", "group by side % 2", ""):
+        dice.shuffle(parts)
+        given_parts = sql.SQL(" union all ").join(
+            sql.SQL("select {} as side, {}").format(
+                sql.Literal(side),
+                sql.SQL(", ").join(
+                    sql.SQL("{}::{} as {}").format(value, sql.SQL(one.postgres_type), sql.Identifier(one.name))
+                    for one, value in zip(columns, part, strict=True)
+                ),
+            )
+            for side, part in parts
+        )
+        once = sql.SQL("select {} from ({}) parts {}").format(merges, given_parts, sql.SQL(groups))
+        found += built.store.connection.execute(sql.SQL("select {} from ({}) m").format(merges, once)).fetchall()
+    assert found[0] == found[1] == found[2]
+    there = [(event[0].encode(), offset) for offset, event in enumerate(events) if event]
+    assert found[0][0] == [f"v{offset}" for _, offset in sorted(there)[:-4:-1]]
+    moments = sorted({event[1] for event in events if event})
+    begins = [moment for n, moment in enumerate(moments) if n == 0 or moment - moments[n - 1] > 10]
+    assert [begin.timestamp() for begin in found[0][3]] == begins
+
+
+def test_spark_knows_every_zone_that_a_bucket_may_name(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+
+    zones = spark.createDataFrame([(zone,) for zone in sorted(_zones())], "zone string")
+    moment = f.lit("2024-01-01 00:00:00Z").cast("timestamp")
+    local = zones.select(f.from_utc_timestamp(moment, f.col("zone")).alias("local"))
+    assert local.where("local is null").count() == 0
