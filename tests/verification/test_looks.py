@@ -115,7 +115,8 @@ def test_each_kind_of_fault_is_planted() -> None:
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_planted_fault_is_found_and_nothing_else(orders: EventStore, connect: Connect, kind: str) -> None:
-    assert report_of(orders.connection).faults == []
+    clean = report_of(orders.connection)
+    assert (clean.faults, clean.positions, clean.events) == ([], 7, 7)
     # with triggers off, as nobody but a superuser may have them
     with connect() as planting:
         planting.execute("set session_replication_role = replica")
@@ -164,6 +165,22 @@ def test_each_file_of_the_archive_is_looked_at(orders: EventStore, dsn: str, tmp
     assert [fault.kind for fault in report.faults] == ["file_damaged"] * 2
     assert all(str(file) in fault.text for file, fault in zip(files, report.faults, strict=False))
     assert [fault.kind for fault in report_of(orders.connection, tmp_path / "not there").faults] == ["archive_missing"]
+
+
+def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: EventStore, dsn: str, tmp_path: Path) -> None:
+    archive_partition(dsn, tmp_path, 0, min_events=100, tail=True)
+    (small,) = tmp_path.rglob("*.parquet")
+
+    def replaced(_: str) -> None:
+        if small.exists():
+            append_to(orders, *ids_of_one_partition(orders.connection, 1))
+            for _again in range(2):
+                archive_partition(dsn, tmp_path, 0, min_events=100, tail=True, keep_replaced_s=0)
+
+    report = Report()
+    look_at_archive(orders.connection, tmp_path, report, Watcher(at=replaced))
+    assert not small.exists()
+    assert (report.faults, report.files) == ([], 1)
 
 
 def test_a_store_at_work_has_no_fault(orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_models_have_the_rows_of_a_rebuild_while_a_drain_goes_on_and_what_is_pla
 
     # what is planted in the rows of one model is found there, by its key
     things.connection.execute(f"update read_models.{child_table(Counted, partition)} set events = events + 1".encode())
-    report = look(operator, spark, *ALL, partition=partition)
+    report = look(operator, spark, Counted, partition=partition)
     assert kinds(report) == ["rows_differ"]
     planted = rows(things.connection, "select thing_id from read_models.counted_state where partition = %s", partition)
     told = (

@@ -69,4 +69,5 @@ def test_ctrl_c_ends_it_between_two_looks(dsn: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(looks, "look_at_log", interrupted)
     output = millrace("verify", dsn=dsn, code=1)
     assert "It was stopped: the rest was not looked at." in output
+    assert "0 positions of the log" in output
     assert "Nothing is wrong." not in output

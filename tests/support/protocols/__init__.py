@@ -1,0 +1,1 @@
+"""Protocols as small models, whose states are all looked at."""

@@ -1,0 +1,113 @@
+"""A changed declaration is built beside the version that serves, catches up, and takes its place.
+
+The new version has tables and a checkpoint of its own. Drains of both go on, each by the protocol of
+[leases](lease.md): what a drain had not committed when it was killed is gone. The switch is one transaction. It
+replaces the SQL view, which locks readers out until it commits. Then it locks the old version's checkpoint, compares
+the two, and rolls back where the new version is behind. The old version is removed later, by another transaction. Each
+process may be killed at any moment.
+
+The code is `serve_if_caught_up` and `drop_unused_versions` in `resources/read_models/versions.py`. Here are two events
+of one log partition, which come at any moment.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.support.protocols.checker import Protocol
+
+TITLE = "Build, catch up, switch"
+EVENTS = 2
+MUTANTS = {
+    "no catch-up": "The switch does not ask where the versions stand.",
+    "compared before": "The checkpoints are compared before readers are locked out.",
+    "two transactions": "The SQL view is dropped in one transaction and made in the next.",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """How many events the log has; where each version stands, None where there is none; which one readers see."""
+
+    log: int = 0
+    old: int | None = 0
+    new: int | None = None
+    # up to where a drain of a version has built, and not committed
+    building_old: int | None = None
+    building_new: int | None = None
+    shows: str | None = "old"
+    is_locked: bool = False  # by the switch, which is under way
+    has_compared: bool = False
+    most_read: int = 0  # the most events that any reader saw in the rows
+
+
+def protocol(mutant: str | None = None) -> Protocol[State]:
+    """Return the protocol, or what becomes of it where one rule is broken."""
+
+    def steps(s: State) -> Iterator[tuple[str, State]]:
+        if s.log < EVENTS:
+            yield "an event comes", replace(s, log=s.log + 1)
+        if s.old is not None:
+            if s.building_old is not None:
+                if not (s.is_locked and s.has_compared):
+                    yield "the old version commits", replace(s, old=s.building_old, building_old=None)
+                yield "the old version's drain is killed", replace(s, building_old=None)
+            elif s.old < s.log and s.shows != "new":
+                yield "a drain builds for the old version", replace(s, building_old=s.log)
+        seen = read(s)
+        if seen is not None and seen > s.most_read and not s.is_locked:
+            yield "somebody reads", replace(s, most_read=seen)
+        if s.new is None:
+            yield "the new version gets its tables", replace(s, new=0)
+            return
+        if s.building_new is not None:
+            yield "the new version commits", replace(s, new=s.building_new, building_new=None)
+            yield "the new version's drain is killed", replace(s, building_new=None)
+        elif s.new < s.log:
+            yield "a drain builds for the new version", replace(s, building_new=s.new + 1)
+        yield from _switch(s, s.new, mutant)
+
+    return Protocol(
+        State(),
+        steps,
+        {
+            "Readers always find a version.": lambda s: read(s) is not None,
+            "No reader sees fewer events than one before.": lambda s: s.is_locked or (read(s) or 0) >= s.most_read,
+        },
+        lambda s: s.shows == "new" and s.old is None and s.new == s.log,
+    )
+
+
+def _switch(s: State, new: int, mutant: str | None) -> Iterator[tuple[str, State]]:
+    served = replace(s, shows="new", is_locked=False, has_compared=False)
+    if s.shows == "new":
+        if s.old is not None:
+            yield "the old version is removed", replace(s, old=None, building_old=None)
+        return
+    if mutant == "two transactions":
+        gone = replace(s, shows=None)
+        yield ("the SQL view is made anew", served) if s.shows is None else ("the SQL view is dropped", gone)
+        return
+    has_caught_up = s.old is not None and new >= s.old
+    if s.is_locked or s.has_compared:
+        yield "the switch is killed", replace(s, is_locked=False, has_compared=False)
+    if (
+        not s.has_compared
+        and (s.is_locked or mutant == "compared before")
+        and (has_caught_up or mutant == "no catch-up")
+    ):
+        yield "the switch compares the checkpoints", replace(s, has_compared=True)
+    if not s.is_locked and (mutant != "compared before" or s.has_compared):
+        yield "the switch locks readers out", replace(s, is_locked=True)
+    if s.is_locked and s.has_compared:
+        yield "the switch commits", served
+
+
+def read(s: State) -> int | None:
+    """Return how many events the rows have that readers see; None where they find no SQL view."""
+    return {"old": s.old, "new": s.new, None: None}[s.shows]
+
+
+def shown(s: State) -> str:
+    """Return a state as the page has it."""
+    stands = " | ".join(f"{name}: {'-' if at is None else at}" for name, at in (("old", s.old), ("new", s.new)))
+    return f"log: {s.log} | {stands} | serves: {s.shows or '-'}{', locked' if s.is_locked else ''}"
