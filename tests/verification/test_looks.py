@@ -135,6 +135,8 @@ def test_what_was_passed_over_gets_a_position_by_the_remedy(orders: EventStore) 
     assert orders.sequence_events() == 0
     (fault,) = report_of(orders.connection).faults
     orders.connection.execute(fault.text.partition("no position: ")[2].encode())
+    # as after a restore: nothing is known of what was seen
+    assert report_of(orders.connection).faults == []
     assert orders.sequence_events() == 1
     assert report_of(orders.connection).faults == []
 
@@ -145,10 +147,15 @@ def test_many_faults_of_a_kind_are_counted_and_some_are_told(orders: EventStore)
         "insert into event_store.checkpoints (view, partition, position) select 'gone ' || n, 0, 0 from generate_series(1, 30) n"
     )
     orders.connection.execute("update event_store.checkpoints set position = 99 where view = 'in ranges'")
+    append_to(orders, *[f"broken-{n}" for n in range(30)])
+    orders.connection.execute(
+        "update event_store.events set previous_id = gen_random_uuid() where decider_id like 'broken-%'"
+    )
     report = report_of(orders.connection)
-    assert report.found == 30 + 16
+    assert report.found == 30 + 16 + 30
     kinds = [fault.kind for fault in report.faults]
-    assert (kinds.count("checkpoint_without_view"), kinds.count("checkpoint_beyond_log")) == (20, 16)
+    told = {"checkpoint_without_view": 20, "checkpoint_beyond_log": 16, "chain_broken": 20}
+    assert {kind: kinds.count(kind) for kind in kinds} == told
 
 
 def test_each_file_of_the_archive_is_looked_at(orders: EventStore, dsn: str, tmp_path: Path) -> None:
