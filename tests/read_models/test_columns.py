@@ -36,6 +36,7 @@ from millrace.resources.read_models.columns import (
 )
 from millrace.resources.read_models.computed import Computed, computed
 from millrace.resources.read_models.declaration import lookup, read_model
+from millrace.resources.read_models.failing.sums import overflowing_events
 from millrace.resources.read_models.lookups import Lookup
 from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
@@ -145,8 +146,10 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
     model = read_model(view="grown", key=["thing_id"])(declared)
     ensure_version(things.connection, model)
     streams = dict(zip(OUTGROWN, ids_of_one_partition(things.connection, 3), strict=True))
-    for _ in range(2):
-        things.append_events(thing(streams[name], **{name: value}) for name, (_, value, _) in OUTGROWN.items())
+    for day in (1, 2):
+        things.append_events(
+            thing(streams[name], at=f"2024-01-0{day}", **{name: value}) for name, (_, value, _) in OUTGROWN.items()
+        )
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
     half, batch = replace(lease, to_position=3), next_batch(things.connection)
     merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch).rows)
@@ -159,6 +162,11 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
         later = stage_batch(spark, dsn, model, [replace(lease, from_position=3 + n, to_position=4 + n)], batch).rows
         with pytest.raises(psycopg.DataError, match=overflow):
             merge_batch(things.connection, model, batch, later)
+    # of the same month, though not of the same day
+    months = {"__doc__": "One row per month.", "month": bucket("data.at", every="1 month"), "total_a": OUTGROWN["a"][0]}
+    by_month = read_model(view="grown", key=["month"])(type("Months", (), months))
+    (failing,) = overflowing_events(read_events(spark, dsn, by_month, [lease], streams=True), by_month)
+    assert (failing.decider_id, "overflow in column total_a" in failing.error) == (streams["a"], True)
 
 
 def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore) -> None:

@@ -140,8 +140,9 @@ def test_a_new_version_that_looks_up_what_is_not_shown_yet_waits_for_it(built: p
     assert isinstance(report.in_the_way, LookupFailed)
     assert shown(built)[0] == ("o-1", "c-1", "Ada")
     assert serve_if_caught_up(built, ensure_version(built, visited))
-    Serving(new).begin(EventStore(built), again := DrainReport())
-    assert (again.in_the_way, shown(built)) == (None, [])
+    later = DrainReport()
+    Serving(new).begin(EventStore(built), later)
+    assert (later.in_the_way, shown(built)) == (None, [])
 
 
 def test_it_takes_any_model_with_a_key_of_one_column(store: EventStore) -> None:

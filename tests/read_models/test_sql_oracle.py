@@ -97,6 +97,7 @@ class Paid:
     city = last("data.city")
     begun_at = min_("data.at", type="timestamp")
     ended_at = max_("data.at", type="timestamp")
+    newest = latest("data.amount", 1, type=MONEY)
     took = computed("ended_at - begun_at")
     per_hour = computed("made * 3600.0 / seconds(took)")
     in_ulm = computed("city == 'Ulm' or not (paid >= 0.01 and made < events)")
@@ -171,7 +172,8 @@ SQL = {
     "paid": f"""
         select order_id, count(*), count(*) filter (event = 'made'),
           coalesce(sum({AMOUNT}) filter (event = 'paid'), 0) as paid, arg_max(data->>'city', "offset") as city,
-          min({AT}) as begun, max({AT}) as ended, ended - begun as took,
+          min({AT}) as begun, max({AT}) as ended,
+          {best(AMOUNT, 1, '"offset"')}, ended - begun as took,
           count(*) filter (event = 'made') * 3600 / nullif(epoch(took), 0),
           city = 'Ulm' or not (paid >= 0.01 and count(*) filter (event = 'made') < count(*)), -(1.19 * paid - 2),
           (select {ENDED_BY} from events e where e.data->>'city' = city)
