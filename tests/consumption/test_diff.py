@@ -191,6 +191,9 @@ def test_killed_anywhere_the_next_call_goes_on(
     assert (found(diff).differs, found(diff).rows_before) == (False, len(served))
     assert relations(things.connection) - before == {diff.name}
     assert rows(things.connection, "select view from event_store.views") == [("counted",)]
+    # whoever asks again is told of what serves now
+    declared = with_upcasts(things.connection, Counted)
+    assert take(things.connection, declared, None, sampled=False).number > diff.number
 
 
 class Killed(BaseException):
