@@ -154,8 +154,6 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
         drop(
             connection, past, sql.SQL("drop table if exists {}").format(relation(name if diff[0] else f"{name}_before"))
         )
-    if diff == (True,):
-        return
     reset_model(connection, past)
     # of one that is built, which is no version any more
     drop_view(connection, past)

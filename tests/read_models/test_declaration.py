@@ -89,6 +89,8 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare("Declarations", order_id=stream_id(), lines=count()), {}, "'declarations' is the name of a table"),
     (declare("OrdersState", order_id=stream_id(), lines=count()), {}, "'orders_state' is the name of a table"),
     (declare("Orders_at_17", order_id=stream_id(), lines=count()), {}, "'orders_at_17' is the name of a table"),
+    (declare("Orders_diff_7", order_id=stream_id(), lines=count()), {}, "'orders_diff_7' is the name of a table"),
+    (declare(order_id=stream_id(), lines=count()), {"serve": "later"}, "'later' is no value of serve=: use \"built\""),
     (declare("Orders_staging_x", order_id=stream_id(), lines=count()), {}, "is the name of a table"),
     (declare(order_id=stream_id(), partition=count()), {}, "'partition' is taken: use none of attempt, batch"),
     (declare(order_id=stream_id(), batch=count()), {}, "'batch' is taken"),
@@ -174,6 +176,7 @@ SAME: dict[str, Callable[[], ReadModel]] = {
     "another description": lambda: model(members={"docstring": "Orders.", "order_id": stream_id(), "lines": count()}),
     "another pooling delay": lambda: model(pooling_delay_s=9),
     "another objective": lambda: model(max_lag_s=9),
+    "an approval": lambda: model(serve="approved"),
     "a list as key": lambda: model(key=["order_id"]),
     "a version": lambda: model().at_version(2, "orders"),
 }
