@@ -355,7 +355,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3f263b04c7b82ad3f4758c57f83949c732ea6f812ca2f5bac6d8f44bca498115'),
+  (0, '2fba5c49e12130cd67021d04db703e2ff1c93e4ea381c806c7f4c21ac9ca7734'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
