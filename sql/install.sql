@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '15df8e3bedd207053a62118e1027d382037992025bcf98d04496143585f7f037'),
+  (0, '9690636b55a472406c26ee8d76708de5568c25c510533da2a287dd574af12a22'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

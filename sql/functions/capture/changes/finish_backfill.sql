@@ -19,7 +19,6 @@ as $$
 declare
   _capture event_store.captures;
   _table event_store.captured_tables;
-  _change event_store.wal_events;
   _key text;
   _gone bigint;
 begin
@@ -37,18 +36,8 @@ begin
       'Call emit_backfill until it has the last chunk.'
     );
   end if;
-  -- drawn, so no other backfill has it, also after the table was taken out of the capture and put back
-  _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
-  _change.command_id := _change.event_id;
-  _change.data := jsonb_build_object(
-    'record', null,
-    'gap', true,
-    'source', jsonb_build_object(
-      'capture', v_capture, 'generation', _capture.source_generation, 'schema', v_schema, 'table', v_table
-    )
-  );
   select d.to_key, d.deleted + d.held into _key, _gone
-  from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit, _change) d;
+  from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit) d;
   -- these streams were looked at
   delete from event_store.unchanged_rows u
   where u.backfill_offset = _table.backfill_offset and (_key is null or u.decider_id <= _key);

@@ -25,7 +25,6 @@ declare
   _verification event_store.verifications;
   _capture event_store.captures;
   _table event_store.captured_tables;
-  _change event_store.wal_events;
   _key text;
   _looked_at bigint;
 begin
@@ -66,18 +65,7 @@ begin
       _capture, _table.decider, _table, coalesce(_verification.finishing_key, ''), v_limit
     ) s;
     if _verification.repairs and gone > 0 then
-      _change.event_id := md5(format('%s/%s/%s', _capture.source_generation, _table.backfill_offset, _table.decider))::uuid;
-      _change.command_id := _change.event_id;
-      _change.data := jsonb_build_object(
-        'record', null,
-        'gap', true,
-        'source', jsonb_build_object(
-          'capture', _table.capture, 'generation', _capture.source_generation, 'schema', _table.schema_name, 'table', _table.table_name
-        )
-      );
-      perform event_store_private.emit_deletions(
-        _capture, _table.decider, _table, coalesce(_verification.finishing_key, ''), v_limit, _change
-      );
+      perform event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_verification.finishing_key, ''), v_limit);
     end if;
     if _looked_at < v_limit then
       _key := null;

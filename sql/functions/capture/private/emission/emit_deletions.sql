@@ -3,15 +3,16 @@
 -- stream with changes in the quarantine gets it there, behind them.
 -- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to or
 -- found unchanged, nor, since it was published, a change has touched. Null: all of them.
--- v_change says why: the data of the events, and what they are named after beside their stream, so that the same call
--- again appends nothing.
+-- v_change says why, of all of them: the data of the events, and what they are named after beside their stream, so that the
+-- same call again appends nothing. A reading says that itself: no other one has its number, also after its table was taken
+-- out of the capture and put back.
 create or replace function event_store_private.emit_deletions(
   v_capture event_store.captures,
   v_decider text,
   v_read event_store.captured_tables,
   v_after_key text,
   v_limit bigint,
-  v_change event_store.wal_events
+  v_change event_store.wal_events default null
 )
 returns table (
   deleted bigint,
@@ -25,9 +26,21 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed nested once
 declare
+  _change event_store.wal_events := v_change;
   _after bigint;
   _batch event_store_private.batch_event[];
 begin
+  if v_read.capture is not null then
+    _change.event_id := md5(format('%s/%s/%s', v_capture.source_generation, v_read.backfill_offset, v_decider))::uuid;
+    _change.command_id := _change.event_id;
+    _change.data := jsonb_build_object(
+      'record', null,
+      'gap', true,
+      'source', jsonb_build_object(
+        'capture', v_capture.capture, 'generation', v_capture.source_generation, 'schema', v_read.schema_name, 'table', v_read.table_name
+      )
+    );
+  end if;
   select last_value into _after from event_store.events_offset_seq;
   with looked as materialized (
     select l.decider_id collate "C" as decider_id, l.gone, l.waits
@@ -36,7 +49,7 @@ begin
     select
       l.decider_id,
       l.waits,
-      md5(format('%s/%s/%s', v_change.event_id, v_decider, l.decider_id))::uuid as event_id,
+      md5(format('%s/%s/%s', _change.event_id, v_decider, l.decider_id))::uuid as event_id,
       row_number() over (partition by l.waits order by l.decider_id) as number
     from looked l
     where l.gone
@@ -46,8 +59,8 @@ begin
       quarantined_at
     )
     select
-      v_capture.capture, v_capture.source_generation, v_change.commit_lsn, v_change.commit_idx, v_change.xid, v_decider, g.decider_id,
-      'deleted', g.event_id, v_change.command_id, v_change.data, _after, event_store_private.clock()
+      v_capture.capture, v_capture.source_generation, _change.commit_lsn, _change.commit_idx, _change.xid, v_decider, g.decider_id,
+      'deleted', g.event_id, _change.command_id, _change.data, _after, event_store_private.clock()
     from gone g
     where g.waits
     order by g.decider_id
@@ -60,8 +73,8 @@ begin
     count(*),
     array_agg(
       row(
-        g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, v_change.data, v_change.command_id, null, false, false,
-        null, event_store_private.change_metadata(v_change.data)
+        g.number, 'deleted', g.event_id, 1, v_decider, g.decider_id, _change.data, _change.command_id, null, false, false,
+        null, event_store_private.change_metadata(_change.data)
       )::event_store_private.batch_event
       order by g.number
     )
