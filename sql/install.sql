@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9690636b55a472406c26ee8d76708de5568c25c510533da2a287dd574af12a22'),
+  (0, '4b759ccf3086aa3615ba8df25e58f9c9882fabb7a933ff142b33dfa079a7d0ce'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -13,7 +13,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 # the columns of a line, in its order
 COPIED_COLUMNS = (
     "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data,"
-    " fault, raw, relation, fit"
+    " fault, raw, relation"
 )
 
 
@@ -33,8 +33,7 @@ def copied_lines(source_generation: int, changes: Iterable[Change]) -> Iterator[
             command = f"\t{change.command_id}\t"
         yield (
             f"{position}{change.commit_idx}{transaction}{_escaped(change.decider)}\t{_escaped(change.decider_id)}\t{change.action}\t"
-            f"{change.event_id}{command}{_escaped(change.data)}\t{_escaped(change.fault)}\t{_hex(change.raw)}\t{_hex(change.relation)}"
-            f"\t{'t' if change.fit else 'f'}\n"
+            f"{change.event_id}{command}{_escaped(change.data)}\t{_escaped(change.fault)}\t{_hex(change.raw)}\t{_hex(change.relation)}\n"
         )
 
 

@@ -270,13 +270,12 @@ create table event_store.wal_events (
   raw bytea,
   relation bytea,
   stored_at timestamptz not null default now(), -- a volatile default would have COPY store row by row
-  fit boolean not null default false,
   constraint wal_events_pkey primary key (source_generation, commit_lsn, commit_idx),
   constraint wal_events_are_counted check (commit_idx >= 0),
   constraint wal_events_action_is_known check (
     action in ('inserted', 'updated', 'deleted', 'truncated', 'schema_changed')
   ),
-  constraint wal_events_have_data_or_a_fault check ((data is null) <> (fault is null) and (data is not null or not fit)),
+  constraint wal_events_have_data_or_a_fault check ((data is null) <> (fault is null)),
   constraint wal_events_data_is_an_object check (jsonb_typeof(data) = 'object'),
   constraint wal_events_without_a_key_are_faulty check (decider_id is not null or fault is not null)
 );
@@ -302,8 +301,6 @@ comment on column event_store.wal_events.fault is 'Why the change cannot be read
 comment on column event_store.wal_events.raw is 'The message of a change that cannot be read.';
 comment on column event_store.wal_events.relation is 'The message that describes the table, for that change.';
 comment on column event_store.wal_events.stored_at is 'When the transaction that stored it began.';
-comment on column event_store.wal_events.fit is
-'Whether its data are known to keep the limits of an event, as who stored it says; otherwise they are asked.';
 
 create table event_store.quarantined_changes (
   quarantine_id bigint generated always as identity,

@@ -767,11 +767,10 @@ CREATE TABLE event_store.wal_events (
     raw bytea,
     relation bytea,
     stored_at timestamp with time zone DEFAULT now() NOT NULL,
-    fit boolean DEFAULT false NOT NULL,
     CONSTRAINT wal_events_action_is_known CHECK ((action = ANY (ARRAY['inserted'::text, 'updated'::text, 'deleted'::text, 'truncated'::text, 'schema_changed'::text]))),
     CONSTRAINT wal_events_are_counted CHECK ((commit_idx >= 0)),
     CONSTRAINT wal_events_data_is_an_object CHECK ((jsonb_typeof(data) = 'object'::text)),
-    CONSTRAINT wal_events_have_data_or_a_fault CHECK ((((data IS NULL) <> (fault IS NULL)) AND ((data IS NOT NULL) OR (NOT fit)))),
+    CONSTRAINT wal_events_have_data_or_a_fault CHECK (((data IS NULL) <> (fault IS NULL))),
     CONSTRAINT wal_events_without_a_key_are_faulty CHECK (((decider_id IS NOT NULL) OR (fault IS NOT NULL)))
 );
 
@@ -806,8 +805,6 @@ COMMENT ON COLUMN event_store.wal_events.raw IS 'The message of a change that ca
 COMMENT ON COLUMN event_store.wal_events.relation IS 'The message that describes the table, for that change.';
 
 COMMENT ON COLUMN event_store.wal_events.stored_at IS 'When the transaction that stored it began.';
-
-COMMENT ON COLUMN event_store.wal_events.fit IS 'Whether its data are known to keep the limits of an event, as who stored it says; otherwise they are asked.';
 
 CREATE TABLE event_store.checkpoints (
     view text NOT NULL,

@@ -28,7 +28,6 @@ class Change:
         event_id: Made of its position: the same whenever it is read again.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
         data: What happened, a JSON object; None if it cannot be decoded.
-        fit: Whether the data are known to keep the limits of an event; otherwise the store finds out, at a cost.
         fault: Why it cannot be decoded, a sentence; None if it can.
         raw: Its message, if it has a fault and no value of its row is masked or hashed.
         relation: The message that describes its table, if it has a fault.
@@ -44,7 +43,6 @@ class Change:
     event_id: str
     command_id: str
     data: str | None
-    fit: bool = False
     fault: str | None = None
     raw: bytes | None = None
     relation: bytes | None = None

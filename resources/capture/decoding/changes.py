@@ -17,7 +17,6 @@ from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
-    FIT_CHARACTERS,
     MAX_DATA_CHARACTERS,
     derived_id,
     packed_id,
@@ -323,12 +322,12 @@ class ChangeDecoder:
             if len(data) <= MAX_DATA_CHARACTERS:
                 return Change(
                     within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-                    data, table.rows.plain and not annotations and len(data) <= FIT_CHARACTERS,
+                    data,
                 )  # fmt: skip
             fault = too_large(data)
         return Change(
             within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-            None, False, fault, None if table.rows.hides else raw, table.message,
+            None, fault, None if table.rows.hides else raw, table.message,
         )  # fmt: skip
 
     def _table(self, relation_id: int) -> "_Described | None":

@@ -12,9 +12,6 @@ from millrace.resources.capture.decoding.values import quoted
 
 # a jsonb takes up to six times the bytes of its text, and holds 256 MB at most
 MAX_DATA_CHARACTERS = 32 * 1024 * 1024
-# Without a document of the source in it, so much text keeps every limit of an event's data: a number has as many digits
-# as are written, and those of a float some hundreds.
-FIT_CHARACTERS = 900
 _NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42").bytes
 # a digit with its upper bits as RFC 9562 wants them
 _VARIANT = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}

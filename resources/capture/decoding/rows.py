@@ -22,7 +22,6 @@ from millrace.resources.capture.decoding.pgoutput import (
 from millrace.resources.capture.decoding.values import (
     Encoder,
     Undecodable,
-    embedded_document,
     encoded_column,
     encoder_of,
     hashing,
@@ -67,7 +66,6 @@ class TableRows:
         width: How many columns a row has.
         hides: Whether it has values that never leave the source: its messages are not kept either.
         keyless: Whether nothing names its rows.
-        plain: Whether none of its columns is a JSON document.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
@@ -78,7 +76,6 @@ class TableRows:
         self._encoders = [_encoder(table, column) for column in relation.columns]
         self.hides = bool(table.hidden)
         self.keyless = table.keyless
-        self.plain = embedded_document not in self._encoders
         self._record = _record(self._labels)
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._unfit: str | None = None

@@ -148,8 +148,7 @@ def _truth(value: bytes) -> str:
     raise Undecodable(f"is neither true nor false: {value[:100]!r}")
 
 
-def embedded_document(value: bytes) -> str:
-    """Return the JSON of a column of documents."""
+def _document(value: bytes) -> str:
     try:
         return embedded(value.decode())
     except UnicodeDecodeError as bad:
@@ -190,7 +189,7 @@ _DOCUMENT: Final = json.JSONDecoder(
 _ENCODERS: Final[dict[int, Encoder]] = {
     16: _truth,
     **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),
-    **dict.fromkeys((114, 3802), embedded_document),
+    **dict.fromkeys((114, 3802), _document),
 }
 # encoders that have a way for many values at once
 _TOGETHER: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}

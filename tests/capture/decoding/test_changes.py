@@ -24,7 +24,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     Update,
 )
 from millrace.resources.capture.decoding.transactions import whole_xid
-from tests.support.capturing.decoded_changes import FULL, T, annotated, body, data, decoded, moves, streamed
+from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (
     BOOL,
     COMMITTED_AT,
@@ -57,7 +57,6 @@ def test_a_change_says_where_it_is_from() -> None:
         event_id=packed_id(packed_ids(100, generation=3), 0),
         command_id=derived_id("3/0/64"),
         data=first.data,
-        fit=True,
     )
     assert data(first) == {
         "record": {"id": 7, "note": "a"},
@@ -189,20 +188,6 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
         encode(T), encode(other), insert(b"1", oid=5), insert(b"7", b"a"), b"I\0\0\0\5", insert(b"8", b"b")
     )
     assert [(change.commit_idx, change.decider_id) for change in changes] == [(0, "[7]"), (1, "[8]")]
-
-
-def test_a_change_is_fit_where_nothing_of_its_source_can_pass_a_limit_of_events() -> None:
-    documents = relation(("id", INT4), ("doc", JSON))
-    cases: tuple[tuple[Relation, tuple[bytes, ...], bool], ...] = (
-        (T, (insert(b"7", b"1e5"), encode(Update(TABLE, None, None, (b"7", None)))), True),
-        (T, (encode(Delete(TABLE, "K", (b"7", None))), encode(Truncate((TABLE,), False, False))), True),
-        (relation(("id", INT4), ("f", FLOAT8), ("n", NUMERIC)), (insert(b"7", b"1e+308", b"1.50"),), True),
-        (T, (insert(b"7", b"x" * 900),), False),
-        (documents, (insert(b"7", b"1e100000"),), False),
-        (T, (annotated(b"1e100000"), insert(b"7", b"a")), False),
-    )
-    for table, messages, fit in cases:
-        assert {change.fit for change in decoded(encode(table), *messages)} == {fit}
 
 
 def test_values_are_json_by_their_type() -> None:

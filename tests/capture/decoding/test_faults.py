@@ -84,7 +84,7 @@ def test_a_repaired_message_takes_its_place_again() -> None:
     for change in good:
         broken = Change(**{
             **{name: getattr(change, name) for name in Change.__slots__},
-            "data": None, "fit": False, "fault": "it was", "raw": insert(b"1", b"a") if change is good[0] else raw, "relation": encode(T),
+            "data": None, "fault": "it was", "raw": insert(b"1", b"a") if change is good[0] else raw, "relation": encode(T),
         })  # fmt: skip
         assert decoder().restore(broken) == change
     with pytest.raises(PgoutputError, match="was decoded"):

@@ -83,9 +83,7 @@ def test_a_change_under_another_name_that_cannot_be_decoded_can_be_decoded_later
     assert faulty.fault
     restored = decoder().restore(faulty)
     assert data(restored)["record"] == {"id": 7, "note": "a"}
-    assert (
-        replace(restored, data=None, fit=False, raw=faulty.raw, relation=faulty.relation, fault=faulty.fault) == faulty
-    )
+    assert replace(restored, data=None, raw=faulty.raw, relation=faulty.relation, fault=faulty.fault) == faulty
 
 
 def test_a_table_that_had_the_name_of_another_captured_one_keeps_its_changes() -> None:

@@ -135,26 +135,6 @@ def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: S
     assert fetched < 10
 
 
-def test_what_is_said_to_be_fit_is_asked_for_its_key_and_for_a_limit_of_the_session_and_for_nothing_else(
-    source: Source,
-) -> None:
-    digits = with_data(source.changes(inserted(1))[0], record={"n": 0})
-    digits = replace(digits, data=str(digits.data).replace('"n": 0', '"n": 1e1000'))
-    for change in (digits, *(replace(each, fit=True) for each in source.changes(inserted("k" * 2000)))):
-        source.save([change])
-        assert source.emit() == Emitted(0, 1, 0, behind=False)
-    # who stores changes is believed
-    source.save([replace(each, fit=True) for each in source.changes(inserted(3, "x" * 500))])
-    connection = source.store.connection
-    connection.execute(
-        "update event_store.wal_events set data = jsonb_set(data, '{record,n}', '1e1000') where decider_id = '[3]'"
-    )
-    assert emitted(source, PLAIN)[0][0] == 1
-    connection.execute("set event_store.max_data_bytes = 400")
-    assert emitted(source, PLAIN)[0][0] is None
-    assert source.emit() == Emitted(0, 1, 0, behind=False)
-
-
 def test_about_32_mib_are_taken_at_once(source: Source) -> None:
     source.save([with_data(each, much="x" * 1_000_000) for each in source.changes(*(inserted(n) for n in range(40)))])
     ((changes, *_), found) = emitted(source, PLAIN)

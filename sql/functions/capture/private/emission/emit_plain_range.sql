@@ -21,8 +21,6 @@ as $$
 -- planner: indexed ordered nested once
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
-  -- with a limit of the session's own all data are asked
-  _fit constant boolean := coalesce(current_setting('event_store.max_data_bytes', true), '') = '';
   _now constant timestamptz := event_store_private.clock();
 begin
   if current_setting('transaction_isolation') <> 'read committed' or (
@@ -56,10 +54,9 @@ begin
     select
       w.ctid as at, w.commit_lsn, w.commit_idx, w.event_id, w.decider, w.decider_id, w.action,
       event_store_private.change_bytes(w.data) as bytes,
-      w.action <> 'truncated' and (
-        (w.fit and _fit and octet_length(w.decider_id) between 1 and 1024)
-        or event_store_private.change_fault(w.fault, w.action, w.event_id, w.decider, w.decider_id, w.data, w.command_id) is null
-      ) as plain
+      w.action <> 'truncated' and event_store_private.change_fault(
+        w.fault, w.action, w.event_id, w.decider, w.decider_id, w.data, w.command_id
+      ) is null as plain
     from event_store.wal_events w
     where w.source_generation = v_capture.source_generation
       and (w.commit_lsn, w.commit_idx) > (v_capture.emitted_lsn, v_capture.emitted_idx)
