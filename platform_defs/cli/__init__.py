@@ -69,7 +69,7 @@ for command in (events, catalog, history, as_of, diff, lineage, partitions, audi
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
-app.add_typer(show, name="show", help="Show catalog, events, streams, partitions, audit, incidents.")
+app.add_typer(show, name="show", help="Show events, history, as-of, diff, lineage, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 

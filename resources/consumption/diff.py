@@ -25,8 +25,8 @@ from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.errors import PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import Diff, compare, diff_side, diffs, take
-from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.differences import Diff, compare, diffs, take
+from millrace.resources.read_models.past import named, remove_expired
 from millrace.resources.read_models.versions import ensure_version, with_upcasts
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def diff_with_serving(
         diff = take(connection, model, mark, partition)
         while diff.compared_at is None:
             try:
-                side = ensure_version(connection, diff_side(model, diff), archive)
+                side = ensure_version(connection, named(model, diff.name), archive)
                 builder = Builder(dsn, side, spark, LEASE_S, DEFAULTS)
                 rebuild = Rebuild(store, builder, model, owner, archive, tuple(diff.marks))
                 partitions = range(len(diff.marks)) if diff.partition is None else [diff.partition]

@@ -95,7 +95,7 @@ class Column:
     """A column of a read model.
 
     Attributes:
-        kind: The function that declared it.
+        kind: Which merge it has.
         source: Where its input comes from; None counts events.
         type: The input's Spark type.
         events: The events it looks at; None for all of the model's.
@@ -244,8 +244,6 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
     if not source:
         raise InvalidColumn("field({}): name a source for each decider of the model")
     sources = [*map(_source, source.values())]
-    if len({*sources}) == 1:
-        return field(sources[0], type=type)
     types = {_type(one, type) for one in sources}
     is_text = {data_path(one) is not None for one in sources}
     if len(types) > 1 or (len(is_text) > 1 and types != {"string"}):

@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.past import AsOf, all_as_of, at_mark, named
+from millrace.resources.read_models.past import AsOf, all_as_of, at_mark
 from millrace.resources.read_models.store import ReadModelStore, Version
 from millrace.resources.read_models.tables import (
     SCHEMA,
@@ -161,6 +161,7 @@ def last_diff(connection: psycopg.Connection, model: ReadModel) -> Diff | None:
         if diff.compared_at is not None
         and diff.fingerprint == model.fingerprint
         and diff.partition is None
+        and diff.mark_id is None
         and serving is not None
         and diff.version == serving.version
     ]
@@ -357,19 +358,13 @@ def compare(
             )
 
 
-def diff_side(model: ReadModel, diff: Diff) -> ReadModel:
-    """Return a model with the tables and the view that it is compared in."""
-    return named(model, diff.name)
-
-
 def _compared(
     connection: psycopg.Connection, diff: Diff, built: ReadModel, lookups: Sequence[str], failed_streams: int
 ) -> Found:
     """Make the table of rows that differ, and count them."""
     before, after, rows = (relation(name) for name in (f"{diff.name}_before", built.name, f"{diff.name}_rows"))
     old, new = _types(connection, before), _types(connection, after)
-    # of a recompute also what tells the rows of a stream apart, which may be null
-    keys = [*built.keys, *getattr(built, "row_key", ())]
+    keys = [*built.public_key]
     both = [name for name in new if name in old and name not in keys]
     compared = [name for name in both if old[name] == new[name]]
     found = Found(

@@ -51,13 +51,10 @@ def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
     return named(model, f"{model.name}_at_{mark.mark_id}")
 
 
-def all_as_of(connection: psycopg.Connection, model: str | None = None) -> list[AsOf]:
-    """Return what there is of a model, or of all, the oldest moment first."""
+def all_as_of(connection: psycopg.Connection, model: str) -> list[AsOf]:
+    """Return what there is of a model, the oldest moment first."""
     with connection.cursor(row_factory=class_row(AsOf)) as cursor:
-        return cursor.execute(
-            "select * from read_models.as_of where model = %(model)s or %(model)s::text is null order by model, mark_id",
-            {"model": model},
-        ).fetchall()
+        return cursor.execute("select * from read_models.as_of where model = %s order by mark_id", (model,)).fetchall()
 
 
 def log_mark(connection: psycopg.Connection, mark_id: int) -> LogMark | None:

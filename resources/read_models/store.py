@@ -73,9 +73,9 @@ class ReadModelStore(SqlFunctions):
         """Make a version the one that people read, in the transaction that replaces the model's SQL view."""
         self._value(str, "select event_store_platform.serve_version(%s, %s)", (model, version))
 
-    def approve_version(self, model: str, version: int, reason: str | None = None) -> bool:
-        """Let a version serve once it has caught up; return false where it was approved before."""
-        return self._value(bool, "select event_store_platform.approve_version(%s, %s, %s)", (model, version, reason))
+    def approve_version(self, model: str, version: int, reason: str | None = None) -> None:
+        """Let a version serve once it has caught up; audited, once."""
+        self._value(str, "select event_store_platform.approve_version(%s, %s, %s)", (model, version, reason))
 
     def is_unused_version(self, model: str, version: int, built: int, abandoned_s: int = 86_400) -> bool:
         """Return whether a version does not serve and is older than the built one, or was declared so long ago."""

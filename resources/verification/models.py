@@ -90,7 +90,9 @@ def _look_at(
     """Compare a model; return why not, if not."""
     serving = current_version(connection, model)
     if serving is None or not any(v.serves for v in versions(connection, model.name) if v.version == serving.version):
-        return "no version of its declaration serves."
+        return (
+            f"no version of its declaration serves: millrace run drain {model.name} --once, or millrace view approve."
+        )
     candidates = comparable_partitions(connection, serving.view)
     if chosen is not None and chosen not in candidates:
         return f"of log partition {chosen} {_APART}"

@@ -34,7 +34,7 @@ from tests.support.building.drains import (
     things,
 )
 from tests.support.building.model_versions import relations
-from tests.support.factories import at_once, rows
+from tests.support.factories import Killed, at_once, rows
 from tests.support.logins import logins
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["things"]
 
 ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
 
 
 def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
@@ -178,7 +174,7 @@ def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn
     calls = [lambda: build_as_of(dsn, Counted, lambda: spark, mark) for _ in range(3)]
     found: list[AsOf] = [call.result() for call in at_once(calls)]
     assert {each.rows for each in found} == {len(rows_at(things.connection, Counted, mark))}
-    assert [each.name for each in all_as_of(things.connection)] == [at_mark(Counted, mark).name]
+    assert [each.name for each in all_as_of(things.connection, "counted")] == [at_mark(Counted, mark).name]
     assert rows(things.connection, "select count(*) from event_store.views") == [(0,)]
 
 
@@ -196,7 +192,7 @@ def test_another_declaration_is_built_anew_and_what_is_over_goes(
     assert len(rows_at(things.connection, wider, mark)[0]) == 1 + len(wider.columns)
     assert remove_expired(things.connection) == []
     forget(things.connection, wider, mark)
-    assert all_as_of(things.connection) == []
+    assert all_as_of(things.connection, "counted") == []
     assert not [name for name in relations(things.connection) if "_at_" in name]
 
 

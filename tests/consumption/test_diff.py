@@ -40,7 +40,7 @@ from tests.support.building.drains import (
 )
 from tests.support.building.model_versions import Latest, Wider, built, consume, relations
 from tests.support.building.oracle import expected_rows
-from tests.support.factories import Connect, at_once, rows, start, value, wait_blocked
+from tests.support.factories import Connect, Killed, at_once, rows, start, value, wait_blocked
 from tests.support.logins import logins
 from tests.support.patience import patience
 
@@ -197,10 +197,6 @@ def test_killed_anywhere_the_next_call_goes_on(
     # whoever asks again is told of what serves now
     declared = with_upcasts(things.connection, Counted)
     assert take(things.connection, declared, None).number > diff.number
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
 
 
 def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: EventStore, spark: "SparkSession") -> None:

@@ -13,8 +13,9 @@ from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import Found, compare, diff_side, diffs, take
+from millrace.resources.read_models.differences import Found, compare, diffs, take
 from millrace.resources.read_models.merge import merge_rows
+from millrace.resources.read_models.past import named
 from millrace.resources.read_models.tables import DependentObjects, LookupFailed, create_view
 from millrace.resources.read_models.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
 from millrace.rows import FoldEvent, State
@@ -126,7 +127,7 @@ def test_a_diff_compares_no_row_of_the_other_model_which_may_move_on(
     declared = with_upcasts(built, ORDERS)
     diff = take(built, declared, None)
     merge_rows(built, CUSTOMERS, pa.table(NAMED | {"name": ["Eve"], "name_offset": [5]}))
-    side = ensure_version(built, diff_side(declared, diff))
+    side = ensure_version(built, named(declared, diff.name))
     merge_rows(built, side, pa.table(ORDERED))
     compare(built, diff, side, [*declared.lookups], 0, timedelta(days=1))
     (compared,) = diffs(built, "orders")

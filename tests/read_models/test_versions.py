@@ -52,7 +52,7 @@ from tests.support.building.model_versions import (
     expected,
     relations,
 )
-from tests.support.factories import Connect, at_once, rows
+from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -355,10 +355,6 @@ def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn
         Consumer.open(dsn, Everything, lambda: spark, "next"),
     ):
         pass
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
 
 
 @pytest.mark.usefixtures("built")

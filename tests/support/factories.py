@@ -30,6 +30,10 @@ ARABIC, FULL_WIDTH = ({ord("0") + n: zero + n for n in range(10)} for zero in (0
 Result = TypeVar("Result")
 
 
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
 def register_orders(store: EventStore) -> EventStore:
     """Let the deciders order and invoice append placed, paid and shipped."""
     for decider in ("order", "invoice"):

@@ -17,7 +17,6 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ def diff_command(
     ] = None,
     mark: Annotated[int | None, typer.Option(help="As of this moment of the log.", metavar="NUMBER")] = None,
     sample: Annotated[
-        str | None, typer.Option(help="Build and compare one log partition only.", metavar="1/16")
-    ] = None,
+        bool, typer.Option("--sample", help="Build and compare only the log partition with most events.")
+    ] = False,
     keep_days: Annotated[
         float, typer.Option(help="For how many days the rows that differ are kept.", min=0.01, max=3650)
     ] = 7,
@@ -55,15 +54,7 @@ def diff_command(
     with chosen_store(dsn) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()
-    one_of, partition = f"1/{len(partitions)}", None
-    if sample not in {None, one_of}:
-        raise MillraceError(
-            f"A sample of {sample} cannot be built.",
-            detail="What can be built by itself is a log partition.",
-            hint=f"Say --sample {one_of}.",
-        )
-    if sample is not None:
-        partition = max(partitions, key=lambda one: one.high_water_mark).partition
+    partition = max(partitions, key=lambda one: one.high_water_mark).partition if sample else None
     with ExitStack() as opened:
         # opened when there is something to build
         spark = cache(lambda: opened.enter_context(spark_session()))
@@ -83,7 +74,7 @@ def diff_command(
     if as_json:
         print_json(asdict(diff) | {"differs": found.differs, "examples": list(map(_named, shown))})
     else:
-        what = f"Of log partition {diff.partition}, a sample of {one_of}: " if diff.partition is not None else ""
+        what = f"Of log partition {diff.partition}, one of {len(partitions)}: " if sample else ""
         waiting = f" {diff.waiting_streams:,} streams wait in what serves." if diff.waiting_streams else ""
         Screen().print(Text(f"{what}{found}{waiting}"), soft_wrap=True)
         if shown:

@@ -1,11 +1,11 @@
 -- Lets a version of a read model serve once it has caught up. Called after lock_model. Who did it and why is written down
--- in audit_log. Returns false where it was approved before.
+-- in audit_log.
 create or replace function event_store_platform.approve_version(
   v_model text,
   v_version int,
   v_reason text
 )
-returns boolean
+returns void
 language plpgsql
 volatile
 security definer
@@ -16,18 +16,16 @@ begin
     perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
   end if;
   update read_models.declarations set approved = true where model = v_model and version = v_version and not approved;
-  if not found then
-    return false;
+  if found then
+    perform event_store_private.audit(
+      'approve_version', null, v_reason, jsonb_build_object('model', v_model, 'version', v_version)
+    );
   end if;
-  perform event_store_private.audit(
-    'approve_version', null, v_reason, jsonb_build_object('model', v_model, 'version', v_version)
-  );
-  return true;
 end
 $$;
 
 comment on function event_store_platform.approve_version(text, int, text) is
-'Lets version v_version of read model v_model serve once it has caught up; audited with v_reason. Returns false where it '
-'was approved before. MR005 v_model or v_version is null.';
+'Lets version v_version of read model v_model serve once it has caught up; audited with v_reason, '
+'once. MR005 v_model or v_version is null.';
 revoke all on function event_store_platform.approve_version(text, int, text) from public;
 grant execute on function event_store_platform.approve_version(text, int, text) to event_store_owner;

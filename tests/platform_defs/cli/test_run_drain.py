@@ -79,12 +79,8 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
 def test_what_a_declaration_changes_is_said_with_the_rows_and_the_exit_code(dsn: str, store: EventStore) -> None:
     register_shop_without_schemas(store)
     place(store, "order-1")
-    with pytest.raises(MillraceError, match="No version of read model orders serves"):
-        millrace(dsn, "show", "diff", "orders")
     millrace(dsn, "run", "drain", "orders", "--once")
-    with pytest.raises(MillraceError, match=r"(?s)1/2 cannot be built.*--sample 1/16"):
-        millrace(dsn, "show", "diff", "orders", "--sample", "1/2")
-    assert "a sample of 1/16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample", "1/16")
+    assert "one of 16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample")
     # as if it had served in another way
     store.connection.execute("update read_models.orders_state set status = 'other'")
     (found,) = parsed(
@@ -96,9 +92,6 @@ def test_what_a_declaration_changes_is_said_with_the_rows_and_the_exit_code(dsn:
         "change": "changed", "key": {"order_id": "order-1"},
         "before": {"status": "other"}, "after": {"status": "order_placed"},
     }  # fmt: skip
-    said = command_line.millrace("show", "diff", "orders", dsn=dsn, code=1, MILLRACE_DECLARATIONS=EXAMPLE)
-    assert "1 of 1 rows change, all in `status`." in said
-    assert cells(said) == [["changed", "order_id=order-1", "status=other", "status=order_placed"]]
 
 
 @pytest.mark.parametrize("command", ["run drain", "view reset", "show as-of", "show diff"])

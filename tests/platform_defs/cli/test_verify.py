@@ -26,20 +26,7 @@ def test_a_store_without_a_fault_ends_with_0_and_says_what_was_looked_at(dsn: st
     for said in ("9 positions of the log", "9 events in their streams", "0 checkpoints", "Nothing is wrong."):
         assert said in output
     (line,) = [line for line in millrace("verify", "--json", dsn=dsn).splitlines() if line.startswith("{")]
-    assert parsed(line) == [
-        {
-            "positions": 9,
-            "events": 9,
-            "checkpoints": 0,
-            "files": 0,
-            "models": 0,
-            "rows": 0,
-            "found": 0,
-            "faults": [],
-            "passed_over": [],
-            "stopped": False,
-        }
-    ]
+    assert parsed(line) == [vars(Report(positions=9, events=9))]
     with pytest.raises(MillraceError, match="log partition does not exist"):
         millrace("verify", "--partition", 16, dsn=dsn)
 
