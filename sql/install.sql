@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4b759ccf3086aa3615ba8df25e58f9c9882fabb7a933ff142b33dfa079a7d0ce'),
+  (0, '1b3cbf6283b2f8a0cf69d28de79afc6bafafeba012df9c8b3051c5f401cf4e09'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import psycopg
 
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S
 from millrace.resources.consumption.builder import Builder
@@ -61,6 +62,7 @@ def diff_with_serving(
     """
     owner, never = f"diff {uuid4()}", threading.Event()
     with connect(dsn) as connection:
+        connection.execute(NO_TIME_LIMITS)
         store = EventStore(connection)
         remove_expired(connection)
         model = with_upcasts(connection, model)

@@ -98,7 +98,10 @@ def values_with(computed: Mapping[str, Computed], stored: Mapping[str, Value]) -
                     f" there are {', '.join([*stored, *(one for one in computed if one not in under)])}"
                 )
             text = computed[name].text
-            value = _Expression(name, text, lambda other: of(other, (*under, name))).value(_parsed(text).body)
+            try:
+                value = _Expression(name, text, lambda other: of(other, (*under, name))).value(_parsed(text).body)
+            except RecursionError as error:
+                raise InvalidColumn(f"computed column {name!r}: its brackets are too deep; compute less") from error
             if value.parts > MOST_PARTS:
                 raise InvalidColumn(f"computed column {name!r}: it has more than {MOST_PARTS} parts; compute less")
             found[name] = value

@@ -6,6 +6,7 @@ side (`consumption.diff`), the end of a diff (`past`).
 What serves is copied together with its checkpoints, as of one moment: its code may be gone, and it moves on.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -31,7 +32,7 @@ from millrace.resources.read_models.tables import (
     listed,
     relation,
 )
-from millrace.resources.read_models.versions import versions, with_upcasts
+from millrace.resources.read_models.versions import reset_model, versions, with_upcasts
 
 # what is not compared by then is of a process that died, unless its leases live
 UNFINISHED = timedelta(hours=1)
@@ -57,6 +58,7 @@ class Found:
         added: The columns that only the other declaration has.
         removed: The columns that only what serves has.
         retyped: The columns that have another type, and are not compared.
+        uncompared: The columns that show another read model's row now, and did so or did not before.
         failed_streams: How many streams fail in the other declaration, which has what was before.
     """
 
@@ -70,6 +72,7 @@ class Found:
     added: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     retyped: list[str] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)
     failed_streams: int = 0
 
     @property
@@ -93,6 +96,7 @@ class Found:
             (self.added, "added"),
             (self.removed, "removed"),
             (self.retyped, "of another type, and not compared"),
+            (self.uncompared, "looked up, and not compared"),
         ):
             said += [f"Columns {word}: {', '.join(f'`{name}`' for name in names)}."] if names else []
         if self.failed_streams:
@@ -154,18 +158,19 @@ def diffs(connection: psycopg.Connection, model: str) -> list[Diff]:
 
 def last_diff(connection: psycopg.Connection, model: ReadModel) -> Diff | None:
     """Return the last diff of a declaration that is whole: of all log partitions, and of what serves now."""
-    model, serving = with_upcasts(connection, model), _serving(connection, model.name)
-    found = [
-        diff
-        for diff in diffs(connection, model.name)
-        if diff.compared_at is not None
-        and diff.fingerprint == model.fingerprint
-        and diff.partition is None
-        and diff.mark_id is None
-        and serving is not None
-        and diff.version == serving.version
-    ]
-    return found[-1] if found else None
+    with connection.cursor(row_factory=class_row(Diff)) as cursor:
+        return cursor.execute(
+            """
+            select d.*
+            from read_models.diffs d
+            join read_models.declarations v using (model, version)
+            where d.model = %s and d.fingerprint = %s and d.partition is null and d.mark_id is null
+              and d.compared_at is not null and v.serves and d.taken_at >= v.declared_at
+            order by d.number desc
+            limit 1
+            """,
+            (model.name, with_upcasts(connection, model).fingerprint),
+        ).fetchone()
 
 
 def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None, partition: int | None = None) -> Diff:
@@ -250,7 +255,9 @@ def _copied(
             select * from read_models.diffs
             where model = %(model)s and version = %(version)s and fingerprint = %(fingerprint)s
               and mark_id is not distinct from %(mark_id)s and partition is not distinct from %(partition)s::int
-              and compared_at is null
+              and compared_at is null and (mark_id is not null or taken_at >= (
+                select declared_at from read_models.declarations where model = %(model)s and version = %(version)s
+              ))
             order by number desc
             limit 1
             """,
@@ -288,14 +295,16 @@ def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: 
     connection.execute("set local search_path = pg_catalog")  # so that all names have their schema
     query = str(_value(connection, "select pg_get_viewdef(%s::regclass)", (f"{SCHEMA}.{served.name}",)))
     whole, one = served.state_table, child_table(served, partition)
-    return sql.Composed([sql.SQL(query.rstrip(";").replace(f"{SCHEMA}.{whole}", f"{SCHEMA}.{one} {whole}"))])
+    of_one = re.sub(rf"\b{SCHEMA}\.{whole}\b", f"{SCHEMA}.{one} {whole}", query.rstrip(";"))
+    return sql.Composed([sql.SQL(of_one)])
 
 
-def comparable_partitions(connection: psycopg.Connection, view: str) -> list[int]:
+def comparable_partitions(connection: psycopg.Connection, view: str, declared: str) -> list[int]:
     """Return the log partitions whose rows are those of all events below their checkpoints, if there are such events.
 
     A stream that waits for a retry, that was given up, or of which an event was discarded, makes its log partition
-    another case: a rebuild tries its event again.
+    another case: a rebuild tries its event again. Where it cannot, it leaves out what was discarded for any version of
+    the model, whose view is declared as `declared`; the version that is consumed as `view` may have it.
     """
     return _value(  # type: ignore[no-any-return]
         connection,
@@ -309,11 +318,14 @@ def comparable_partitions(connection: psycopg.Connection, view: str) -> list[int
           except
           select event_store.stream_partition(a.detail ->> 'decider_id', (select count(*) from event_store.log_partitions))
           from event_store.audit_log a
-          where a.operation = 'discard_dead_letter' and a.view = %(view)s
+          where a.operation = 'discard_dead_letter' and (
+            a.view = %(view)s
+            or (a.detail ->> 'offset')::bigint in (select event_store_platform.purged_discards(%(declared)s))
+          )
           order by 1
         )
         """,
-        {"view": view},
+        {"view": view, "declared": declared},
     )
 
 
@@ -335,9 +347,11 @@ def compare(
     with connection.transaction():
         models = ReadModelStore(connection)
         models.lock_model(diff.name)
-        if _value(
-            connection, "select count(*) from read_models.diffs where name = %s and compared_at is null", (diff.name,)
-        ):
+        state = "select min((compared_at is not null)::int) from read_models.diffs where name = %s"
+        is_compared = _value(connection, state, (diff.name,))
+        if is_compared is None:
+            reset_model(connection, built)  # removed while this was built
+        elif not is_compared:
             # first, for another process may hold its leases
             models.drop_version(built.name, built.version)
             EventStore(connection).unregister_view(built.view, f"diff {diff.name} is built")
@@ -374,6 +388,7 @@ def _compared(
         added=[name for name in [*new, *lookups] if name not in old],
         removed=[name for name in old if name not in new and name not in lookups],
         retyped=[name for name in both if name not in compared],
+        uncompared=[name for name in lookups if name in old],
         failed_streams=failed_streams,
     )
     one_side = sql.SQL("(select true as _there, row({keys}) as _key, t.* from {} t)").format

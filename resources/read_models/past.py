@@ -125,8 +125,8 @@ def remove_expired(connection: psycopg.Connection) -> list[str]:
                 if (name,) in connection.execute(expired_ones.encode()).fetchall():
                     _remove(connection, name)
                     removed.append(name)
-        except (MillraceError, psycopg.errors.LockNotAvailable):
-            continue  # the next call removes it
+        except (MillraceError, psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            continue  # the next call removes it, or that of its owner
     return removed
 
 

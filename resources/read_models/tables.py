@@ -293,6 +293,9 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
             connection.execute(statement)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model.name, model.public_columns())
+        # a switch of theirs has ended before they are read, or waits
+        for other in sorted(_looking_up(connection, model), key=lambda one: one.name):
+            connection.execute("select event_store_platform.lock_model(%s)", (other.name,))
         above = _looking_up(connection, model)
         for other in reversed(above):
             drop(connection, model, sql.SQL("drop view {}").format(relation(other.name)))
@@ -361,9 +364,9 @@ def _restore(connection: psycopg.Connection, view: _View, lower: ReadModel) -> N
     """Make a view again over the new view of a model that it looks up."""
     try:
         connection.execute(sql.SQL("create view {} as {}").format(relation(view.name), sql.SQL(view.query)))
-    except psycopg.errors.UndefinedColumn as error:
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
         raise DependentObjects(
-            f"Read model {view.name} looks up a column that the new version of read model {lower.name} does not have.",
+            f"Read model {view.name} looks up a column that the new version of read model {lower.name} does not have, or has with another type.",
             detail=error.diag.message_primary,
             hint=f"Take that lookup out of {view.name}, and let its new version serve; the next drain tries again.",
         ) from error

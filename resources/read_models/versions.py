@@ -326,8 +326,10 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
-    # nothing is read yet that the first one changes
-    approved = not known or model.serve == "built"
+    # Nothing is read yet that the first one changes. Of the declaration that serves, read with upcasts that came since,
+    # no code is left that would keep what serves up to date.
+    same = bool(known) and serving.fingerprint.partition("+")[0] == model.fingerprint.partition("+")[0]
+    approved = not known or model.serve == "built" or same
     models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt, approved)
     return built
 

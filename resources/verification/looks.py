@@ -16,6 +16,7 @@ import psycopg
 
 from millrace.resources.archive.files import ArchiveDamaged, require_checksum
 from millrace.resources.archive.folder import ForeignArchive, require_folder
+from millrace.resources.archive.history import LogIncomplete, require_whole
 from millrace.resources.archive.listing import archived
 from millrace.resources.event_store import EventStore
 from millrace.resources.verification.store import Looked, VerificationStore
@@ -52,7 +53,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     ),
     "checkpoint_beyond_log": (
         "A view would pass over the next events",
-        "Move it (millrace view seek), unless somebody let it wait there; build a read model anew (millrace view reset).",
+        "Move it (millrace view seek), or build the read model anew (millrace view reset).",
     ),
     "mark_beyond_log": ("A recorded moment is after the end of the log", RESTORE),
     "archive_beyond_log": ("More is archived than the log had", RESTORE),
@@ -157,6 +158,14 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
         except ForeignArchive as error:
             report.add("archive_missing", str(error))
             return
+        try:
+            require_whole(listed)
+        except LogIncomplete as error:
+            # what was archived elsewhere first is in no list
+            if listed.files[0].range.from_position > 0:
+                report.passed_over.append(str(error))
+            else:
+                report.add("archive_incomplete", str(error))
         for file in listed.files:
             if watcher.stop.is_set():
                 return

@@ -93,7 +93,7 @@ def _look_at(
         return (
             f"no version of its declaration serves: millrace run drain {model.name} --once, or millrace view approve."
         )
-    candidates = comparable_partitions(connection, serving.view)
+    candidates = comparable_partitions(connection, serving.view, model.view)
     if chosen is not None and chosen not in candidates:
         return f"of log partition {chosen} {_APART}"
     if not candidates:

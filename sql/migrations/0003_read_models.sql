@@ -31,7 +31,7 @@ comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';
 comment on column read_models.declarations.approved is
 'Whether this version may serve once it has caught up; false while somebody is to approve it (approve_version).';
-comment on column read_models.declarations.declared_at is 'When the tables were made.';
+comment on column read_models.declarations.declared_at is 'When the tables were made, or the version was approved.';
 
 create table read_models.as_of (
   name text not null,

@@ -1662,7 +1662,7 @@ COMMENT ON COLUMN read_models.declarations.unbuilt IS 'The log partitions whose 
 
 COMMENT ON COLUMN read_models.declarations.approved IS 'Whether this version may serve once it has caught up; false while somebody is to approve it (approve_version).';
 
-COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made.';
+COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were made, or the version was approved.';
 
 CREATE TABLE read_models.diffs (
     number bigint NOT NULL,

@@ -12,16 +12,16 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import diff as diffing
-from millrace.resources.consumption.as_of import build_as_of
+from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import count, field, last, sum_
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import Diff, Found, NothingToCompare, diffs, examples, take
-from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.differences import Diff, Found, NothingToCompare, compare, diffs, examples, take
+from millrace.resources.read_models.past import named, remove_expired
 from millrace.resources.read_models.tables import child_table
-from millrace.resources.read_models.versions import attach_version, serve_if_caught_up, with_upcasts
+from millrace.resources.read_models.versions import attach_version, ensure_version, serve_if_caught_up, with_upcasts
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
@@ -214,6 +214,17 @@ def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: Eve
     things.connection.execute("update read_models.diffs set expires_at = now()")
     assert len(remove_expired(things.connection)) == 1 + len({diff.number for diff in outcomes})
     assert relations(things.connection) == before
+
+
+def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: EventStore, built: ReadModel) -> None:
+    before = relations(things.connection)
+    diff = take(things.connection, declared := with_upcasts(things.connection, Wider), None)
+    side = ensure_version(things.connection, named(declared, diff.name))
+    things.connection.execute("delete from read_models.diffs")
+    compare(things.connection, diff, side, [], 0, KEEP)
+    things.connection.execute(f"drop table read_models.{diff.name}_before".encode())
+    assert relations(things.connection) == before
+    assert rows(things.connection, "select view from event_store.views") == [(built.view,)]
 
 
 def test_a_table_that_is_swapped_meanwhile_is_read_whole(

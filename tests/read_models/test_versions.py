@@ -374,6 +374,12 @@ def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
     assert (problem.about, problem.subject, problem.severity) == ("read_model", "everything", "note")
     assert "millrace view approve everything" in problem.remedy
 
+    # however long it waits, code of before does not drop it
+    long_ago = "update read_models.declarations set declared_at = now() - interval '2 days'"
+    things.connection.execute(long_ago)
+    drop_unused_versions(things.connection, EventsOf)
+    assert [v.version for v in versions(things.connection, new.name)] == [1, 2]
+
     # another declaration comes first: the one that was looked at is approved no more
     wider = attach_version(things.connection, replace(Wider, serve="approved"))
     with pytest.raises(NothingToApprove, match="Version 2 of read model everything was overtaken by version 3"):
@@ -385,6 +391,8 @@ def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
         patched.setattr(read_model_versions, "serve_if_caught_up", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             approve_version(things.connection, Wider, "looked at")
+    things.connection.execute(f"{long_ago} where not approved")
+    drop_unused_versions(things.connection, EventsOf)
     assert not serve_if_caught_up(things.connection, wider)
     assert [each.kind for each in things.standing() if each.kind == "unapproved"] == []
     assert [(e.operation, e.reason) for e in things.audit_log() if e.operation == "approve_version"] == [
@@ -401,3 +409,12 @@ def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
 def test_a_first_version_waits_for_nobody(things: EventStore) -> None:
     first = ensure_version(things.connection, replace(EventsOf, serve="approved"))
     assert [(v.version, v.serves, v.approved) for v in versions(things.connection, first.name)] == [(1, True, True)]
+
+
+def test_the_declaration_that_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
+    ensure_version(things.connection, EventsOf)
+    things.connection.execute("update read_models.declarations set fingerprint = fingerprint || '+before'")
+    same = ensure_version(things.connection, replace(EventsOf, serve="approved"))
+    other = ensure_version(things.connection, replace(Latest, serve="approved"))
+    approved = {v.version: v.approved for v in versions(things.connection, EventsOf.name)}
+    assert (approved[same.version], approved[other.version]) == (True, False)

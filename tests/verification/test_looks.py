@@ -174,6 +174,26 @@ def test_each_file_of_the_archive_is_looked_at(orders: EventStore, dsn: str, tmp
     assert [fault.kind for fault in report_of(orders.connection, tmp_path / "not there").faults] == ["archive_missing"]
 
 
+def test_a_hole_in_the_list_of_the_archive_is_a_fault_unless_the_rest_is_elsewhere(
+    orders: EventStore, dsn: str, tmp_path: Path
+) -> None:
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=1, min_events=1, tail=True)
+    ((partition,),) = rows(orders.connection, "select partition from event_store.archive_files where from_position = 2")
+    forget = "delete from event_store.archive_files where partition = %s and from_position = %s"
+    orders.connection.execute("set session_replication_role = replica")
+    orders.connection.execute(forget, (partition, 1))
+    assert [fault.kind for fault in report_of(orders.connection, tmp_path).faults] == ["archive_incomplete"]
+    orders.connection.execute(forget, (partition, 0))
+    report = report_of(orders.connection, tmp_path)
+    assert (report.faults, len(report.passed_over)) == ([], 1)
+
+
+def test_a_view_that_somebody_let_wait_beyond_the_log_is_no_fault(orders: EventStore, tmp_path: Path) -> None:
+    orders.seek_view("in ranges", "RESET_TO_OFFSET", 99, partition=3)
+    assert report_of(orders.connection, tmp_path).faults == []
+
+
 def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: EventStore, dsn: str, tmp_path: Path) -> None:
     archive_partition(dsn, tmp_path, 0, min_events=100, tail=True)
     (small,) = tmp_path.rglob("*.parquet")

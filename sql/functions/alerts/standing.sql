@@ -87,6 +87,8 @@ begin
     from views v
     left join read_models.declarations d on d.view = v.view
     where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
+      and not exists (select from read_models.as_of a where a.name = d.model)
+      and not exists (select from read_models.diffs x where x.name = d.model)
     union all
     select
       'dead_letters', 'view', v.view, k.parked_at,

@@ -15,7 +15,9 @@ begin
   if num_nulls(v_model, v_version) > 0 then
     perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
   end if;
-  update read_models.declarations set approved = true where model = v_model and version = v_version and not approved;
+  update read_models.declarations
+  set approved = true, declared_at = clock_timestamp()
+  where model = v_model and version = v_version and not approved;
   if found then
     perform event_store_private.audit(
       'approve_version', null, v_reason, jsonb_build_object('model', v_model, 'version', v_version)

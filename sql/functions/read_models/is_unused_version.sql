@@ -1,5 +1,6 @@
 -- Whether a version of a read model can go: another one serves, and it is older than the one that the caller builds. A
--- newer one may be the work of newer code, and is unused only v_abandoned_s seconds after its declaration.
+-- newer one may be the work of newer code, and is unused only v_abandoned_s seconds after its declaration or its approval,
+-- and never while it waits for that.
 create or replace function event_store_platform.is_unused_version(
   v_model text,
   v_version int,
@@ -15,12 +16,12 @@ as $$
   select exists (
     select from read_models.declarations d
     where d.model = v_model and d.version = v_version and not d.serves
-      and (d.version < v_built or d.declared_at < clock_timestamp() - make_interval(secs => v_abandoned_s))
+      and (d.version < v_built or d.approved and d.declared_at < clock_timestamp() - make_interval(secs => v_abandoned_s))
   )
 $$;
 
 comment on function event_store_platform.is_unused_version(text, int, int, bigint) is
 'Says whether version v_version of read model v_model is unused: it does not serve, and is older than version v_built'
-' or was declared v_abandoned_s ago.';
+' or was declared or approved v_abandoned_s ago.';
 revoke all on function event_store_platform.is_unused_version(text, int, int, bigint) from public;
 grant execute on function event_store_platform.is_unused_version(text, int, int, bigint) to event_store_owner;

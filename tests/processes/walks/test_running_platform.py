@@ -68,10 +68,7 @@ PARTITIONS = """
 query { assetNodeOrError(assetKey: {path: ["read_models", "customers"]}) {
   ... on AssetNode { partitionStats { numFailed numMaterialized numMaterializing numPartitions } } } }
 """
-RUNS = """
-query { runsOrError(filter: {tags: [{key: "dagster/partition", value: "customers"}]}) {
-  ... on Runs { results { status } } } }
-"""
+RUNS = "query { runsOrError { ... on Runs { results { status } } } }"
 MADE_GREEN = """
 query { assetNodeOrError(assetKey: {path: ["read_models", "customers"]}) {
   ... on AssetNode { latestMaterializationByPartition(partitions: ["p00"]) { runOrError {
@@ -267,7 +264,7 @@ def test_broken_read_models_turn_red_and_what_failed_is_run_again(
     expect(page.get_by_text("made no progress").first).to_be_visible()
     expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
     until(lambda: partitions(platform)["numFailed"], bool)
-    # a drain that begins after the correction would make green what is to be rebuilt by hand
+    # a drain, also one of all views, that begins after the correction would make green what is to be rebuilt by hand
     open_automation(page, "poll_customers")
     switch_automation(page, on=False)
     until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)

@@ -83,6 +83,18 @@ def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds
     mails.attach_consumer("m_v2", "builder", 3600)
     assert found(mails, after_s=310) == {}
 
+    # what a diff, or a moment of the past, is built as
+    mails.connection.execute("update read_models.declarations set serves = true, model = 'm_diff_1'")
+    for values, table in (
+        ("(model, version, fingerprint, marks, taken_at, waiting_streams, expires_at)"
+         " values ('m', 1, '', '{}', now(), 0, now())", "diffs"),
+        ("(name, model, mark_id, marked_at, fingerprint, expires_at) values ('m_diff_1', 'm', 1, now(), '', now())", "as_of"),
+    ):  # fmt: skip
+        assert set(found(mails, after_s=310)) == {("late", "m_diff_1")}
+        mails.connection.execute(f"insert into read_models.{table} {values}".encode())
+        assert found(mails, after_s=310) == {}
+        mails.connection.execute(f"delete from read_models.{table}".encode())
+
 
 def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: EventStore) -> None:
     park(mails, "o-1", "o-2")

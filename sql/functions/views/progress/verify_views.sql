@@ -36,6 +36,11 @@ begin
       'checkpoint_beyond_log',
       format('view %s, log partition %s: position %s, and the log ends at %s', to_json(b.view), b.partition, b.position, b.high_water_mark)
     from event_store_platform.views_beyond_log() b
+    where not exists (
+      select from event_store.audit_log a
+      where a.operation = 'seek_view' and a.view = b.view and (a.detail ->> 'partition')::int = b.partition
+        and (a.detail ->> 'to_position')::bigint = b.position
+    )
     union all
     select
       'mark_beyond_log',
