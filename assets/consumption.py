@@ -18,12 +18,11 @@ from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.connecting import connect
-from millrace.resources.consumption.build_errors import build_errors, cause
+from millrace.resources.consumption.build_errors import cause, failures
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
-from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
@@ -130,7 +129,7 @@ def drain_read_model(
         causes = error.causes
         _make_red(context, model, lambda: causes)
         raise
-    except _failures() as error:
+    except failures() as error:
         # no log partition is to blame: each that made no progress waits for the same
         said = cause(error)
         _make_red(
@@ -158,10 +157,6 @@ def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
         if built is None:
             return [*range(log_partitions)]
         return [lag.partition for lag in EventStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    return (MillraceError, *build_errors())
 
 
 def _make_red(context: dg.AssetExecutionContext, model: ReadModel, causes: Callable[[], Mapping[int, str]]) -> None:

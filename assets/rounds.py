@@ -9,8 +9,6 @@ run of its own is started for it: that one is red.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 import dagster as dg
@@ -28,7 +26,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.spark import spark_session
+from millrace.resources.spark import spark_when_needed
 
 SHARED_JOB = "drain_views"
 # the name of its drain in the store
@@ -60,12 +58,11 @@ def shared_drain_job(
         dsn = postgres.current_dsn()
         shown = Shown(context, dsn, declared.captures.values())
         with (
-            ExitStack() as opened,
+            spark_when_needed(ROUND_CONFIGURATION) as spark,
             SharedDrain(
                 dsn,
                 [*declared.models.values()],
-                # opened when there is something to build; its settings are those of rounds
-                cache(lambda: opened.enter_context(spark_session(ROUND_CONFIGURATION))),
+                spark,
                 context.run_id,
                 archive=archive,
                 limits=limits,

@@ -19,7 +19,7 @@ from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
-from millrace.resources.consumption.build_errors import build_errors, cause
+from millrace.resources.consumption.build_errors import cause, failures
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.errors import MillraceError
 from millrace.resources.events.model import DeclaredEvent
@@ -183,17 +183,13 @@ def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
             with postgres.connect() as connection:
                 rows = [asdict(example) for example in examples(connection, diff)]
             found: dict[str, Any] = {"diff": str(diff.outcome), "table": f"read_models.{diff.name}", "rows": rows}
-        except _failures() as error:
+        except failures() as error:
             found = {"diff": f"It could not be compared: {cause(error)}"}
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"version": waiting.version, **found}
         )
 
     return check
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    return (MillraceError, *build_errors())
 
 
 def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChecksDefinition:

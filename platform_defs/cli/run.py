@@ -5,8 +5,7 @@ Belongs here: their options, which subscriptions are meant. Not here: what they 
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from math import inf
 from pkgutil import iter_modules
@@ -61,12 +60,10 @@ def drain_command(
 ) -> None:
     """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM."""
     from millrace.resources.consumption.consumer import Consumer
-    from millrace.resources.spark import spark_session
+    from millrace.resources.spark import spark_when_needed
 
     declared = declared_model(model)
-    with stop_on_signals() as stop, ExitStack() as opened:
-        # opened when there is something to build
-        spark = cache(lambda: opened.enter_context(spark_session()))
+    with stop_on_signals() as stop, spark_when_needed() as spark:
         archive = Settings().archive_folder
         with Consumer.open(chosen_dsn(dsn), declared, spark, f"drain {uuid4()}", archive=archive) as consumer:
             report = consumer.drain(budget_s=inf, idle_s=0 if once else inf, stop=stop)

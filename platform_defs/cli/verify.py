@@ -4,8 +4,7 @@ Belongs here: its options, its progress, how faults look, its exit code. Not her
 (`millrace.resources.verification`).
 """
 
-from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,7 +37,7 @@ def verify_command(
     the same position. Written are only the tables of that rebuild, which go at the end; after a kill, within two hours.
     """
     from millrace.resources.archive.store import NO_TIME_LIMITS
-    from millrace.resources.spark import spark_session
+    from millrace.resources.spark import spark_when_needed
     from millrace.resources.verification.looks import (
         Report,
         Watcher,
@@ -51,18 +50,20 @@ def verify_command(
     known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
     report, errors = Report(), Screen(stderr=True)
     report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
-    with chosen_store(dsn) as store, stop_on_signals() as stop, ExitStack() as opened:
+    with (
+        chosen_store(dsn) as store,
+        stop_on_signals() as stop,
+        errors.status("Looking ...") as status,
+        spark_when_needed() as spark,
+    ):
         connection = store.connection
         if partition is not None:
             store.available_offset_range(partition)  # refuses one that is not there
         connection.execute(NO_TIME_LIMITS)
-        status = opened.enter_context(errors.status("Looking ..."))
         watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
         look_at_log(connection, report, watcher)
         look_at_views(connection, report, watcher)
         look_at_archive(connection, archive, report, watcher)
-        # opened where there is something to build
-        spark = cache(lambda: opened.enter_context(spark_session()))
         models = known.models.values()
         look_at_models(
             chosen_dsn(dsn), connection, models, spark, report, watcher, archive=archive, partition=partition

@@ -9,7 +9,8 @@ one builds, and the others wait for it.
 """
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ import psycopg
 
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import LEASE_S
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
@@ -101,9 +103,7 @@ def build_as_of(
 
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
-    owner, never = f"as of {uuid4()}", threading.Event()
     with connect(dsn) as connection:
-        store = EventStore(connection)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         while True:
@@ -111,11 +111,26 @@ def build_as_of(
             if noted.built_at is not None:
                 return noted
             try:
-                past = ensure_version(connection, at_mark(model, mark), archive)
-                builder = Builder(dsn, past, spark, LEASE_S, DEFAULTS)
-                rebuild = Rebuild(store, builder, model, owner, archive, tuple(mark.marks))
-                commit = rebuild.run(range(len(mark.marks)), 0, never)
+                past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
             except (PartitionLeased, UnknownView, psycopg.errors.DuplicateTable):
-                never.wait(LOOK_EVERY_S)  # another process builds it, or has just built it
+                time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
             else:
                 finish(connection, past, commit.rows, len(commit.failures))
+
+
+def build_beside(
+    dsn: str,
+    connection: psycopg.Connection,
+    declared: ReadModel,
+    side: ReadModel,
+    spark: "Callable[[], SparkSession]",
+    archive: Path | None,
+    marks: Sequence[int],
+    partition: int | None = None,
+) -> tuple[ReadModel, Commit]:
+    """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
+    built = ensure_version(connection, side, archive)
+    builder = Builder(dsn, built, spark, LEASE_S, DEFAULTS)
+    rebuild = Rebuild(EventStore(connection), builder, declared, f"beside {uuid4()}", archive, tuple(marks))
+    partitions = range(len(marks)) if partition is None else [partition]
+    return built, rebuild.run(partitions, 0, threading.Event())

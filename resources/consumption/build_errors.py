@@ -16,6 +16,7 @@ import psycopg
 
 from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.connecting import PASSING
+from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.read_models.stream_histories import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
@@ -50,6 +51,11 @@ def build_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     return (PySparkException, Py4JError, psycopg.Error)
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return the classes of errors of ours, and of a build and its merge."""
+    return (MillraceError, *build_errors())
 
 
 def is_gone(error: Exception) -> bool:

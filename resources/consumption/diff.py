@@ -7,28 +7,23 @@ Killed anywhere, the next call goes on with the same copy, for an hour. Of sever
 the others wait.
 """
 
-import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import psycopg
 
 from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
-from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S
-from millrace.resources.consumption.builder import Builder
-from millrace.resources.consumption.consumer import LEASE_S
-from millrace.resources.consumption.limits import DEFAULTS
-from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S, build_beside
 from millrace.resources.errors import PartitionLeased, UnknownView, ViewInUse
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.differences import Diff, compare, diffs, take
 from millrace.resources.read_models.past import named, remove_expired
-from millrace.resources.read_models.versions import ensure_version, with_upcasts
+from millrace.resources.read_models.versions import with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,23 +55,19 @@ def diff_with_serving(
 
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
-    owner, never = f"diff {uuid4()}", threading.Event()
     with connect(dsn) as connection:
         connection.execute(NO_TIME_LIMITS)
-        store = EventStore(connection)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         diff = take(connection, model, mark, partition)
         while diff.compared_at is None:
             try:
-                side = ensure_version(connection, named(model, diff.name), archive)
-                builder = Builder(dsn, side, spark, LEASE_S, DEFAULTS)
-                rebuild = Rebuild(store, builder, model, owner, archive, tuple(diff.marks))
-                partitions = range(len(diff.marks)) if diff.partition is None else [diff.partition]
-                commit = rebuild.run(partitions, 0, never)
+                side, commit = build_beside(
+                    dsn, connection, model, named(model, diff.name), spark, archive, diff.marks, diff.partition
+                )
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
-                never.wait(LOOK_EVERY_S)  # another process builds it, or has just compared it
+                time.sleep(LOOK_EVERY_S)  # another process builds it, or has just compared it
             known = [one for one in diffs(connection, model.name) if one.number == diff.number]
             diff = known[0] if known else take(connection, model, mark, partition)
         return diff

@@ -101,7 +101,7 @@ def values_with(computed: Mapping[str, Computed], stored: Mapping[str, Value]) -
             try:
                 value = _Expression(name, text, lambda other: of(other, (*under, name))).value(_parsed(text).body)
             except RecursionError as error:
-                raise InvalidColumn(f"computed column {name!r}: its brackets are too deep; compute less") from error
+                raise InvalidColumn(f"computed column {name!r}: it is nested too deeply; compute less") from error
             if value.parts > MOST_PARTS:
                 raise InvalidColumn(f"computed column {name!r}: it has more than {MOST_PARTS} parts; compute less")
             found[name] = value

@@ -129,19 +129,14 @@ def read_exactly(
             *(f.when(fault, f.substring(values[name], 1, QUOTED)).alias(name) for name, fault in faults.items()),
         )
     )
+    read = {name: typed(value, texts[name]) if name in texts else value for name, value in values.items()}
+    read |= {name: make(read[name]) for name, make in made.items()}
     return events.select(
         *dict.fromkeys((*kept, "partition", ORDER)),
-        *(
-            made.get(name, _as_it_is)(typed(value, texts[name]) if name in texts else value).alias(name)
-            for name, value in values.items()
-        ),
+        *(value.alias(name) for name, value in read.items()),
         # all faults in one condition: Spark reads each text once, for its value and for this
         f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), told).alias(MISREAD),
     )
-
-
-def _as_it_is(value: "SparkColumn") -> "SparkColumn":
-    return value
 
 
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":

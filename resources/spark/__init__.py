@@ -2,8 +2,10 @@
 
 from millrace.resources.spark.session import (
     spark_session,
+    spark_when_needed,
 )
 
 __all__ = [
     "spark_session",
+    "spark_when_needed",
 ]

@@ -17,8 +17,9 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -94,6 +95,16 @@ def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[Spar
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def spark_when_needed(configuration: dict[str, str] | None = None) -> "Iterator[Callable[[], SparkSession]]":
+    """Give what opens a session at its first call, and the same one at others; close it in the end.
+
+    The first call raises the errors of `spark_session`.
+    """
+    with ExitStack() as opened:
+        yield cache(lambda: opened.enter_context(spark_session(configuration)))
 
 
 def open_session(configuration: dict[str, str]) -> "SparkSession":

@@ -11,6 +11,7 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption import as_of
 from millrace.resources.consumption import diff as diffing
 from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
@@ -160,7 +161,7 @@ def no_spark() -> "SparkSession":
 # each place between two transactions, and after the last one
 STEPS: list[tuple[object, str, bool]] = [
     (diffing, "take", False),
-    (diffing, "ensure_version", False),
+    (as_of, "ensure_version", False),
     (Rebuild, "_build", False),
     (diffing, "compare", False),
     (diffing, "compare", True),

@@ -65,6 +65,7 @@ COMPUTED = {
     "n if some else 0": "is not allowed",
     "n.real": "is not allowed",
     "pg_sleep(n)": "'pg_sleep(n)' is not allowed",
+    f"{'-' * 900}n": "it is nested too deeply",
     "seconds(at - at, n)": "is not allowed",
     "seconds(*[at - at])": "is not allowed",
     "[n]": "is not allowed",

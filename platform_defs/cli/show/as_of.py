@@ -3,10 +3,8 @@
 Belongs here: its options, and how the result looks. Not here: building it (`millrace.resources.consumption.as_of`).
 """
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import timedelta
-from functools import cache
 from typing import Annotated
 
 import typer
@@ -38,7 +36,7 @@ def as_of_command(
     """Build a read model as it was at a time, from archive and log, or list what was built."""
     from millrace.resources.consumption.as_of import build_as_of, chosen_mark
     from millrace.resources.read_models.past import all_as_of
-    from millrace.resources.spark import spark_session
+    from millrace.resources.spark import spark_when_needed
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:
@@ -49,9 +47,7 @@ def as_of_command(
             Screen().print(
                 f"Building {model} of {in_utc(moment.marked_at)} from {sum(moment.marks):,} positions of the log."
             )
-        with ExitStack() as opened:
-            # opened when there is something to build
-            spark = cache(lambda: opened.enter_context(spark_session()))
+        with spark_when_needed() as spark:
             keep, archive = timedelta(days=keep_days), Settings().archive_folder
             found = [build_as_of(chosen_dsn(dsn), declared, spark, moment, keep=keep, archive=archive)]
     if as_json:

@@ -5,10 +5,8 @@ Belongs here: its options, and how the result looks. Not here: comparing (`millr
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,16 +46,14 @@ def diff_command(
     from millrace.resources.consumption.as_of import chosen_mark
     from millrace.resources.consumption.diff import diff_with_serving
     from millrace.resources.read_models.differences import examples
-    from millrace.resources.spark import spark_session
+    from millrace.resources.spark import spark_when_needed
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()
     partition = max(partitions, key=lambda one: one.high_water_mark).partition if sample else None
-    with ExitStack() as opened:
-        # opened when there is something to build
-        spark = cache(lambda: opened.enter_context(spark_session()))
+    with spark_when_needed() as spark:
         diff = diff_with_serving(
             chosen_dsn(dsn),
             declared,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
+from millrace.resources.consumption.build_errors import cause, failures, is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
 from millrace.resources.consumption.limits import DEFAULTS, Limits
@@ -165,7 +165,6 @@ class SharedDrain:
             return None
 
     def _tried(self) -> Outcome | None:
-        errors: tuple[type[Exception], ...] = (MillraceError, *build_errors())
         try:
             outcome = self._round()
         except psycopg.OperationalError:
@@ -173,7 +172,7 @@ class SharedDrain:
         except Overtaken:
             self.overtaken = [member.declared.name for member in self.members if member.joined]
             return Outcome()
-        except errors as error:
+        except failures() as error:
             self._failed(error)
             return None
         self._failures = 0
