@@ -58,8 +58,8 @@ An exception that one module alone raises is declared in that module, below `Mil
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
-    capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, PublicationMissing, ForeignPublication,
-                     TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+    capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
+                     ForeignPublication, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
                      SessionsShared, TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered

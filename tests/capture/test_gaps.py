@@ -3,13 +3,15 @@
 import pytest
 
 from millrace.resources.capture import look
+from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.changes import KeyChanged
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.source.slot import FilterFails
 from millrace.resources.capture.source.timelines import TimelinesUnknown
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer
-from tests.support.capturing.captured import Captured, did
+from tests.support.capturing.captured import Captured, declared, did
 from tests.support.factories import value
 from tests.support.patience import patience
 
@@ -50,6 +52,23 @@ def test_a_gap_is_said_also_where_the_source_does_not_say_which_way_its_log_came
         captured.drain()
     with pytest.raises(TimelinesUnknown):
         restart(captured.dsn, captured.capture, "a test")
+
+
+def test_a_filter_that_fails_for_a_row_is_told_and_another_one_begins_the_capture_anew(captured: Captured) -> None:
+    captured.source.run("create table parts (id int primary key, n int)", "alter table parts replica identity full")
+    failing = declared(captured, CapturedTable("items"), CapturedTable("parts", where="100 / n > 5"))
+    failing.drain()
+    captured.source.run("insert into parts values (1, 0), (2, 7)", "insert into items values (1, 'behind it')")
+    for _ in range(2):
+        with pytest.raises(FilterFails, match="a where fails for a row, of parts") as refused:
+            failing.drain()
+        assert "division by zero" in str(refused.value)
+        assert "millrace capture restart" in str(refused.value)
+    sound = CapturedTable("parts", where="case when n <> 0 then 100 / n > 5 end")
+    mended = declared(captured, CapturedTable("items"), sound)
+    restart(mended.dsn, mended.capture, "another where")
+    mended.drain()
+    assert captured.replayed() == sorted([*captured.table(), {"id": 2, "n": 7}], key=str)
 
 
 # Changed on the source while a capture runs, and changed back ------------------------------------------------

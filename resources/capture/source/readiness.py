@@ -35,6 +35,8 @@ select
   current_setting('wal_level'),
   current_setting('max_replication_slots')::int,
   (select count(*) from pg_replication_slots)::int,
+  current_setting('max_wal_senders')::int,
+  (select count(*) from pg_stat_get_wal_senders())::int,
   current_database(),
   r.rolname,
   r.rolsuper or r.rolreplication,
@@ -72,6 +74,8 @@ class _Server:
     wal_level: str
     slots: int
     used_slots: int
+    senders: int
+    used_senders: int
     database: str
     role: str
     may_replicate: bool
@@ -222,6 +226,12 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
         yield (
             f"all {server.slots} replication slots are in use: drop one that nobody needs, or raise max_replication_slots and"
             " restart the server"
+        )
+    # whoever has a slot may be the reader that is counted
+    if not has_slot and server.used_senders >= server.senders:
+        yield (
+            f"all {server.senders} connections of max_wal_senders are in use: end one that nobody needs, or raise it and restart"
+            " the server"
         )
     if not server.may_replicate:
         yield f"role {role} may not use replication slots: alter role {role} replication"

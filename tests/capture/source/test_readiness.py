@@ -5,6 +5,7 @@ Belongs here: `capture.source.readiness`. Not here: publications that are made (
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import LiteralString
 
 import psycopg
@@ -12,7 +13,7 @@ import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.source import probe
-from millrace.resources.capture.source.connection import connect_source
+from millrace.resources.capture.source.connection import connect_source, connect_walsender
 from millrace.resources.capture.source.publication import drop_publication, ensure_publication
 from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
 from tests.support.capturing.sources import Source
@@ -300,6 +301,17 @@ def test_a_slot_has_to_be_free_unless_there_is_one(source: Source) -> None:
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = any(%s)",
                 (made,),
             )
+
+
+def test_a_reader_has_to_be_free_until_there_is_a_slot(source: Source) -> None:
+    source.run("create table t (id int primary key)")
+    with connect_source(source.dsn) as connection, ExitStack() as readers:
+        most = value(connection, "select current_setting('max_wal_senders')::int")
+        for _ in range(most - value(connection, "select count(*) from pg_stat_get_wal_senders()")):
+            readers.enter_context(connect_walsender(connection))
+        (said,) = find_problems(connection, capture(), has_slot=False)
+        assert said.startswith(f"all {most} connections of max_wal_senders are in use: ")
+        assert find_problems(connection, capture(), has_slot=True) == []
 
 
 def test_an_older_server_is_refused_before_anything_else(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
