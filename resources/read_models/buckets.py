@@ -77,11 +77,6 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
     if unit == "min" or every == "1 hour":
         query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **said)
     else:
-        # of a time that comes twice Postgres takes the later one, which is not where the bucket begins
-        query = sql.SQL(
-            "(select case when (earlier at time zone {zone}) = begin then earlier else later end"
-            " from (select begin, begin at time zone {zone} as later from (select {begin} as begin) b) l,"
-            " lateral (select later - interval '25 hours'"
-            " + ((later at time zone {zone}) - ((later - interval '25 hours') at time zone {zone})) as earlier) e)"
-        ).format(**said)
-    return sql.SQL("greatest({}, {}::timestamptz)").format(query, sql.Literal(times.FIRST.isoformat()))
+        # of a time that comes twice Postgres takes the later one; the moment before it leads to where the bucket begins
+        query = sql.SQL("({begin} - interval '1 us') at time zone {zone} + interval '1 us'").format(**said)
+    return sql.SQL("greatest({}, {}::timestamptz)").format(query, sql.Literal(times.FIRST))
