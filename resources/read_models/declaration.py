@@ -95,7 +95,7 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
-    rollups: "tuple[Rollup, ...] | None" = field(default=None, repr=False)
+    rollups: "tuple[Rollup, ...] | None" = field(default=None, repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -343,7 +343,9 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
         on: The column of this row, of the key's type.
         column: The column of the other row.
     """
-    if not isinstance(model, ReadModel):
+    from millrace.resources.read_models.rollups import Rollup
+
+    if not isinstance(model, ReadModel) or isinstance(model, Rollup):
         raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
     keys = model.public_key
     if len(keys) > 1:

@@ -79,6 +79,11 @@ class Rollup(ReadModel):
         keys = {name: "timestamptz" if key.every else types[key.source] for name, key in self.keys.items()}
         return keys | {name: "bigint" if one.kind == "count" else "numeric" for name, one in self.columns.items()}
 
+    def sources_of(self, name: str) -> tuple[str, ...]:
+        """Return the columns of the read model that a column is computed from; for the number of rows its key."""
+        source = (self.keys | self.columns)[name].source
+        return (source,) if source else self.of.public_key
+
     def groups(self, *sides: tuple[sql.Composable, int]) -> sql.Composed:
         """Return the query for what some stored rows add to groups, as rows of the state.
 
