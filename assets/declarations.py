@@ -167,9 +167,9 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     things = [thing for _, thing in found.things]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
     # of a file that fails, nothing is removed
-    known = None if any(fault.room == "read_models" for fault in faults) else rollups.values()
+    fails = any(fault.room == "read_models" for fault in faults)
     models = {
-        thing.name: replace(thing, rollups=known and tuple(one for one in known if one.of is thing))
+        thing.name: replace(thing, rollups=None if fails else tuple(r for r in rollups.values() if r.of is thing))
         for thing in things
         if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
     }

@@ -268,9 +268,9 @@ def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") ->
     comes late counts for its own bucket. `source` is as that of `field`; of a rollup, a column of its read model.
     """
     require_bucket(f"bucket({source!r})", every, zone)
-    own = isinstance(source, str) and is_of_row(source)
-    key = KeyColumn(source, "timestamp") if own else field(source, type="timestamp")
-    return replace(key, every=every, zone=zone)
+    if isinstance(source, str) and is_of_row(source):
+        return KeyColumn(source, "timestamp", every, zone)
+    return replace(field(source, type="timestamp"), every=every, zone=zone)
 
 
 def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
