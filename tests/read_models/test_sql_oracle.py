@@ -150,19 +150,19 @@ class Streams:
     city = last("data.city")
     events = count()
     worth = sum_("data.amount", type=MONEY)
-    begun_at = min_("data.at", type="timestamp")
+    seen_at = last("data.at", type="timestamp")
     is_small = computed("worth / events < 1000")
 
 
 @rollup(of=Streams, key=["city", "is_small", "month"])
 class Cities:
-    """Streams by city, by size and by the month in Berlin in which they began."""
+    """Streams by city, by size and by the month in Berlin in which they were seen."""
 
     city = row("city")
     is_small = row("is_small")
-    month = bucket("begun_at", every="1 month", zone="Europe/Berlin")
+    month = bucket("seen_at", every="1 month", zone="Europe/Berlin")
     streams = count()
-    begun = count("begun_at")
+    seen = count("seen_at")
     worth = sum_("worth", type=MONEY)
     events = sum_("events")
     mean = avg("worth")
@@ -201,7 +201,7 @@ def best(value: str, most: int, by: str, where: str = "true") -> str:
 ENDED_BY = f"""{best("decider_id", 1, AT, "event = 'paid'")}[1]"""
 STREAMS = f"""
     select decider_id, arg_max(data->>'city', "offset") as city, count(*) as events,
-      coalesce(sum({AMOUNT}), 0) as worth, min({AT}) as begun, worth / count(*) < 1000 as is_small
+      coalesce(sum({AMOUNT}), 0) as worth, arg_max({AT}, "offset") as seen, worth / count(*) < 1000 as is_small
     from events group by 1 having arg_max(event, "offset") <> 'paid'
     """
 # the rows of each model, and of each rollup, as SQL over all events
@@ -236,7 +236,7 @@ SQL = {
         """,
     "streams": STREAMS,
     "cities": f"""
-        select city, is_small, {begin("month", "begun", BERLIN)}, count(*), count(begun), sum(worth), sum(events)::decimal,
+        select city, is_small, {begin("month", "seen", BERLIN)}, count(*), count(seen), sum(worth), sum(events)::decimal,
           avg(worth)
         from ({STREAMS}) group by 1, 2, 3
         """,
