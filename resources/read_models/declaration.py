@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from psycopg import sql
 
@@ -95,6 +95,7 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
+    is_rollup: ClassVar[bool] = False
     rollups: "tuple[Rollup, ...] | None" = field(default=None, repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
@@ -343,9 +344,7 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
         on: The column of this row, of the key's type.
         column: The column of the other row.
     """
-    from millrace.resources.read_models.rollups import Rollup
-
-    if not isinstance(model, ReadModel) or isinstance(model, Rollup):
+    if not isinstance(model, ReadModel) or model.is_rollup:
         raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
     keys = model.public_key
     if len(keys) > 1:

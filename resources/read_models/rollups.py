@@ -16,6 +16,7 @@ what a row had added: it is a group, and the change of a row is +new -old.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from psycopg import sql
 
@@ -40,6 +41,7 @@ class Rollup(ReadModel):
         of: The read model, maybe as one of its versions.
     """
 
+    is_rollup: ClassVar[bool] = True
     of: ReadModel = field(repr=False)
 
     @property
