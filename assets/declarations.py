@@ -76,7 +76,7 @@ class Declarations:
     """What a package declares.
 
     Attributes:
-        models: The read models by name, each with its rollups; where a file of theirs fails to load, with None.
+        models: The read models by name, each with its rollups: with all of them, unless a file of theirs fails to load.
         rollups: The rollups by name.
         captures: The captures by name.
         reports: The assets of its reports.
@@ -166,10 +166,10 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
                 found.look_through(room, module)
     things = [thing for _, thing in found.things]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
-    # of a file that fails, nothing is removed
-    fails = any(fault.room == "read_models" for fault in faults)
+    # what is declared in a file that fails stays as it is
+    whole = not any(fault.room == "read_models" for fault in faults)
     models = {
-        thing.name: replace(thing, rollups=None if fails else tuple(r for r in rollups.values() if r.of is thing))
+        thing.name: replace(thing, rollups=tuple(r for r in rollups.values() if r.of is thing), all_rollups=whole)
         for thing in things
         if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
     }

@@ -77,7 +77,8 @@ class ReadModel:
         upcasts: All upcasts that the store knew when somebody looked; None before.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
-        rollups: All rollups that are declared of it; None where nobody has looked.
+        rollups: Rollups of its rows.
+        all_rollups: Whether these are all that are declared, so that others go.
     """
 
     name: str
@@ -96,7 +97,8 @@ class ReadModel:
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
     is_rollup: ClassVar[bool] = False
-    rollups: "tuple[Rollup, ...] | None" = field(default=None, repr=False, compare=False)
+    rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
+    all_rollups: bool = field(default=False, repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""

@@ -34,7 +34,7 @@ from millrace.resources.read_models.tables import (
 
 def declared_rollups(model: ReadModel) -> list[Rollup]:
     """Return the rollups of a version of a model, as they are declared."""
-    return [replace(one, of=model) for one in model.rollups or ()]
+    return [replace(one, of=model) for one in model.rollups]
 
 
 def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
@@ -47,15 +47,15 @@ def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
 
 
 def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
-    """Say whether the declared rollups of a version of a model are kept, and no others; and people read them, if so."""
-    wanted = sorted(one.state_table for one in declared_rollups(model))
-    if model.rollups is not None and kept_tables(connection, model) != wanted:
+    """Say whether there is nothing for `keep_rollups` to do."""
+    wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
+    if _gone(model, kept) or not {*wanted} <= {*kept}:
         return False
     return not shown or all(_is_shown(connection, table) for table in wanted)
 
 
 def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
-    """Make the declared rollups of a version of a model, fill them, show them to people; drop others of its rollups.
+    """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
 
     Within a transaction that has the model's lock. Until it ends nobody changes a row of that version.
 
@@ -63,16 +63,13 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
         DependentObjects: Something in the database depends on columns that go.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
-    if model.rollups is None:
-        return
-    wanted = {one.state_table: one for one in declared_rollups(model)}
     kept = kept_tables(connection, model)
-    for table, one in wanted.items():
-        if table not in kept:
+    for one in declared_rollups(model):
+        if one.state_table not in kept:
             _begin(connection, one)
     if shown:
         show_rollups(connection, model)
-    _drop(connection, model, [table for table in kept if table not in wanted], with_views=True)
+    _drop(connection, model, _gone(model, kept), with_views=True)
 
 
 def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -158,6 +155,14 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             ),
         ):
             connection.execute(statement)
+
+
+def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
+    """Return the tables of rollups that are declared no more, or otherwise."""
+    declared = {one.name: one.state_table for one in declared_rollups(model)}
+    return [
+        table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
+    ]
 
 
 def _drop(connection: psycopg.Connection, model: ReadModel, tables: Iterable[str], *, with_views: bool) -> None:

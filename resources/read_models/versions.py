@@ -369,7 +369,8 @@ def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     consumers = sum(poll.consumers for poll in EventStore(connection).poll_views([model.view]))
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
-    drop_rollups(connection, model)
+    # what is still shown of another version is declared no more, if all that are declared are known
+    drop_rollups(connection, model, with_views=model.all_rollups)
     drop_tables(connection, model)
     ReadModelStore(connection).drop_version(model.name, model.version)
     try:

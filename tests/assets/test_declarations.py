@@ -108,7 +108,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     dg.Definitions.validate_loadable(build_defs(declarations=found))
 
 
-def test_a_model_has_its_rollups_unless_a_file_fails_that_may_have_one(declare: Declare) -> None:
+def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(declare: Declare) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b=MODEL.format(view="b", name="B"), read_models__g=ROLLUP
     )
@@ -117,7 +117,10 @@ def test_a_model_has_its_rollups_unless_a_file_fails_that_may_have_one(declare: 
     assert (found.models["a"].rollups, found.models["b"].rollups) == ((found.rollups["grouped"],), ())
     dg.Definitions.validate_loadable(build_defs(declarations=found))
     declare(read_models__h="1 / 0")
-    assert {model.rollups for model in declared(package).models.values()} == {None}
+    assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
+        *(True, True),
+        *(False, False),
+    ]
 
 
 def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:

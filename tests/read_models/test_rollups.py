@@ -24,7 +24,13 @@ from millrace.resources.read_models.merge import merge_rows
 from millrace.resources.read_models.rollup_tables import keep_rollups
 from millrace.resources.read_models.rollups import Rollup
 from millrace.resources.read_models.tables import DependentObjects
-from millrace.resources.read_models.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
+from millrace.resources.read_models.versions import (
+    ensure_version,
+    reset_model,
+    serve_if_caught_up,
+    versions,
+    with_upcasts,
+)
 from tests.support.building import read_models as models
 from tests.support.building.drains import close, fill, things
 from tests.support.factories import Connect, rows, start, value, wait_blocked
@@ -88,7 +94,7 @@ def only_counted() -> Rollup:
 
 
 def orders(*rollups: Rollup) -> ReadModel:
-    return replace(cast("ReadModel", Orders), rollups=rollups)
+    return replace(cast("ReadModel", Orders), rollups=rollups, all_rollups=True)
 
 
 def merge(
@@ -118,7 +124,7 @@ def tables(connection: psycopg.Connection) -> list[str]:
 
 
 def state_of(model: ReadModel) -> str:
-    (one,) = model.rollups or ()
+    (one,) = model.rollups
     return replace(one, of=model).state_table
 
 
@@ -209,12 +215,22 @@ def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: psycopg.Co
     assert tables(built) == [replace(by_status(), of=new).state_table]
 
 
-def test_a_rollup_that_is_declared_no_more_goes_and_one_that_nobody_asked_for_stays(built: psycopg.Connection) -> None:
+def test_a_rollup_that_is_declared_no_more_goes_if_all_that_are_declared_are_known(built: psycopg.Connection) -> None:
     assert serve_if_caught_up(built, ensure_version(built, cast("ReadModel", Orders)))
     assert len(tables(built)) == 1
     assert serve_if_caught_up(built, ensure_version(built, orders()))
     assert tables(built) == []
     assert value(built, "select to_regclass('read_models.by_status')") is None
+
+
+@pytest.mark.parametrize("all_rollups", [True, False])
+def test_a_rollup_that_is_not_of_the_new_version_goes_or_holds_the_version_before(
+    built: psycopg.Connection, *, all_rollups: bool
+) -> None:
+    new = ensure_version(built, replace(orders(), events=("placed",), all_rollups=all_rollups))
+    assert serve_if_caught_up(built, new)
+    assert len(versions(built, "orders")) == (1 if all_rollups else 2)
+    assert (value(built, "select to_regclass('read_models.by_status')") is None) == all_rollups
 
 
 def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(built: psycopg.Connection) -> None:
