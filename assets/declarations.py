@@ -21,7 +21,7 @@ import importlib
 import pkgutil
 import traceback
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.events.model import DeclaredEvent
     from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.rollups import Rollup
 
 ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
 # what a package may have besides; `millrace up` and the command line load them by themselves
@@ -75,7 +76,8 @@ class Declarations:
     """What a package declares.
 
     Attributes:
-        models: The read models by name.
+        models: The read models by name, each with its rollups: with all of them, unless a file of theirs fails to load.
+        rollups: The rollups by name.
         captures: The captures by name.
         reports: The assets of its reports.
         subscriptions: The subscriptions by view.
@@ -86,7 +88,8 @@ class Declarations:
         files: Where each thing was found, by its kind and name, such as `read model orders`.
 
     Raises:
-        InvalidDeclarations: Two captured tables have one decider, or a capture has the name of a view.
+        InvalidDeclarations: Two captured tables have one decider, a capture has the name of a view, or a rollup is of a
+            read model that is not declared here.
     """
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
@@ -98,6 +101,7 @@ class Declarations:
     events: "tuple[DeclaredEvent, ...]" = ()
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
+    rollups: "Mapping[str, Rollup]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         deciders: dict[str, str] = {}
@@ -117,6 +121,13 @@ class Declarations:
                 f"capture {name}: a view has this name; give the capture another one",
                 detail=self._where(f"capture {name}", views[name]),
             )
+        for rollup in self.rollups.values():
+            if rollup.of.name not in self.models:
+                raise InvalidDeclarations(
+                    f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here",
+                    detail=self._where(f"read model {rollup.name}"),
+                    hint="Declare both in one package.",
+                )
 
     def faults_of(self, room: str) -> list[Fault]:
         """Return the files of one room that fail to load."""
@@ -143,6 +154,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.events.model import declared_event
     from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.rollups import Rollup
 
     find_package(package)
     found, faults = _Found(package), []
@@ -153,7 +165,14 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
             else:
                 found.look_through(room, module)
     things = [thing for _, thing in found.things]
-    models = {thing.name: thing for thing in things if isinstance(thing, ReadModel)}
+    rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
+    # what is declared in a file that fails stays as it is
+    whole = not any(fault.room == "read_models" for fault in faults)
+    models = {
+        thing.name: replace(thing, rollups=tuple(r for r in rollups.values() if r.of is thing), all_rollups=whole)
+        for thing in things
+        if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
+    }
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
     events = filter(None, map(declared_event, things))
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
@@ -167,6 +186,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         events=tuple(sorted(events, key=lambda event: (event.decider, event.event, event.version))),
         package=package,
         files=found.files,
+        rollups=dict(sorted(rollups.items())),
     )
 
 
@@ -263,9 +283,11 @@ def _names(room: str, value: object) -> Iterator[str]:
             yield str(declared)
     elif room == "read_models":
         from millrace.resources.read_models.declaration import ReadModel
+        from millrace.resources.read_models.rollups import Rollup
 
         if isinstance(value, ReadModel):
-            yield from (f"read model {value.name}", f"view {value.view}")
+            own_view = [] if isinstance(value, Rollup) else [f"view {value.view}"]
+            yield from (f"read model {value.name}", *own_view)
     elif room == "subscriptions":
         from millrace.resources.consumers.declaration import Subscription
 

@@ -12,6 +12,7 @@ from millrace.assets.events import asset_key, field_columns, taken
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollups import Rollup
 from millrace.resources.read_models.shown.lineage import ColumnOrigin, origins
 
 EVENTS = dg.AssetKey(["event_store", "events"])
@@ -41,6 +42,17 @@ def column_lineage(
                 *_looked_up(model, origin.column),
             ]
             for origin in origins(model)
+        }
+    )
+
+
+def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
+    """Return the columns of its read model that each column is computed from."""
+    key = dg.AssetKey(["read_models", rollup.of.name])
+    return dg.TableColumnLineage(
+        {
+            name: [dg.TableColumnDep(key, source) for source in rollup.sources_of(name)]
+            for name in rollup.public_columns()
         }
     )
 

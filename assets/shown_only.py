@@ -1,7 +1,7 @@
-"""The assets that Dagster shows and never runs: captured tables, events, subscriptions, and files that fail to load.
+"""The assets that Dagster shows and never runs: captured tables, events, subscriptions, rollups, files that fail.
 
 Belongs here: putting them together. Not here: what each of them is (`captures`, `events`, `subscriptions`,
-`errors_in_runs`).
+`read_models`, `errors_in_runs`).
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from millrace.assets.captures.asset import source_table_specs
 from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import stand_ins
 from millrace.assets.events import event_specs
+from millrace.assets.read_models.asset import rollup_specs
 from millrace.assets.subscriptions import subscription_specs
 
 
@@ -21,6 +22,7 @@ def specs_shown_only(declared: Declarations, assets: Iterable[dg.AssetsDefinitio
         *source_table_specs(declared.captures),
         *event_specs(declared.events),
         *subscription_specs(declared.subscriptions.values()),
+        *rollup_specs(declared.rollups.values()),
     ]
     taken = [*(key for each in assets for key in each.keys), *(spec.key for spec in specs)]
     return [*specs, *stand_ins(declared, taken)]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         latest,
         max_,
         min_,
+        row,
         sessions,
         set_union,
         stream_id,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from millrace.resources.read_models.computed import computed
     from millrace.resources.read_models.declaration import lookup, read_model
     from millrace.resources.read_models.fold import fold
+    from millrace.resources.read_models.rollups import rollup
 else:
     # unseen by a type checker, which would take every name for one of ours
     __getattr__ = imported_late(
@@ -57,18 +59,19 @@ else:
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
             "resources.read_models.columns": "all_ any_ avg bucket count field first last latest max_ min_"
-            " sessions set_union stream_id sum_ top",
+            " row sessions set_union stream_id sum_ top",
             "resources.read_models.computed": "computed",
             "resources.read_models.declaration": "lookup read_model",
             "resources.read_models.fold": "fold",
+            "resources.read_models.rollups": "rollup",
         },
     )
 
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
     "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "computed", "count", "field",
-    "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "sessions", "set_union",
-    "stream_id", "subscription", "sum_", "top", "uuid7",
+    "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row", "sessions",
+    "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip
 
 

@@ -79,6 +79,7 @@ tests.
 import random
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import count
 from math import isclose
@@ -98,6 +99,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollups import Rollup
 from millrace.testing_servers import drop_store, new_store, shared_spark
 
 if TYPE_CHECKING:
@@ -177,7 +179,8 @@ class Given:
         """Build a read model from all events that it has not had yet, as a drain does; or handle those, or a command.
 
         Args:
-            what: The read model: what `read_model`, `fold` or `recompute` declared; or a subscription, or a decider.
+            what: The read model: what `read_model`, `fold`, `recompute` or `rollup` declared; or a subscription, or a
+                decider.
             decider_id: The stream of the command.
             command: What the decider's `decide` gets.
             batch_events: How many events a batch may have, and nothing is built a second time, as for a model that
@@ -234,6 +237,8 @@ class Given:
         return random.randint(-(-most // _BATCHES), most)  # noqa: S311  no secret
 
     def _consumer(self, model: ReadModel) -> Consumer:
+        if isinstance(model, Rollup):
+            model = replace(model.of, rollups=(model,))
         return Consumer.open(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
 
 
@@ -248,8 +253,9 @@ class Built:
     def rows(self) -> list[Row]:
         """The rows that people read, all columns of each, by key; texts by their bytes."""
         keys = [
-            sql.SQL('{} collate "C"' if key.type == "string" else "{}").format(sql.Identifier(name))
-            for name, key in self._model.keys.items()
+            sql.SQL('{} collate "C"' if type_ == "text" else "{}").format(sql.Identifier(name))
+            for name, type_ in self._model.public_columns().items()
+            if name in self._model.keys
         ]
         query = sql.SQL("select * from {} order by {}").format(
             sql.Identifier("read_models", self._model.name), sql.SQL(", ").join(keys)

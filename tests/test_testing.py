@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace import count, fold, last, read_model, stream_id, sum_
+from millrace import count, fold, last, read_model, rollup, row, stream_id, sum_
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.rows import FoldEvent, State
@@ -70,6 +70,23 @@ def test_later_events_are_consumed_from_where_the_model_stands_and_what_differs_
     # any order, some columns, a decimal as it is written
     later.then([{"lines": 2, "total": 10.95}, {"lines": 0, "total": 0}])
     later.rebuilt().then([{"order_id": "o-1", "total": Decimal("10.95")}, {"order_id": "a-2", "total": 0}])
+
+
+@rollup(of=Orders, key=["status"])
+class OrdersByStatus:
+    """One row per status."""
+
+    status = row("status")
+    orders = count()
+    total = sum_("total", type="decimal(18,2)")
+
+
+def test_a_rollup_is_built_with_its_read_model(dsn: str, spark: "SparkSession") -> None:
+    other = event("order", "o-2", "placed")
+    built = given(PLACED, LINE, other, dsn=dsn, spark=spark).when(OrdersByStatus)
+    built.then([{"status": "line_added", "orders": 1, "total": 9.95}, {"status": "placed", "orders": 1, "total": 0}])
+    later = built.given(event("order", "o-2", "line_added", amount=1)).when(OrdersByStatus, batch_events=1)
+    assert later.rows == [{"status": "line_added", "orders": 2, "total": Decimal("10.95")}]
 
 
 def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark: "SparkSession") -> None:

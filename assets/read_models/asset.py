@@ -13,7 +13,7 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group, consumption
 from millrace.assets.events import asset_key, by_decider, taken
-from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema
+from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
 from millrace.assets.partitions import log_partition_key, log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.resources.capture.declaration import Capture
@@ -24,6 +24,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollups import Rollup
 from millrace.resources.spark.resource import SparkResource
 
 # The partitions that a person picks, such as those that failed: sixteen runs would be sixteen processes.
@@ -115,6 +116,26 @@ def read_model_asset(
         yield from ()
 
     return rebuild
+
+
+def rollup_specs(rollups: Iterable[Rollup]) -> list[dg.AssetSpec]:
+    """Make the asset of each rollup; nothing runs it: its groups change with the rows of its read model."""
+    return [
+        dg.AssetSpec(
+            ["read_models", each.name],
+            deps=[dg.AssetDep(["read_models", each.of.name], partition_mapping=dg.AllPartitionMapping())],
+            group_name=Group.READ_MODELS,
+            kinds={"postgres", "table"},
+            owners=OWNERS,
+            description=f"{each.description} It changes in the transactions that change {each.of.name}.",
+            metadata={
+                "dagster/table_name": f"read_models.{each.name}",
+                "dagster/column_schema": column_schema(each),
+                COLUMN_LINEAGE: rollup_lineage(each),
+            },
+        )
+        for each in rollups
+    ]
 
 
 def _asset(**said: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it

@@ -56,6 +56,9 @@ def declared_model(name: str) -> "ReadModel":
     from millrace.assets.declarations import declared
 
     known = declared(Settings().declared_package, ["read_models"])
+    if name in known.rollups:
+        of = known.rollups[name].of.name
+        raise MillraceError(f"{name} is a rollup of read model {of}, with which it changes.", hint=f"Name {of}.")
     if name not in known.models:
         raise MillraceError(
             f"There is no read model {name!r}.",

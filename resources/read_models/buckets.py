@@ -1,6 +1,7 @@
 """Buckets of time: the day, the hour, … in which a moment is, by the clocks of a zone.
 
-Belongs here: which lengths and zones there are, and where a bucket begins. Not here: the key column (`columns`).
+Belongs here: which lengths and zones there are, and where a bucket begins, in Spark and in Postgres. Not here: the key
+column (`columns`).
 
 A day is from midnight to midnight by the zone's clocks: 23 or 25 hours where these change. Hours and minutes are those
 of the moment's own offset, so that the hour that comes twice is two.
@@ -10,6 +11,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 from zoneinfo import available_timezones
+
+from psycopg import sql
 
 from millrace.resources import times
 from millrace.resources.read_models.column_types import InvalidColumn
@@ -62,3 +65,18 @@ def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
         begin = f.to_utc_timestamp(f.date_trunc(unit, local), zone)
     # the first day of all may begin in a year that Python does not know
     return f.greatest(begin, f.lit(times.FIRST).cast("timestamp"))
+
+
+def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Composed:
+    """Return the SQL expression of when the bucket of a moment begins; it is the same moment as in Spark."""
+    _, unit = every.split(" ")
+    said = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
+    local = sql.SQL("({moment} at time zone {zone})").format(**said)
+    begin = "date_bin({every}, {local}, '0001-01-01')" if unit in _PARTS else "date_trunc({unit}, {local})"
+    said["begin"] = sql.SQL(begin).format(local=local, **said)
+    if unit == "min" or every == "1 hour":
+        query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **said)
+    else:
+        # of a time that comes twice Postgres takes the later one; the moment before it leads to where the bucket begins
+        query = sql.SQL("({begin} - interval '1 us') at time zone {zone} + interval '1 us'").format(**said)
+    return sql.SQL("greatest({}, {}::timestamptz)").format(query, sql.Literal(times.FIRST))

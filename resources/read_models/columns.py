@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
+_COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
 # each change of an array writes all of it
@@ -254,38 +255,46 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
     return KeyColumn(f"({said})", types.pop(), by_decider=tuple(sorted(source.items())))
 
 
+def row(source: str) -> KeyColumn:
+    """Key a rollup by a column of its read model's rows, null being a value of its own."""
+    return KeyColumn(source)
+
+
 def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:
     """Key by the day, the hour, … of a time, as when it begins.
 
     `every` is `1 day`, `1 week` from Monday on, `1 month`, `1 year`, `6 hour` or what divides 24, `15 min` or 60.
     Days, and what is longer than an hour, are those of the zone's clocks: a day may have 23 or 25 hours. An event that
-    comes late counts for its own bucket. `source` is as that of `field`.
+    comes late counts for its own bucket. `source` is as that of `field`; of a rollup, a column of its read model.
     """
     require_bucket(f"bucket({source!r})", every, zone)
+    if isinstance(source, str) and is_of_row(source):
+        return KeyColumn(source, "timestamp", every, zone)
     return replace(field(source, type="timestamp"), every=every, zone=zone)
 
 
 def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
-    """Count events, or those whose `source` is not null; 0 for none."""
-    return Column("count", source and _source(source), _type(source, None) if source else "bigint", _events(events))
+    """Count events, or those whose `source` is not null; 0 for none. A rollup counts rows."""
+    found = source and _summed_source(source)
+    return Column("count", found, _type(found, None) if found else "bigint", _events(events))
 
 
 def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None) -> Column:  # noqa: A002
-    """Add up values of `bigint` or `decimal(p,s)`, exactly; 0 for none."""
+    """Add up values of `bigint` or `decimal(p,s)`, exactly; 0 for none. A rollup adds up a column of its rows."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"sum_({source!r}): type is {type!r}; sums are bigint or decimal(p,s), which add up exactly"
         )
-    return Column("sum", _source(source), _type(source, type), _events(events))
+    return Column("sum", _summed_source(source), _type(source, type), _events(events))
 
 
 def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None = None) -> Column:  # noqa: A002
-    """Take the mean, kept as exact sum and count; null for none."""
+    """Take the mean, kept as exact sum and count; null for none. A rollup takes that of a column of its rows."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"avg({source!r}): type is {type!r}; means are of bigint or decimal(p,s), which add up exactly"
         )
-    return Column("avg", _source(source), _type(source, type), _events(events))
+    return Column("avg", _summed_source(source), _type(source, type), _events(events))
 
 
 def min_(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
@@ -416,6 +425,26 @@ def is_text(column: Column | KeyColumn) -> bool:
     return any(data_path(source) is not None for source in sources if source)
 
 
+def is_of_row(source: str) -> bool:
+    """Say whether a source can only be a column of a read model's rows, as a rollup has it."""
+    return source not in COLUMNS and _COLUMN.fullmatch(source) is not None
+
+
+def _summed_source(source: str) -> str:
+    return source if is_of_row(source) else _source(source)
+
+
+def require_of_events(*columns: Column | KeyColumn) -> None:
+    """Refuse columns over a column of rows, which a rollup may have.
+
+    Raises:
+        InvalidColumn: It says what else there is.
+    """
+    for column in columns:
+        if column.source and is_of_row(column.source):
+            _source(column.source)
+
+
 def _source(source: str) -> str:
     path = data_path(source)
     if (path is None and source not in COLUMNS) or (path is not None and "" in path):
@@ -426,7 +455,7 @@ def _source(source: str) -> str:
 
 
 def _type(source: str, type_: str | None) -> str:
-    if data_path(source) is None:
+    if data_path(source) is None and not is_of_row(source):
         own = COLUMNS[source][0]
         if type_ not in {None, own}:
             raise InvalidColumn(f"{source!r} has type {own}, not {type_}")

@@ -16,16 +16,26 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from psycopg import sql
 
 from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
-from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.read_models.columns import (
+    Column,
+    KeyColumn,
+    StateColumn,
+    data_path,
+    last_position,
+    require_of_events,
+)
 from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
 from millrace.resources.read_models.lookups import Lookup, require_keys
 from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
+
+if TYPE_CHECKING:
+    from millrace.resources.read_models.rollups import Rollup
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -67,6 +77,8 @@ class ReadModel:
         upcasts: All upcasts that the store knew when somebody looked; None before.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
+        rollups: Rollups of its rows.
+        all_rollups: Whether these are all that are declared, so that others go.
     """
 
     name: str
@@ -84,6 +96,9 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
+    is_rollup: ClassVar[bool] = False
+    rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
+    all_rollups: bool = field(default=False, repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -310,6 +325,7 @@ def read_model(
             lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
         )
         try:
+            require_of_events(*keys.values(), *columns.values())
             model.public_columns()
         except InvalidColumn as error:
             raise InvalidReadModel(f"read model {name}: {error}") from error
@@ -330,7 +346,7 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
         on: The column of this row, of the key's type.
         column: The column of the other row.
     """
-    if not isinstance(model, ReadModel):
+    if not isinstance(model, ReadModel) or model.is_rollup:
         raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
     keys = model.public_key
     if len(keys) > 1:

@@ -15,6 +15,7 @@ from psycopg import sql
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.columns import within
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollup_tables import fill_rollups
 from millrace.resources.read_models.row_arrays import travelling, unnested
 from millrace.resources.read_models.tables import (
     bounds_of,
@@ -358,6 +359,7 @@ def swap_children(
             sql.SQL("alter table {} drop constraint {}").format(child, bounds),
         ):
             connection.execute(statement)
+    fill_rollups(connection, model, partitions)
 
 
 def stored_states(model: ReadModel) -> str:

@@ -23,6 +23,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import written
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
 from millrace.resources.read_models.store import ReadModelStore, Version
 from millrace.resources.read_models.tables import (
     create_tables,
@@ -184,19 +185,23 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool:
     """Let the model's SQL view show this version if it stands nowhere behind the serving one; return whether it serves.
 
+    Its rollups become those that are declared, whether it serves or not.
+
     Raises:
-        DependentObjects: The view has other columns, and something in the database depends on it.
+        DependentObjects: The view, or a rollup's, has other columns, and something in the database depends on it.
         LookupFailed: A model that it looks up does not show that column yet.
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
-    if not is_ready_to_serve(connection, model):
-        return _serves(connection, model)
     try:
+        _keep_rollups(connection, model)
+        if not is_ready_to_serve(connection, model):
+            return _serves(connection, model)
         with connection.transaction() as switch:
             _lock(connection, model)
             wait_for_locks_at_most(connection, LOCK_TIMEOUT)
             # before the last look: while this waits for readers, the serving version consumes further
             create_view(connection, model)
+            show_rollups(connection, model)
             if not is_ready_to_serve(connection, model):
                 raise psycopg.Rollback(switch)
             ReadModelStore(connection).serve_version(model.name, model.version)
@@ -204,6 +209,17 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         return False  # the next call tries again
     drop_unused_versions(connection, model)
     return _serves(connection, model)
+
+
+def _keep_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
+    if are_kept(connection, model, shown=_serves(connection, model)):
+        return
+    with connection.transaction():
+        _lock(connection, model)
+        wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+        # it may be gone
+        if any(known.version == model.version for known in versions(connection, model.name)):
+            keep_rollups(connection, model, shown=_serves(connection, model))
 
 
 def waiting_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
@@ -292,6 +308,7 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
             require_ownership(connection, version)
         drop_view(connection, model)
         for version in built:
+            drop_rollups(connection, version, with_views=True)
             _drop(connection, version, "reset")
 
 
@@ -352,6 +369,8 @@ def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     consumers = sum(poll.consumers for poll in EventStore(connection).poll_views([model.view]))
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
+    # what is still shown of another version is declared no more, if all that are declared are known
+    drop_rollups(connection, model, with_views=model.all_rollups)
     drop_tables(connection, model)
     ReadModelStore(connection).drop_version(model.name, model.version)
     try:

@@ -53,6 +53,17 @@ class Happened(BaseModel):
 
     n: {type}
 """
+ROLLUP = """
+from millrace import count, rollup, row
+from declared_here.read_models.a import A
+
+@rollup(of=A, key=["n"])
+class Grouped:
+    '''A rollup.'''
+
+    n = row("n")
+    rows = count()
+"""
 SORTED_MODEL = MODEL.format(view="a", name="A")
 
 Declare = Callable[..., str]
@@ -95,6 +106,28 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
+
+
+def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(declare: Declare) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL, read_models__b=MODEL.format(view="b", name="B"), read_models__g=ROLLUP
+    )
+    found = declared(package)
+    assert (list(found.models), list(found.rollups)) == (["a", "b"], ["grouped"])
+    assert (found.models["a"].rollups, found.models["b"].rollups) == ((found.rollups["grouped"],), ())
+    dg.Definitions.validate_loadable(build_defs(declarations=found))
+    declare(read_models__h="1 / 0")
+    assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
+        *(True, True),
+        *(False, False),
+    ]
+
+
+def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:
+    elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
+    package = declare(shared=SORTED_MODEL, read_models__g=elsewhere.replace("of=A", "of=shared.A"))
+    with pytest.raises(InvalidDeclarations, match="rollup grouped: its read model a is not declared here"):
+        declared(package)
 
 
 def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:

@@ -6,13 +6,14 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from millrace import computed, first, last, lookup, read_model, stream_id
+from millrace import computed, count, first, last, lookup, read_model, rollup, row, stream_id, sum_
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.shown.lineage import origins
 
 RUNNER = CliRunner()
 SHOP = declared("millrace.examples.shop")
@@ -75,6 +76,29 @@ def test_what_a_model_looks_up_comes_from_the_other_model_and_what_it_computes_f
         ("age", "interval", "computed: paid_at - begun_at"),
         ("of_customer", "numeric(38,2)", "paid of read model customers by customer_id"),
     ]
+
+
+def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one() -> None:
+    members = {"status": row("status"), "orders": count(), "worth": sum_("total", type="decimal(38,2)")}
+    by_status = rollup(of=SHOP.models["orders"], key=["status"])(
+        type("ByStatus", (), {"__doc__": "Orders by status.", **members})
+    )
+    built = build_defs(
+        declarations=Declarations(models={"orders": SHOP.models["orders"]}, rollups={"by_status": by_status})
+    )
+    assert deps(built, "by_status", "worth") == {("read_models/orders", "total")}
+    assert deps(built, "by_status", "orders") == {("read_models/orders", "order_id")}
+    asset = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "by_status"]))
+    assert asset.parent_keys == {dg.AssetKey(["read_models", "orders"])}
+    assert (asset.is_executable, asset.partitions_def) == (False, None)
+    assert not {sensor.name for sensor in built.sensors or ()} & {"poll_by_status"}
+    schema = asset.metadata["dagster/column_schema"]
+    assert [(one.name, one.type, one.description) for one in schema.columns] == [
+        ("status", "text", "key: status of read model orders"),
+        ("orders", "bigint", "number of rows of read model orders"),
+        ("worth", "numeric", "sum of total of read model orders"),
+    ]
+    assert [one.sources for one in origins(by_status)] == [("event",), ("decider_id",), ("data.amount",)]
 
 
 def test_a_captured_column_is_behind_the_field_of_its_event(defs: dg.Definitions) -> None:

@@ -65,7 +65,7 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
         lambda: lookup(uses, on="a", column="b"),
         "lookup(uses): its key is thing_id, text; look up read models whose key is",
     ),
-    (lambda: count("amount"), "'amount' is neither a column of the event (partition, "),
+    (lambda: first("amount"), "'amount' is neither a column of the event (partition, "),
     (lambda: count("data."), "'data.' is neither a column of the event"),
     (lambda: count("data.a..b"), "nor a field data.<key>[.<key>…]"),
     (lambda: sum_("data.n", type="double"), "sums are bigint or decimal(p,s), which add up exactly"),

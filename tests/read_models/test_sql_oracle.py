@@ -6,6 +6,7 @@ here: what a computation in Python says of the other kinds (`test_rows`), what a
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,6 +20,7 @@ from psycopg import sql
 from psycopg.types.multirange import Multirange
 
 from millrace import (
+    avg,
     bucket,
     computed,
     count,
@@ -30,7 +32,10 @@ from millrace import (
     max_,
     min_,
     read_model,
+    rollup,
+    row,
     sessions,
+    stream_id,
     sum_,
     top,
 )
@@ -40,6 +45,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.buckets import _zones
 from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollups import Rollup
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import rows
 from tests.support.patience import patience
@@ -136,6 +142,32 @@ class Lengths:
     events = count()
 
 
+@read_model(view="streams", deciders=BOTH, key=["id"], deletes=["paid"])
+class Streams:
+    """One row per id whose last event made something."""
+
+    id = stream_id()
+    city = last("data.city")
+    events = count()
+    worth = sum_("data.amount", type=MONEY)
+    seen_at = last("data.at", type="timestamp")
+    is_small = computed("worth / events < 1000")
+
+
+@rollup(of=Streams, key=["city", "is_small", "month"])
+class Cities:
+    """Streams by city, by size and by the month in Berlin in which they were seen."""
+
+    city = row("city")
+    is_small = row("is_small")
+    month = bucket("seen_at", every="1 month", zone="Europe/Berlin")
+    streams = count()
+    seen = count("seen_at")
+    worth = sum_("worth", type=MONEY)
+    events = sum_("events")
+    mean = avg("worth")
+
+
 def begin(unit: str, time: str, zone: str) -> str:
     return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
 
@@ -167,7 +199,12 @@ def best(value: str, most: int, by: str, where: str = "true") -> str:
 
 
 ENDED_BY = f"""{best("decider_id", 1, AT, "event = 'paid'")}[1]"""
-# the rows of each model, as SQL over all events
+STREAMS = f"""
+    select decider_id, arg_max(data->>'city', "offset") as city, count(*) as events,
+      coalesce(sum({AMOUNT}), 0) as worth, arg_max({AT}, "offset") as seen, worth / count(*) < 1000 as is_small
+    from events group by 1 having arg_max(event, "offset") <> 'paid'
+    """
+# the rows of each model, and of each rollup, as SQL over all events
 SQL = {
     "paid": f"""
         select order_id, count(*), count(*) filter (event = 'made'),
@@ -197,6 +234,12 @@ SQL = {
         from (select *, {AT} at time zone 'Asia/Kathmandu' as local from events)
         where local is not null group by 1, 2, 3, 4, 5
         """,
+    "streams": STREAMS,
+    "cities": f"""
+        select city, is_small, {begin("month", "seen", BERLIN)}, count(*), count(seen), sum(worth), sum(events)::decimal,
+          avg(worth)
+        from ({STREAMS}) group by 1, 2, 3
+        """,
     "ranked": f"""
         select data->>'city', {best(AMOUNT, 3, '"offset"')}, {best(AT, 2, '"offset"', "event = 'made'")},
           {best(AMOUNT, 4, AMOUNT)}, {best(ORDER_ID, 3, AT)}, {best("created_at", 5, ORDER_ID)},
@@ -207,6 +250,7 @@ SQL = {
         """,
 }
 MODELS = {model.name: model for model in cast("list[ReadModel]", [Ranked, Paid, Days, Hours, Lengths])}
+MODELS["streams"] = replace(cast("ReadModel", Streams), rollups=(cast("Rollup", Cities),))
 REBUILT = 7
 
 
@@ -292,7 +336,7 @@ def ordered(found: list[tuple[Any, ...]]) -> list[str]:
     return sorted(repr([plain(one) for one in row]) for row in found)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SQL)
 def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
     found = ordered(rows(built.store.connection, f"select * from read_models.{name}"))
     assert found == ordered(built.oracle.execute(SQL[name]).fetchall())

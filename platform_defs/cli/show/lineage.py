@@ -33,17 +33,18 @@ def lineage_command(
     from millrace.resources.read_models.shown.lineage import origins
 
     name, _, wanted = column.partition(".")
-    known = declared(Settings().declared_package, ["read_models"]).models
+    found = declared(Settings().declared_package, ["read_models"])
+    known = {**found.models, **found.rollups}
     what, every = ("Read model", origins(known[name])) if name in known else ("Report", _of_report(name, list(known)))
-    found = [each for each in every if wanted in {"", each.column}]
-    if not found:
+    columns = [each for each in every if wanted in {"", each.column}]
+    if not columns:
         has = ", ".join(each.column for each in every)
         raise MillraceError(f"{what} {name} has no column {wanted!r}.", hint=f"It has: {has}.")
     if as_json:
-        for each in found:
+        for each in columns:
             print_json({"model" if name in known else "report": name, **asdict(each)})
         return
-    rows = [(each.column, each.said, ", ".join(each.sources)) for each in found]
+    rows = [(each.column, each.said, ", ".join(each.sources)) for each in columns]
     Screen().print(table(f"Columns of {name}", ("column", "computed from", "of the event"), rows))
 
 

@@ -7,9 +7,10 @@ command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.resources.read_models.columns import Column
+from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.function_model import FunctionModel
+from millrace.resources.read_models.rollups import Rollup
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,17 @@ class ColumnOrigin:
 
 def origins(model: ReadModel) -> list[ColumnOrigin]:
     """Return where each public column of a read model comes from, in the order of its columns."""
+    if isinstance(model, Rollup):
+        behind = {origin.column: origin.sources for origin in origins(model.of)}
+        members: dict[str, Column | KeyColumn] = {**model.keys, **model.columns}
+        return [
+            ColumnOrigin(
+                name,
+                f"{_said_of_rows(one)} of read model {model.of.name}",
+                tuple(dict.fromkeys(source for column in model.sources_of(name) for source in behind[column])),
+            )
+            for name, one in members.items()
+        ]
     keys = [ColumnOrigin(name, f"key: {key.said}", key.sources) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
@@ -59,6 +71,12 @@ def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOr
     kind = " ".join((column.kind.removesuffix("_by"), *column.options))
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
     return ColumnOrigin(name, said, (column.source, *by))
+
+
+def _said_of_rows(column: Column | KeyColumn) -> str:
+    if isinstance(column, KeyColumn):
+        return f"key: {column.said}"
+    return f"{column.kind} of {column.source}" if column.source else "number of rows"
 
 
 def _of(events: Sequence[str] | None) -> str:

@@ -156,7 +156,9 @@ class Reader:
         if not names:
             return
         known = self.declared()
-        models = [known.models[name] for name in sorted(names) if self.has("read_models", name)]
+        built = {name: model.name for name, model in known.models.items()}
+        built |= {name: rollup.of.name for name, rollup in known.rollups.items()}
+        models = [known.models[built[name]] for name in sorted(names) if self.has("read_models", name)]
         sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()
         for model in models:
             assert f"poll_{model.view}" in sensors

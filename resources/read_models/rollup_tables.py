@@ -1,0 +1,182 @@
+"""The tables of rollups, and the triggers that keep them.
+
+Belongs here: making, filling, showing and dropping them. Not here: the declaration, and what a row adds (`rollups`),
+when to call (`versions`).
+
+A rollup `by_status` of a model's version has
+    read_models.by_status               a SQL view that adds up all log partitions, for people to read
+    read_models.by_status_state_<hash>  its groups of each log partition
+    read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
+and a function of the table's name, which two triggers on the model's state call. So whoever changes rows changes the
+groups in the same statement, whatever declaration that process knows. The hash is that of all that decides the groups.
+A log partition is committed by one consumer at a time, so that no two meet at a group.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import psycopg
+from psycopg import sql
+
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.rollups import Rollup, name_of
+from millrace.resources.read_models.tables import (
+    SCHEMA,
+    as_owners,
+    create_view,
+    drop,
+    drop_view,
+    listed,
+    relation,
+    stored_columns,
+)
+
+
+def declared_rollups(model: ReadModel) -> list[Rollup]:
+    """Return the rollups of a version of a model, as they are declared."""
+    return [replace(one, of=model) for one in model.rollups]
+
+
+def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+    """Return the tables of the rollups that are kept of a version of a model, whatever is declared."""
+    found = connection.execute(
+        "select tgname from pg_trigger where tgrelid = to_regclass(%s) and tgoldtable is not null order by 1",
+        (f"{SCHEMA}.{model.state_table}",),
+    )
+    return [table for (table,) in found]
+
+
+def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
+    """Say whether there is nothing for `keep_rollups` to do."""
+    wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
+    if _gone(model, kept) or not {*wanted} <= {*kept}:
+        return False
+    return not shown or all(_is_shown(connection, table) for table in wanted)
+
+
+def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
+    """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
+
+    Within a transaction that has the model's lock. Until it ends nobody changes a row of that version.
+
+    Raises:
+        DependentObjects: Something in the database depends on columns that go.
+        psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
+    """
+    kept = kept_tables(connection, model)
+    for one in declared_rollups(model):
+        if one.state_table not in kept:
+            _begin(connection, one)
+    if shown:
+        show_rollups(connection, model)
+    _drop(connection, model, _gone(model, kept), with_views=True)
+
+
+def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Let people read the declared rollups of this version of a model; within a transaction.
+
+    Raises the errors of `create_view`.
+    """
+    for one in declared_rollups(model):
+        create_view(connection, one)
+
+
+def fill_rollups(connection: psycopg.Connection, model: ReadModel, partitions: Iterable[int]) -> None:
+    """Compute the groups of log partitions anew from all rows, in the transaction that replaces these."""
+    for table in kept_tables(connection, model):
+        for statement in ("delete from {table} where {which}", "insert into {table} select * from {all} where {which}"):
+            connection.execute(
+                sql.SQL(statement).format(
+                    table=relation(table),
+                    all=relation(f"{table}_all"),
+                    which=sql.SQL("partition = any ({}::int[])").format(sql.Literal([*partitions])),
+                )
+            )
+
+
+def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views: bool = False) -> None:
+    """Remove the rollups of a version of a model, and the views that show them to people; within a transaction.
+
+    Raises:
+        DependentObjects: Something in the database depends on them, such as a view that is not to go.
+    """
+    _drop(connection, model, kept_tables(connection, model), with_views=with_views)
+
+
+def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
+    """Keep a rollup from now on."""
+    table, rows = relation(rollup.state_table), relation(rollup.of.state_table)
+    columns = stored_columns(rollup)
+    merge = sql.SQL("insert into {table} as s {groups} on conflict ({key}) do update set {added};")
+    parts = {
+        "table": table,
+        "key": listed([*rollup.keys, "partition"]),
+        "added": sql.SQL(", ").join(sql.SQL("{0} = s.{0} + excluded.{0}").format(sql.Identifier(n)) for n in columns),
+    }
+    new, old = (sql.Identifier("new_rows"), 1), (sql.Identifier("old_rows"), -1)
+    body = sql.SQL(
+        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n    {inserted}\n  else\n    {updated}\n"
+        "  end if;\n  return null;\nend\n"
+    ).format(
+        inserted=merge.format(groups=rollup.groups(new), **parts),
+        updated=merge.format(groups=rollup.groups(new, old), **parts),
+    )
+    trigger = "create trigger {} after {} on {} {} for each statement execute function {}()"
+    everything = relation(f"{rollup.state_table}_all")
+    with as_owners(connection):
+        for statement in (
+            sql.SQL(
+                "create function {}() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as {}"
+            ).format(table, sql.Literal(body.as_string())),
+            sql.SQL("comment on function {}() is {}").format(
+                table, sql.Literal(f"Adds each change of a row of {rollup.of.name} to its group in {rollup.name}.")
+            ),
+            sql.SQL("revoke all on function {}() from public").format(table),
+            # From here on nobody changes a row until the transaction ends.
+            sql.SQL(trigger).format(
+                sql.Identifier(rollup.state_table),
+                sql.SQL("update"),
+                rows,
+                sql.SQL("referencing old table as old_rows new table as new_rows"),
+                table,
+            ),
+            sql.SQL(trigger).format(
+                sql.Identifier(f"{rollup.state_table}_new"),
+                sql.SQL("insert"),
+                rows,
+                sql.SQL("referencing new table as new_rows"),
+                table,
+            ),
+            sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
+            sql.SQL("create table {} as table {}").format(table, everything),
+            sql.SQL("alter table {} add unique nulls not distinct ({})").format(table, parts["key"]),
+            sql.SQL("comment on table {} is 'Groups per log partition; read the view {} instead.'").format(
+                table, sql.SQL(rollup.name)
+            ),
+        ):
+            connection.execute(statement)
+
+
+def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
+    """Return the tables of rollups that are declared no more, or otherwise."""
+    declared = {one.name: one.state_table for one in declared_rollups(model)}
+    return [
+        table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
+    ]
+
+
+def _drop(connection: psycopg.Connection, model: ReadModel, tables: Iterable[str], *, with_views: bool) -> None:
+    for table in tables:
+        if with_views and _is_shown(connection, table):
+            drop_view(connection, replace(model, name=name_of(table)))
+        # and its triggers, on whatever table they are
+        connection.execute(sql.SQL("drop function {}() cascade").format(relation(table)))
+        drop(connection, model, sql.SQL("drop view {}").format(relation(f"{table}_all")))
+        drop(connection, model, sql.SQL("drop table {}").format(relation(table)))
+
+
+def _is_shown(connection: psycopg.Connection, table: str) -> bool:
+    """Say whether people read a rollup from this table."""
+    view = f"{SCHEMA}.{name_of(table)}"
+    (shown,) = connection.execute("select strpos(pg_get_viewdef(to_regclass(%s)), %s) > 0", (view, table)).fetchall()
+    return shown == (True,)

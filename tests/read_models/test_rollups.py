@@ -1,0 +1,404 @@
+"""Given rollups of read models, when rows, declarations and versions change, then groups are those of the rows.
+
+Belongs here: what keeps groups, who may be at work meanwhile, what a rollup refuses. Not here: groups beside DuckDB's
+(`test_sql_oracle`).
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, LiteralString, cast
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg import sql
+
+from millrace import avg, bucket, computed, count, last, lookup, max_, min_, read_model, rollup, row, stream_id, sum_
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.serving import Serving
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.buckets import beginning, beginning_in_sql
+from millrace.resources.read_models.columns import KeyColumn
+from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
+from millrace.resources.read_models.merge import merge_rows
+from millrace.resources.read_models.rollup_tables import keep_rollups
+from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.tables import DependentObjects
+from millrace.resources.read_models.versions import (
+    ensure_version,
+    reset_model,
+    serve_if_caught_up,
+    versions,
+    with_upcasts,
+)
+from tests.support.building import read_models as models
+from tests.support.building.drains import close, fill, things
+from tests.support.factories import Connect, rows, start, value, wait_blocked
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+MONEY = "decimal(18,2)"
+
+
+@read_model(view="orders", deciders=["order"], key=["order_id"])
+class Orders:
+    """One row per order."""
+
+    order_id = stream_id()
+    status = last("data.status")
+    lines = count(events=["line added"])
+    total = sum_("data.total", type=MONEY)
+
+
+@read_model(view="seen", deciders=["order"], key=["order_id"])
+class Seen:
+    """One row per order, of types that no group takes."""
+
+    order_id = stream_id()
+    status = last("data.status")
+    weight = last("data.weight", type="double")
+    created_at = min_("created_at")
+    took = computed("created_at - created_at")
+
+
+@read_model(view="looking", deciders=["order"], key=["order_id"])
+class Looking:
+    """One row per order, with what another model has."""
+
+    order_id = stream_id()
+    n = count()
+    name = lookup(Seen, on="order_id", column="status")
+
+
+def by_status(**columns: object) -> Rollup:
+    members: dict[str, Any] = {
+        "status": row("status"),
+        "orders": count(),
+        "with_status": count("status"),
+        "lines": sum_("lines"),
+        "worth": sum_("total", type=MONEY),
+        "mean": avg("total"),
+    }
+    return rollup(of=Orders, key=["status"])(
+        type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
+    )
+
+
+def only_counted() -> Rollup:
+    members = {"__doc__": "Orders by status.", "status": row("status"), "orders": count()}
+    return rollup(of=Orders, key=["status"])(type("ByStatus", (), members))
+
+
+def orders(*rollups: Rollup) -> ReadModel:
+    return replace(cast("ReadModel", Orders), rollups=rollups, all_rollups=True)
+
+
+def merge(
+    connection: psycopg.Connection, model: ReadModel | type, *found: tuple[int, str, str | None, int, str]
+) -> None:
+    """Merge rows of a log partition, an order, its status since then, more lines and more worth."""
+    (offset,) = rows(connection, "select nextval('read_models.batch_seq')")[0]
+    partitions, ids, statuses, lines, totals = zip(*found, strict=True)
+    fresh = {
+        "partition": partitions, "order_id": ids, "status": statuses, "status_offset": [offset] * len(found),
+        "lines": lines, "total": [pa.scalar(total).cast(pa.decimal128(38, 2)) for total in totals],
+    }  # fmt: skip
+    merge_rows(connection, cast("ReadModel", model), pa.table(fresh))
+
+
+def tables(connection: psycopg.Connection) -> list[str]:
+    """Return the tables of rollups, each of which has a function and two triggers."""
+    query = """
+        select p.proname
+        from pg_proc p
+        left join pg_trigger t on t.tgfoid = p.oid
+        where p.pronamespace = 'read_models'::regnamespace
+        group by p.oid, p.proname
+        having count(t) = 2 and to_regclass('read_models.' || p.proname) is not null
+    """
+    return [name for (name,) in rows(connection, query)]
+
+
+def state_of(model: ReadModel) -> str:
+    (one,) = model.rollups
+    return replace(one, of=model).state_table
+
+
+@pytest.fixture
+def built(store: EventStore) -> psycopg.Connection:
+    model = ensure_version(store.connection, orders(by_status()))
+    assert serve_if_caught_up(store.connection, model)
+    merge(
+        store.connection, model, (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
+    )
+    return store.connection
+
+
+def shown(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    return rows(
+        connection,
+        "select status, orders, with_status, lines, worth::text, mean::float from read_models.by_status order by 1",
+    )
+
+
+def test_a_row_that_changes_its_group_leaves_one_and_joins_another(built: psycopg.Connection) -> None:
+    assert shown(built) == [("new", 2, 2, 3, "12.50", 6.25), (None, 1, 0, 0, "0.00", 0.0)]
+    merge(built, Orders, (1, "o-1", "paid", 0, "-0.25"), (2, "o-3", "new", 5, "1.00"))
+    assert shown(built) == [("new", 2, 2, 6, "3.00", 1.5), ("paid", 1, 1, 2, "10.25", 10.25)]
+
+
+def test_a_change_of_the_rollup_alone_takes_the_present_rows_beside_a_commit_that_runs(
+    built: psycopg.Connection, connect: Connect
+) -> None:
+    """The commit is of a process that knows the declaration before, and no event is read."""
+    built.execute("grant select on read_models.by_status to event_store_writer")
+    changed = orders(by_status(least=count("lines")))
+    committer, observer = connect(), connect()
+    with committer.transaction():
+        merge(committer, Orders, (2, "o-3", "new", 1, "1.00"))
+        (pid,) = rows(built, "select pg_backend_pid()")[0]
+        change = start(lambda: serve_if_caught_up(built, ensure_version(built, changed)))
+        wait_blocked(observer, pid)
+        # it is not refused, and waits for nothing
+        merge(committer, Orders, (2, "o-4", "paid", 1, "7.00"))
+    assert change.result(patience())
+    found = rows(built, "select status, orders, worth::text, least from read_models.by_status order by 1")
+    assert found == [("new", 3, "13.50", 3), ("paid", 1, "7.00", 1)]
+    merge(committer, Orders, (2, "o-4", "new", 0, "0"))
+    assert rows(built, "select status, orders, worth::text, least from read_models.by_status") == [
+        ("new", 4, "20.50", 4)
+    ]
+    assert tables(built) == [state_of(changed)]
+    assert value(built, "select has_table_privilege('event_store_writer', 'read_models.by_status', 'select')")
+
+
+def test_a_change_that_comes_while_another_one_makes_the_rollup_waits_and_is_in_it(
+    built: psycopg.Connection, connect: Connect
+) -> None:
+    changed = with_upcasts(built, orders(by_status(least=count("lines"))))
+    committer, observer = connect(), connect()
+    with built.transaction():
+        keep_rollups(built, changed, shown=True)
+        (pid,) = rows(committer, "select pg_backend_pid()")[0]
+        late = start(lambda: merge(committer, Orders, (2, "o-3", "new", 1, "1.00")))
+        wait_blocked(observer, pid)
+    late.result(patience())
+    assert rows(built, "select status, orders, least from read_models.by_status") == [("new", 3, 3)]
+
+
+def test_commits_of_two_log_partitions_do_not_wait_for_each_other(built: psycopg.Connection, connect: Connect) -> None:
+    other = connect()
+    with built.transaction():
+        merge(built, Orders, (1, "o-1", "paid", 0, "0"))
+        with other.transaction():
+            other.execute("set local lock_timeout = '1ms'")
+            merge(other, Orders, (2, "o-3", "paid", 1, "1.00"))
+    assert [row[:2] for row in shown(built)] == [("new", 1), ("paid", 2)]
+
+
+def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: psycopg.Connection) -> None:
+    wider = replace(orders(), events=("placed",))
+    changed = replace(wider, rollups=(replace(by_status(), of=wider),))
+    new, before = ensure_version(built, changed), shown(built)
+    with built.transaction():
+        keep_rollups(built, new, shown=False)
+    merge(built, new, (1, "o-9", "paid", 1, "1.00"))
+    assert shown(built) == before
+    merge(built, Orders, (1, "o-2", "paid", 0, "0"))
+    assert [row[:2] for row in shown(built)] == [("new", 1), ("paid", 1), (None, 1)]
+    assert serve_if_caught_up(built, new)
+    assert shown(built) == [("paid", 1, 1, 1, "1.00", 1.0)]
+    assert tables(built) == [replace(by_status(), of=new).state_table]
+
+
+def test_a_rollup_that_is_declared_no_more_goes_if_all_that_are_declared_are_known(built: psycopg.Connection) -> None:
+    assert serve_if_caught_up(built, ensure_version(built, cast("ReadModel", Orders)))
+    assert len(tables(built)) == 1
+    assert serve_if_caught_up(built, ensure_version(built, orders()))
+    assert tables(built) == []
+    assert value(built, "select to_regclass('read_models.by_status')") is None
+
+
+@pytest.mark.parametrize("all_rollups", [True, False])
+def test_a_rollup_that_is_not_of_the_new_version_goes_or_holds_the_version_before(
+    built: psycopg.Connection, *, all_rollups: bool
+) -> None:
+    new = ensure_version(built, replace(orders(), events=("placed",), all_rollups=all_rollups))
+    assert serve_if_caught_up(built, new)
+    assert len(versions(built, "orders")) == (1 if all_rollups else 2)
+    assert (value(built, "select to_regclass('read_models.by_status')") is None) == all_rollups
+
+
+def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(built: psycopg.Connection) -> None:
+    built.execute("create view mine as select worth from read_models.by_status")
+    before, report = shown(built), DrainReport()
+    less = ensure_version(built, orders(only_counted()))
+    Serving(less).begin(EventStore(built), report)
+    assert isinstance(report.in_the_way, DependentObjects)
+    merge(built, Orders, (1, "o-1", "new", 0, "0"))
+    assert shown(built) == before
+    built.execute("drop view mine")
+    assert serve_if_caught_up(built, less)
+    assert rows(built, "select * from read_models.by_status order by 1") == [("new", 2), (None, 1)]
+
+
+def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:
+    reset_model(built, orders())
+    left = (
+        "select relname from pg_class where relnamespace = 'read_models'::regnamespace and relname ~ 'by_status|orders'"
+    )
+    assert (rows(built, left), tables(built)) == ([], [])
+
+
+def groups_of(model: ReadModel, **members: Any) -> Rollup:  # noqa: ANN401 - columns of any kind
+    name = f"Of{model.name.title().replace('_', '')}"
+    key = [name for name, one in members.items() if isinstance(one, KeyColumn)]
+    return rollup(of=model, key=key)(type(name, (), {"__doc__": "Groups.", **members}))
+
+
+# rollups of each kind of read model, each with the same groups as SQL over its rows
+OF_KINDS = [
+    (
+        groups_of(
+            cast("ReadModel", models.Everything),
+            event=row("last_event"), good=row("ever_good"), n=count(), texts=count("richest_text"), worth=sum_("worth", type=MONEY),
+            mean=avg("units"),
+        ),
+        "select last_event, ever_good, count(*), count(richest_text), sum(worth), avg(units) from read_models.everything group by 1, 2",
+    ),
+    (
+        groups_of(cast("ReadModel", models.Going), text=row("last_text"), n=count(), events=sum_("events")),
+        "select last_text, count(*), sum(events) from read_models.going group by 1",
+    ),
+    (
+        groups_of(
+            cast("ReadModel", models.machines),
+            good=row("good"), day=bucket("at", every="1 day", zone="Asia/Tokyo"), n=count(), seen=sum_("seen"), worth=avg("worth"),
+        ),
+        "select good, date_trunc('day', at, 'Asia/Tokyo'), count(*), sum(seen), avg(worth) from read_models.machines group by 1, 2",
+    ),
+    (
+        groups_of(cast("ReadModel", models.uses), text=row("text"), n=count(), units=sum_("units", type="decimal(38,0)")),
+        "select text, count(*), coalesce(sum(units), 0) from read_models.uses group by 1",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "same"), OF_KINDS, ids=lambda one: getattr(one, "name", ""))
+def test_after_drains_and_rebuilds_the_groups_are_those_of_the_rows_of_each_kind_of_read_model(
+    things: EventStore, dsn: str, spark: "SparkSession", declared: Rollup, same: LiteralString
+) -> None:
+    model = replace(declared.of, rollups=(declared,))
+    for seed in (1, 2):
+        fill(things, 60, seed)
+        with Consumer.open(dsn, model, lambda: spark, "drain") as consumer:
+            consumer.drain(budget_s=patience(), idle_s=0, batch_events=25)
+        assert grouped(things.connection, declared) == close(rows(things.connection, same))
+    with Consumer.open(dsn, model, lambda: spark, "rebuild") as consumer:
+        # as after a damage, of which a rebuild is the cure
+        things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
+        consumer.rebuild(*range(16))
+    assert grouped(things.connection, declared) == close(rows(things.connection, same))
+    assert len(grouped(things.connection, declared)) > 1
+
+
+def grouped(connection: psycopg.Connection, declared: Rollup) -> list[tuple[Any, ...]]:
+    return close(connection.execute(f"select * from read_models.{declared.name}".encode()).fetchall())
+
+
+ROW: dict[str, Any] = {"status": row("status"), "n": count()}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"of": "orders"}, ROW, "of is 'orders'; name a read model, imported from its file"),
+    ({"of": by_status()}, ROW, "'by_status' is a rollup: name the read model that it is of"),
+    ({"of": models.Crossing}, {"status": row("owner"), "n": count()}, "'crossing' has rows of several streams, which no"),
+    ({"key": "status"}, ROW, "'key' is a text: write a list"),
+    ({"key": []}, {"n": count()}, "'groups' has no key"),
+    ({"key": ["day"]}, ROW, "'day' is named in key= but is no row(…) or bucket(…)"),
+    ({}, ROW | {"lines": row("lines")}, "'lines' is a key column that key= does not name"),
+    ({}, {"status": row("status")}, "'groups' has no columns besides its key"),
+    ({}, ROW | {"c": computed("n + 1")}, "'c' is no column of a rollup: use row, bucket, count"),
+    ({}, ROW | {"__doc__": ""}, "'groups' has no docstring"),
+    ({}, ROW | {"partition": count()}, "'partition' is taken"),
+    ({}, {"status": row("state"), "n": count()}, "'status' is over 'state', which is no column of orders; there are order_id, "),
+    ({}, ROW | {"n": count("data.lines")}, "'n' is over 'data.lines', which is no column of orders"),
+    ({"of": Looking}, {"status": row("name"), "n": count()}, "'status' is over 'name', which looking looks up: it changes"),
+    ({}, ROW | {"m": last("event")}, "'m' is over 'event', which is no column of orders"),
+    ({"of": models.Everything}, {"status": row("last_event"), "m": max_("offset")}, "'m' is over 'offset', which is no column"),
+    ({"of": Seen}, {"status": row("status"), "m": max_("created_at")}, "'m' is max of rows, from which no row can be taken"),
+    ({}, ROW | {"m": count(events=["placed"])}, "'m' has events=, which rows have not: leave it out"),
+    ({"of": Seen}, {"status": row("weight"), "n": count()}, "'status' is over 'weight', double precision; a key is text, "),
+    ({"of": Seen}, {"status": row("took"), "n": count()}, "'status' is over 'took', interval; a key is text, bigint"),
+    ({}, {"status": bucket("lines", every="1 day"), "n": count()}, "'status' is over 'lines', bigint; a bucket is of a time"),
+    ({"of": Seen}, {"status": row("status"), "w": sum_("weight")}, "sums are of bigint, int or decimal(p,s), which add up"),
+    ({}, ROW | {"w": sum_("status")}, "'w' is over 'status', text; sums are of bigint, int or decimal(p,s)"),
+    ({}, ROW | {"w": sum_("total")}, "'w' is over 'total', numeric(38,2), which type='bigint' does not hold; write type='decimal(38,2)'"),
+    ({}, ROW | {"w": sum_("total", type="decimal(18,1)")}, "which type='decimal(18,1)' does not hold"),
+    ({}, ROW | {"a": avg("lines"), "a_sum": sum_("lines")}, "'a_sum' is stored twice; rename one of the columns"),
+]  # fmt: skip
+
+
+def test_a_rollup_that_cannot_work_is_refused_in_a_sentence() -> None:
+    unsaid = []
+    for options, members, sentence in REFUSED:
+        declared = type("Groups", (), {"__doc__": "Groups."} | members)
+        with pytest.raises(InvalidReadModel, match=r"^read model groups: ") as refused:
+            rollup(**{"of": cast("Any", Orders), "key": ["status"]} | options)(declared)
+        if sentence not in str(refused.value):
+            unsaid.append((sentence, str(refused.value)))
+    assert unsaid == []
+
+
+def test_only_a_rollup_has_columns_over_rows() -> None:
+    for columns in (
+        {"n": count("lines")},
+        {"n": sum_("lines")},
+        {"n": avg("lines")},
+        {"k": row("status"), "n": count()},
+    ):
+        members: dict[str, Any] = {"order_id": stream_id(), **columns}
+        with pytest.raises(
+            InvalidReadModel, match=r"read model groups: '\w+' is neither a column of the event \(partit"
+        ):
+            read_model(view="groups", key=[n for n, one in members.items() if isinstance(one, KeyColumn)])(
+                type("Groups", (), {"__doc__": "Groups.", **members})
+            )
+
+
+# both sides of clocks that go back to midnight, or to where two hours begin, or forward; and of the first days of all
+MOMENTS = [
+    *(f"2024-11-03 {time}Z" for time in ("03:59:59.999999", "04:00:00", "04:30:00", "05:00:00", "05:30:00", "06:00:00")),
+    *(f"2024-10-27 {time}Z" for time in ("00:00:00", "00:30:00", "01:00:00", "01:30:00", "02:00:00")),
+    *(f"2024-03-10 {time}Z" for time in ("04:59:00", "05:00:00", "07:30:00")),
+    *(f"{time}Z" for time in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "2018-11-04 03:00:00")),
+]  # fmt: skip
+
+
+def test_a_bucket_of_a_row_begins_where_that_of_an_event_does(store: EventStore, spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+
+    every = ["15 min", "1 hour", "2 hour", "6 hour", "1 day", "1 week", "1 month", "1 year"]
+    lengths = [
+        (one, zone)
+        for one in every
+        for zone in ("America/Havana", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kathmandu")
+    ]
+    moments = spark.createDataFrame([(moment,) for moment in MOMENTS], "said string")
+    moment = f.col("said").cast("timestamp")
+    in_spark = moments.select("said", *(f.unix_micros(beginning(moment, *length)) for length in lengths)).collect()
+    wanted = {row[0]: list(row[1:]) for row in in_spark}
+    begins = [beginning_in_sql(sql.SQL("said::timestamptz"), *length) for length in lengths]
+    in_postgres = sql.SQL("select said, {} from unnest(%s::text[]) m(said)").format(
+        sql.SQL(", ").join(sql.SQL("(extract(epoch from {}) * 1000000)::bigint").format(begin) for begin in begins)
+    )
+    found = {said: list(rest) for said, *rest in store.connection.execute(in_postgres, (MOMENTS,)).fetchall()}
+    wrong = [
+        (said, length, a, b)
+        for said in MOMENTS
+        for length, a, b in zip(lengths, found[said], wanted[said], strict=True)
+        if a != b
+    ]
+    assert wrong == []
