@@ -99,6 +99,20 @@ class Declarations:
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
 
+    def model(self, name: str) -> "ReadModel":
+        """Return a read model.
+
+        Raises:
+            MillraceError: There is none of this name; the text names those that there are.
+        """
+        if name not in self.models:
+            raise MillraceError(
+                f"There is no read model {name!r}.",
+                detail="\n".join(f"A file of read models fails to load: {fault}" for fault in self.faults) or None,
+                hint=f"Declared are: {', '.join(self.models) or 'none'}.",
+            )
+        return self.models[name]
+
     def __post_init__(self) -> None:
         deciders: dict[str, str] = {}
         for capture in self.captures.values():
