@@ -4,17 +4,15 @@ Belongs here: the asset `consumption/as_of`. Not here: the build (`millrace.reso
 """
 
 import time
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 
 from millrace.assets import OWNERS, Group
+from millrace.assets.declarations import Declarations
 from millrace.resources.consumption.as_of import build_as_of, mark_at
-from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.spark.resource import SparkResource
 
 KEY = dg.AssetKey(["consumption", "as_of"])
@@ -28,7 +26,7 @@ class AsOfConfig(dg.Config):
     keep_days: float = 7
 
 
-def as_of_asset(models: Mapping[str, ReadModel], archive: Path) -> dg.AssetsDefinition:
+def as_of_asset(found: Declarations, archive: Path) -> dg.AssetsDefinition:
     """Make the asset that builds a read model as of a moment; `archive` is the folder that old events are read from."""
 
     @dg.asset(
@@ -40,16 +38,13 @@ def as_of_asset(models: Mapping[str, ReadModel], archive: Path) -> dg.AssetsDefi
         description="Builds a read model as it was at a time, in a table of its own, from archive and log.",
     )
     def as_of(config: AsOfConfig, postgres: PostgresResource, spark: SparkResource) -> dg.MaterializeResult[None]:
-        if config.model not in models:
-            raise MillraceError(
-                f"There is no read model {config.model!r}.", hint=f"Declared are: {', '.join(models) or 'none'}."
-            )
+        model = found.model(config.model)
         began = time.monotonic()
         with postgres.store() as store:
             mark = mark_at(store, config.time)
         built = build_as_of(
             postgres.current_dsn(),
-            models[config.model],
+            model,
             lambda: spark.spark_session,
             mark,
             keep=timedelta(days=config.keep_days),

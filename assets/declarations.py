@@ -129,6 +129,23 @@ class Declarations:
                     hint="Declare both in one package.",
                 )
 
+    def model(self, name: str) -> "ReadModel":
+        """Return a read model.
+
+        Raises:
+            MillraceError: There is none of this name; the text names those that there are.
+        """
+        if name in self.rollups:
+            of = self.rollups[name].of.name
+            raise MillraceError(f"{name} is a rollup of read model {of}, with which it changes.", hint=f"Name {of}.")
+        if name not in self.models:
+            raise MillraceError(
+                f"There is no read model {name!r}.",
+                detail="\n".join(f"A file of read models fails to load: {fault}" for fault in self.faults) or None,
+                hint=f"Declared are: {', '.join(self.models) or 'none'}.",
+            )
+        return self.models[name]
+
     def faults_of(self, room: str) -> list[Fault]:
         """Return the files of one room that fail to load."""
         return [fault for fault in self.faults if fault.room == room]

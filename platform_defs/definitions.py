@@ -20,7 +20,7 @@ from millrace.assets.runs import while_it_runs
 from millrace.assets.shown_only import specs_shown_only
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
 from millrace.platform_defs.prune import prune_runs
 from millrace.platform_defs.run_storage import InstanceFolder
 from millrace.platform_defs.schedules import all_schedules
@@ -52,7 +52,7 @@ def build_defs(
         view_events_asset(found, settings),
         *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
         archive_asset(partitions, archive),
-        *([as_of_asset(found.models, archive)] if models else []),
+        *([as_of_asset(found, archive)] if models else []),
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
@@ -60,7 +60,7 @@ def build_defs(
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
     together = shared_drain_job(found, archive, limits, everything)
-    jobs = ((CAPTURE, captures), (REBUILD, models), (AS_OF, models), (together, models))
+    jobs = ((CAPTURE, captures), *((job, models) for job in (REBUILD, AS_OF, together, approve_job(found))))
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
         assets=[*assets, *specs_shown_only(found, assets)],

@@ -1,13 +1,16 @@
 """The jobs that a person or a schedule starts by name.
 
-Belongs here: selections of assets. Not here: what assets do; the jobs of reports, which their schedules make
-(`schedules`).
+Belongs here: selections of assets, and a job of one call. Not here: what assets do; the jobs of reports, which their
+schedules make (`schedules`).
 """
 
 import dagster as dg
 
 from millrace.assets import Group, archive, as_of, consumption
 from millrace.assets.captures import asset as change_capture
+from millrace.assets.declarations import Declarations
+from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.read_models.versions import approve_version
 
 APPLY_SCHEMA = dg.define_asset_job(
     "apply_schema",
@@ -48,3 +51,29 @@ REBUILD = dg.define_asset_job(
     selection=dg.AssetSelection.groups(Group.READ_MODELS),
     description="Rebuilds log partitions of every read model from their events: side by side, all in one run.",
 )
+
+
+class ApproveConfig(dg.Config):
+    """Which read model may serve as it is declared, and what the audit log has as the reason."""
+
+    model: str
+    reason: str | None = None
+
+
+def approve_job(found: Declarations) -> dg.JobDefinition:
+    """Make the job that lets a changed read model serve that waits for it."""
+
+    @dg.op(
+        name="approve_version",
+        description="Approves the version of the declaration that the code location has, and no other one.",
+    )
+    def approved(context: dg.OpExecutionContext, config: ApproveConfig, postgres: PostgresResource) -> None:
+        with postgres.store() as store:
+            serves = approve_version(store.connection, found.model(config.model), config.reason)
+        context.log.info("it serves" if serves else "it serves when it has caught up and nobody holds the view")
+
+    @dg.job(name="approve", description="Lets a changed read model serve that waits for approval.")
+    def job() -> None:
+        approved()
+
+    return job

@@ -30,7 +30,7 @@ from benchmarks.event_store import (
     subscription,
 )
 from benchmarks.event_store.bench import Bench, Result, bench, show
-from benchmarks.event_store.calls import appends, batches, growth, idle, readers
+from benchmarks.event_store.calls import appends, batches, growth, idle, marks, readers
 from benchmarks.event_store.held import load as held_load
 from benchmarks.event_store.held import rounds as held
 from benchmarks.event_store.services import commands, consumers, waking
@@ -53,6 +53,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "consumers": consumers.rate,
     "pushes": consumers.pushes,
     "idle": idle.calls,
+    "marks": marks.cost,
     "read-client": readers.events,
     "empty-polls": consumption.empty_polls,
     "backlog-waiting": backlog.waiting,

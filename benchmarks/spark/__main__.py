@@ -7,6 +7,7 @@ libpostgresql-jdbc-java`) or another one, and the per-event loop of fstore-sql's
 meanwhile.
 
     python -m benchmarks.spark --other-schema schema.sql [--only NAME …] [--events 1000000] [--rounds 3] [--small]
+        [--postgres DIR]
 """
 
 import argparse
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.spark import cluster, drains, failing, reads, rebuilds
+from benchmarks.servers import add_postgres_option
+from benchmarks.spark import cluster, drains, failing, past, reads, rebuilds
 from benchmarks.spark.bench import Bench, Result, bench, show
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
@@ -29,6 +31,7 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "rebuild": rebuilds.from_postgres,
     "archive-rebuild": rebuilds.from_archive,
     "archive-cpu": rebuilds.cpu_from_archive,
+    "past": past.of_a_model,
     "cluster": cluster.rebuilds,
 }
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
@@ -46,6 +49,7 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="small counts, to try that it runs; the ratios mean nothing"
     )
+    add_postgres_option(parser)
     arguments = parser.parse_args()
     if arguments.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -65,6 +69,7 @@ def main() -> None:
             sizes=[500, 5000] if arguments.small else sizes(arguments.events),
             rounds=arguments.rounds,
             console=console,
+            programs=arguments.postgres,
         ) as shared:
             for name in arguments.only or LINES:
                 console.log(name)

@@ -23,12 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.event_store.bench import Database, schema_in
+from benchmarks.servers import described, reset_settings
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import SUPERUSER, EmbeddedPostgres
+from millrace.resources.postgres.embedded import PROGRAMS, SUPERUSER, EmbeddedPostgres
 from millrace.resources.spark import spark_session
 
 if TYPE_CHECKING:
@@ -226,17 +227,20 @@ def _mb(process: psutil.Process) -> float:
 
 @contextmanager
 def bench(
-    other_schema: Path, jdbc_driver: Path, *, sizes: Sequence[int], rounds: int, console: Console
+    other_schema: Path, jdbc_driver: Path, *, sizes: Sequence[int], rounds: int, console: Console, programs: Path
 ) -> Iterator[Bench]:
     """Start a temporary server and a local session for a run, and remove them at the end."""
     for name in ("SPARK_REMOTE", "SPARK_MASTER"):
         os.environ.pop(name, None)  # what is compared runs on one machine
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        TcpPostgres(Path(directory)) as server,
+        TcpPostgres(Path(directory), programs) as server,
         spark_session({"spark.jars": str(jdbc_driver), "spark.log.level": "ERROR"}) as spark,
     ):
+        if programs != PROGRAMS:
+            reset_settings(server, logical=False)
         server.listen()
+        console.log(described(server))
         yield Bench(server, spark, schema_in(other_schema.read_text()), sizes, rounds, console)
 
 
@@ -254,7 +258,7 @@ def append_orders(connection: psycopg.Connection, label: str, numbers: range, ev
                 'command_id', md5(%(label)s || s || '-' || n)::uuid,
                 'data', jsonb_build_object(
                   'customer_id', 'customer-' || s %% 1000, 'channel', 'web', 'product', 'casserole',
-                  'quantity', n, 'amount', (s %% 10000) / 100.0
+                  'quantity', n, 'amount', (s %% 10000) / 100.0, 'total', 0
                 )
               ) order by n, s)
               from generate_series(%(first)s::int, %(last)s::int) s, generate_series(1, %(events)s::int) n

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.dsn import current_dsn
 from millrace.resources.settings import Settings
@@ -55,14 +54,4 @@ def declared_model(name: str) -> "ReadModel":
     """
     from millrace.assets.declarations import declared
 
-    known = declared(Settings().declared_package, ["read_models"])
-    if name in known.rollups:
-        of = known.rollups[name].of.name
-        raise MillraceError(f"{name} is a rollup of read model {of}, with which it changes.", hint=f"Name {of}.")
-    if name not in known.models:
-        raise MillraceError(
-            f"There is no read model {name!r}.",
-            detail="\n".join(f"A file of read models fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.models) or 'none'}.",
-        )
-    return known.models[name]
+    return declared(Settings().declared_package, ["read_models"]).model(name)

@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.text import Text
 
@@ -177,10 +176,7 @@ def approve_command(model: str, reason: Reason = None, dsn: DsnOption = None) ->
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:
-        try:
-            serves = approve_version(store.connection, declared, reason)
-        except psycopg.errors.LockNotAvailable:
-            serves = False  # a reader is in the way
+        serves = approve_version(store.connection, declared, reason)
     said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
     Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
 

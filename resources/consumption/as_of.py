@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import psycopg
 
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.commit import Commit
@@ -104,6 +105,7 @@ def build_as_of(
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
+        connection.execute(NO_TIME_LIMITS)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         while True:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.merge import StagedRows, fill_child
@@ -83,6 +84,8 @@ def _fill(
         with suppress(psycopg.OperationalError):
             while len(own) < connections:
                 own.append(opened.enter_context(connect(dsn)))
+        for connection in own:
+            connection.execute(NO_TIME_LIMITS)
         _side_by_side(own, fill, waiting.clear)
     return {partition: rows[partition] for partition in partitions}
 

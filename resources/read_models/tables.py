@@ -293,10 +293,10 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
             connection.execute(statement)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model.name, model.public_columns())
-        # a switch of theirs has ended before they are read, or waits
-        for other in sorted(_looking_up(connection, model), key=lambda one: one.name):
-            connection.execute("select event_store_platform.lock_model(%s)", (other.name,))
-        above = _looking_up(connection, model)
+        # a switch of theirs has ended before they are read, or waits; to read one keeps it from being replaced
+        for name in sorted(_looking_up(connection, model)):
+            connection.execute("select event_store_platform.lock_model(%s)", (name,))
+        above = [_view(connection, name) for name in _looking_up(connection, model)]
         for other in reversed(above):
             drop(connection, model, sql.SQL("drop view {}").format(relation(other.name)))
         drop_view(connection, model)
@@ -330,8 +330,8 @@ class _View:
     grants: list[sql.Composed]
 
 
-def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[_View]:
-    """Return the views of the read models that look up a model, also by others; each behind what it looks up."""
+def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+    """Return the read models that look up a model, also by others; each behind what it looks up."""
     found = connection.execute(
         """
         with recursive above(oid, depth) as (
@@ -342,22 +342,33 @@ def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[_View]
           join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = a.oid and d.classid = 'pg_rewrite'::regclass
           join pg_rewrite r on r.oid = d.objid and r.ev_class <> a.oid
         )
-        select
-          c.relname, pg_get_viewdef(c.oid), pg_get_userbyid(c.relowner), obj_description(c.oid),
-          array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0)
+        select c.relname
         from above
         join pg_class c using (oid)
         where depth > 0 and c.relnamespace = 'read_models'::regnamespace
           and c.relname in (select model from read_models.declarations)
-        group by c.oid, c.relname, c.relowner
+        group by c.relname
         order by max(depth)
         """,
         (f"{SCHEMA}.{model.name}",),
-    ).fetchall()
-    return [
-        _View(name, query, owner, comment, _grants(connection, name, columns))
-        for name, query, owner, comment, columns in found
-    ]
+    )
+    return [name for (name,) in found]
+
+
+def _view(connection: psycopg.Connection, name: str) -> _View:
+    found = connection.execute(
+        """
+        select
+          pg_get_viewdef(oid), pg_get_userbyid(relowner), obj_description(oid),
+          array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0)
+        from pg_class c
+        where oid = %s::regclass
+        """,
+        (f"{SCHEMA}.{name}",),
+    ).fetchone()
+    assert found is not None
+    query, owner, comment, columns = found
+    return _View(name, query, owner, comment, _grants(connection, name, columns))
 
 
 def _restore(connection: psycopg.Connection, view: _View, lower: ReadModel) -> None:
@@ -421,7 +432,7 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
         with connection.transaction():
             connection.execute(statement)
     except psycopg.errors.DependentObjectsStillExist as error:
-        others = [other.name for other in _looking_up(connection, model)]
+        others = _looking_up(connection, model)
         if others:
             raise DependentObjects(
                 f"Read model {model.name} cannot be removed: {', '.join(others)} looks it up.",

@@ -237,7 +237,7 @@ def approve_version(connection: psycopg.Connection, model: ReadModel, reason: st
     Raises:
         NothingToApprove: No version of the declaration waits.
 
-    Raises the errors of `serve_if_caught_up`, when it is approved.
+    Raises the errors of `serve_if_caught_up` but the last one, when it is approved.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -258,7 +258,10 @@ def approve_version(connection: psycopg.Connection, model: ReadModel, reason: st
                 hint="Approve that one with the code that declares it.",
             )
         ReadModelStore(connection).approve_version(model.name, built.version, reason)
-    return serve_if_caught_up(connection, built)
+    try:
+        return serve_if_caught_up(connection, built)
+    except psycopg.errors.LockNotAvailable:
+        return False
 
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:

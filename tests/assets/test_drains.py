@@ -27,7 +27,7 @@ from millrace.resources.errors import MillraceError, PartitionLeased, UnknownVie
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.columns import first, last, min_
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import approve_version, ensure_version
+from millrace.resources.read_models.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
 
@@ -462,8 +462,16 @@ def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_change
         assert not failed.passed
         assert failed.metadata["table"].value == "read_models.orders_diff_1"
         assert str(failed.metadata["diff"].value) == "3 of 3 rows change, all in `status`."
-    approve_version(shop.connection, waits, "looked at")
+    approve = definitions(dsn, {"orders": waits}).resolve_job_def("approve")
+    config = {"ops": {"approve_version": {"config": {"model": "orders", "reason": "looked at"}}}}
+    approved = approve.execute_in_process(instance=instance, run_config=config)
+    assert "it serves" in {record.user_message for record in instance.all_logs(approved.run_id)}
+    assert [(e.operation, e.reason) for e in shop.audit_log() if e.operation == "approve_version"] == [
+        ("approve_version", "looked at")
+    ]
     assert check().passed
+    again = approve.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+    assert "Version 2 of read model orders serves: nothing waits." in failed_with(again)
 
 
 @pytest.mark.usefixtures("spark_remote")

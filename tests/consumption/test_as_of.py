@@ -13,12 +13,15 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import as_of
 from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
+from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.columns import sum_
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.past import AsOf, all_as_of, at_mark, remove_expired
+from millrace.resources.read_models.differences import take
+from millrace.resources.read_models.past import AsOf, all_as_of, at_mark, note, remove_expired
 from millrace.resources.read_models.tables import HistoryMissing
+from millrace.resources.read_models.versions import ensure_version, with_upcasts
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
@@ -27,20 +30,24 @@ from tests.support.building.drains import (
     assert_equals_a_clean_run,
     drain,
     fill,
+    held,
     later,
     machines,
+    observer,
     rows_of,
     thing,
     things,
+    wait_blocked_in,
 )
 from tests.support.building.model_versions import relations
-from tests.support.factories import Killed, at_once, rows
+from tests.support.factories import Connect, Killed, at_once, rows, start, value
 from tests.support.logins import logins
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["things"]
+__all__ = ["observer", "things"]
 
 ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
 
@@ -194,6 +201,45 @@ def test_another_declaration_is_built_anew_and_what_is_over_goes(
     forget(things.connection, wider, mark)
     assert all_as_of(things.connection, "counted") == []
     assert not [name for name in relations(things.connection) if "_at_" in name]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda dsn, mark: build_as_of(dsn, Counted, no_spark, mark),
+        lambda dsn, _: diff_with_serving(dsn, Counted, no_spark),
+    ],
+)
+def test_time_limits_of_a_login_end_no_build(
+    things: EventStore, dsn: str, connect: Connect, observer: psycopg.Connection, build: Callable[[str, LogMark], Any]
+) -> None:
+    mark = filled(things, 5)
+    ensure_version(things.connection, Counted)
+    with held(connect(), "lock table event_store.model_locks in access exclusive mode"):
+        building = start(lambda: build(f"{dsn}&options=-c%20statement_timeout%3D1s", mark))
+        late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
+        wait_until(lambda: value(observer, late, wait_blocked_in(observer, "lock_model")), "it waits for longer")
+    with pytest.raises(AssertionError, match="nothing is to be built"):
+        building.result(patience())
+
+
+def test_what_is_over_of_an_owner_that_one_is_no_member_of_stays_for_that_one(things: EventStore) -> None:
+    connection = things.connection
+    mark, counted = filled(things, 5), with_upcasts(connection, Counted)
+    ensure_version(connection, counted)
+    before = relations(connection)
+    for model in (counted, with_upcasts(connection, Everything)):
+        note(connection, model, mark, timedelta(0))
+        ensure_version(connection, at_mark(model, mark))
+    diff, theirs, others = take(connection, counted, None), at_mark(counted, mark), at_mark(Everything, mark).name
+    connection.execute("update read_models.diffs set expires_at = now()")
+    for table in (theirs.state_table, theirs.staging_table, theirs.name, f"{diff.name}_before"):
+        connection.execute(f"alter table read_models.{table} owner to {connection.info.user}".encode())
+    with logins(connection) as login:
+        assert remove_expired(login("event_store_owner")) == [others]
+    assert {theirs.state_table, theirs.name, f"{diff.name}_before"} < relations(connection)
+    assert sorted(remove_expired(connection)) == sorted([theirs.name, diff.name])
+    assert relations(connection) == before
 
 
 def test_before_the_first_moment_there_is_none(things: EventStore) -> None:

@@ -1,17 +1,44 @@
 """The SQL functions do the steps of the protocols: after each the store is as the protocol's state says."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 
 import psycopg
+import pyarrow as pa
 import pytest
 
-from millrace.resources.errors import LeaseLost
+from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
-from tests.support.factories import Connect, ids_of_one_partition, new_event, register_orders, rows, set_clock, value
-from tests.support.protocols import lease, sequencer
-from tests.support.protocols.checker import check
+from millrace.resources.read_models import versions as read_model_versions
+from millrace.resources.read_models.columns import count, stream_id
+from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.merge import merge_rows
+from millrace.resources.read_models.tables import create_view, state_schema
+from millrace.resources.read_models.versions import (
+    drop_unused_versions,
+    ensure_version,
+    is_ready_to_serve,
+    reset_model,
+    serve_if_caught_up,
+)
+from tests.support.building.model_versions import consume
+from tests.support.factories import (
+    Connect,
+    Killed,
+    ids_of_one_partition,
+    new_event,
+    register_orders,
+    rows,
+    set_clock,
+    start,
+    value,
+)
+from tests.support.patience import patience
+from tests.support.protocols import lease, sequencer, versions
+from tests.support.protocols.checker import State, check
 
 BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
 
@@ -181,12 +208,10 @@ def test_transactions_are_sequenced_as_the_protocol_says_in_each_step_of_each_st
 
 
 def way_to(
-    graph: Mapping[sequencer.State, Sequence[tuple[str, sequencer.State]]],
-    first: sequencer.State,
-    left: set[tuple[sequencer.State, str]],
-) -> list[tuple[str, sequencer.State]]:
+    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
+) -> list[tuple[str, State]]:
     """Return a shortest way that ends with a step that is left; empty where none does."""
-    todo: list[tuple[sequencer.State, list[tuple[str, sequencer.State]]]] = [(first, [])]
+    todo: list[tuple[State, list[tuple[str, State]]]] = [(first, [])]
     seen = {first}
     for state, way in todo:
         for said, after in graph[state]:
@@ -196,3 +221,219 @@ def way_to(
                 seen.add(after)
                 todo.append((after, [*way, (said, after)]))
     return []
+
+
+# (c): a session for the switch, which stops after each of its steps, and one for everybody else; walks, as for (a)
+
+OLD = ReadModel("orders", "orders", "", {"order_id": stream_id()}, {"events": count()}, deciders=("order",))
+NEW = replace(OLD, columns={**OLD.columns, "again": count()})
+
+
+class Switch:
+    """A switch in a session of its own, which stops where readers are locked out, and where it has compared."""
+
+    def __init__(self, session: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._session, self._is_locking = session, False
+        self._reached: SimpleQueue[None] = SimpleQueue()
+        self._may_go_on: SimpleQueue[bool] = SimpleQueue()
+        self._outcome: Future[bool] | None = None
+        monkeypatch.setattr(read_model_versions, "create_view", self._create_view)
+        monkeypatch.setattr(read_model_versions, "is_ready_to_serve", self._is_ready_to_serve)
+        # who lets a version serve may be killed before it removes the one before
+        monkeypatch.setattr(read_model_versions, "drop_unused_versions", lambda *_: None)
+
+    def _create_view(self, connection: psycopg.Connection, model: ReadModel) -> None:
+        create_view(connection, model)
+        if connection is self._session:
+            self._is_locking = True
+            self._stop_here()
+
+    def _is_ready_to_serve(self, connection: psycopg.Connection, model: ReadModel) -> bool:
+        # the look before the transaction only spares readers the lock: no promise rests on it
+        found = not self._is_locking or is_ready_to_serve(connection, model)
+        if self._is_locking and found:
+            self._stop_here()
+        return found
+
+    def _stop_here(self) -> None:
+        self._reached.put(None)
+        if not self._may_go_on.get(timeout=patience()):
+            raise Killed
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it began, and did not end."""
+        return self._outcome is not None
+
+    def lock(self, model: ReadModel) -> None:
+        """Begin, and lock readers out."""
+        self._is_locking = False
+        self._outcome = start(lambda: serve_if_caught_up(self._session, model))
+        self._reached.get(timeout=patience())
+
+    def compare(self) -> None:
+        """Compare the checkpoints."""
+        self._may_go_on.put(True)
+        self._reached.get(timeout=patience())
+
+    def end(self, *, killed: bool) -> bool:
+        """Let it go on to its end, or kill it; return whether the version serves."""
+        assert self._outcome is not None
+        outcome, self._outcome = self._outcome, None
+        self._may_go_on.put(not killed)
+        error = outcome.exception(patience())
+        assert isinstance(error, Killed) if killed else error is None, error
+        return error is None and outcome.result()
+
+
+@dataclass
+class Versions:
+    """One walk: a read model whose declaration changes, and events of one log partition that come meanwhile."""
+
+    store: EventStore
+    switch: Switch
+    stream: str
+    base: int
+    models: dict[str, ReadModel] = field(default_factory=dict)
+    held: dict[str, Lease | None] = field(default_factory=lambda: {"old": None, "new": None})
+    now: datetime = BEGAN
+    most_read: int = 0
+
+    def begin(self) -> None:
+        """Make the first version."""
+        set_clock(self.store.connection, self.now.isoformat())
+        self.models["old"] = self._consumed(OLD)
+
+    def end(self) -> None:
+        """Remove the model, whoever is at work on it."""
+        if self.switch.is_under_way:
+            self.switch.end(killed=True)
+        self._later()
+        reset_model(self.store.connection, OLD)
+
+    def do(self, step: str) -> None:
+        """Do a step of the protocol."""
+        name = "new" if "new" in step.split() else "old"
+        if step == "an event comes":
+            self.store.append_events([new_event(self.stream)])
+            assert self.store.sequence_events() == 1
+        elif step == "somebody reads":
+            self.most_read = max(self.most_read, self.read())
+        elif "switch" in step:
+            self._switch(step)
+        elif step == "the new version gets its tables":
+            self.models["new"] = self._consumed(NEW)
+        elif step == "the old version is removed":
+            self._remove()
+        elif "builds" in step:
+            limit = 1 if name == "new" else 2
+            (self.held[name],) = self.store.claim_batch(self.models[name].view, name, limit, LEASE_S)
+        elif "killed" in step:
+            self.held[name] = None
+            self._later()
+        else:
+            self._commit(name)
+
+    def _switch(self, step: str) -> None:
+        if "locks" in step:
+            self.switch.lock(self.models["new"])
+        elif "compares" in step:
+            self.switch.compare()
+        else:
+            state = self.state()
+            # where it is behind, it rolls back by itself
+            is_killed = "killed" in step and (state.new or 0) >= (state.old or 0)
+            assert self.switch.end(killed=is_killed) == ("commits" in step)
+
+    def _remove(self) -> None:
+        late = self.held["old"]
+        if late is not None:
+            # a drain that is at work keeps it; one that was killed, or is late, does not
+            self.store.extend_lease(self.models["old"].view, [late], LEASE_S)
+            drop_unused_versions(self.store.connection, self.models["new"])
+            assert self.state().old is not None
+            self._later()
+        drop_unused_versions(self.store.connection, self.models["new"])
+        if late is not None:
+            with pytest.raises(UnknownView):
+                self._commit("old")
+            self.held["old"] = None
+
+    def _commit(self, name: str) -> None:
+        model, mine = self.models[name], self.held[name]
+        assert mine is not None
+        values = {"partition": 0, "order_id": self.stream} | dict.fromkeys(
+            state_schema(model).keys() - {"partition", "order_id"}, mine.to_position - mine.from_position
+        )
+        with self.store.connection.transaction():
+            self.store.commit_batch(model.view, [mine])
+            merge_rows(self.store.connection, model, pa.Table.from_pylist([values]))
+        self.held[name] = None
+
+    def _later(self) -> None:
+        self.now += timedelta(seconds=LEASE_S + 1)
+        set_clock(self.store.connection, self.now.isoformat())
+
+    def _consumed(self, declared: ReadModel) -> ReadModel:
+        """Make the version of a declaration, which stands where this walk began."""
+        model = ensure_version(self.store.connection, declared)
+        if self.base:
+            consume(self.store, model, self.base)
+        return model
+
+    def read(self) -> int:
+        """Return how many events the rows have that a reader finds."""
+        return int(value(self.store.connection, "select coalesce(sum(events), 0) from read_models.orders"))
+
+    def state(self) -> versions.State:
+        """Return the state of the store, as the protocol has it."""
+        connection = self.store.connection
+        stands = dict(
+            rows(connection, "select view, position - %s from event_store.checkpoints where partition = 0", self.base)
+        )
+        of = {name: stands.get(model.view) for name, model in self.models.items()}
+        building = {name: mine.to_position - self.base for name, mine in self.held.items() if mine}
+        serving = value(connection, "select version from read_models.declarations where model = 'orders' and serves")
+        return versions.State(
+            self.store.partition_info()[0].high_water_mark - self.base,
+            of["old"],
+            of.get("new"),
+            building.get("old"),
+            building.get("new"),
+            "old" if serving == 1 else "new",
+            self._is_locked("lock table read_models.orders in access share mode nowait"),
+            of["old"] is not None
+            and self._is_locked(
+                "select from event_store.checkpoints where view = 'orders' and partition = 0 for no key update nowait"
+            ),
+            self.most_read,
+        )
+
+    def _is_locked(self, statement: str) -> bool:
+        try:
+            with self.store.connection.transaction():
+                self.store.connection.execute(statement.encode())
+        except psycopg.errors.LockNotAvailable:
+            return True
+        return False
+
+
+def test_versions_are_built_and_switched_as_the_protocol_says_in_each_step_of_each_state(
+    orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = check(versions.protocol()).graph
+    left = {(state, said) for state, steps in graph.items() for said, _ in steps}
+    switch = Switch(connect(), monkeypatch)
+    (stream,) = ids_of_one_partition(orders.connection, 1)
+    while left:
+        walk = Versions(orders, switch, stream, orders.partition_info()[0].high_water_mark)
+        walk.begin()
+        state = versions.protocol().first
+        while way := way_to(graph, state, left):
+            for said, after in way:
+                left.discard((state, said))
+                walk.do(said)
+                state = after
+                assert walk.state() == state, said
+                assert state.is_locked or walk.read() == versions.read(state), said
+        walk.end()

@@ -12,14 +12,17 @@ from millrace import count, field, fold, last, lookup, read_model, stream_id
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
+from millrace.resources.read_models import versions
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.differences import Found, compare, diffs, take
 from millrace.resources.read_models.merge import merge_rows
 from millrace.resources.read_models.past import named
+from millrace.resources.read_models.store import ReadModelStore
 from millrace.resources.read_models.tables import DependentObjects, LookupFailed, create_view
 from millrace.resources.read_models.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
 from millrace.rows import FoldEvent, State
-from tests.support.factories import rows
+from tests.support.factories import Connect, rows, start, wait_blocked
+from tests.support.patience import patience
 
 
 def customers(**columns: object) -> ReadModel:
@@ -90,14 +93,41 @@ def test_a_new_version_of_the_other_model_serves_and_the_views_above_stay_as_the
     assert shown(built) == [("o-1", "c-1", None), ("o-2", "c-2", None)]
 
 
-def test_a_new_version_without_what_others_look_up_does_not_serve(built: psycopg.Connection) -> None:
-    new = ensure_version(built, customers(visits=count()))
+@pytest.mark.parametrize(
+    "changed",
+    [
+        customers(visits=count()),
+        replace(CUSTOMERS, keys={"customer_id": field("data.number", type="bigint")}),
+    ],
+)
+def test_a_new_version_without_what_others_look_up_does_not_serve(
+    built: psycopg.Connection, changed: ReadModel
+) -> None:
+    new = ensure_version(built, changed)
     with pytest.raises(
         DependentObjects, match="Read model orders looks up a column that the new version of"
     ) as refused:
         serve_if_caught_up(built, new)
     assert "Take that lookup out of orders" in str(refused.value.hint)
     assert shown(built)[0] == ("o-1", "c-1", "Ada")
+
+
+def test_a_switch_of_the_model_above_meanwhile_is_waited_for_and_not_undone(
+    built: psycopg.Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "LOCK_TIMEOUT", f"{patience():.0f}s")
+    lower = ensure_version(built, customers(visits=count(), name=last("data.name")))
+    above = ensure_version(built, replace(ORDERS, columns={**ORDERS.columns, "events": count()}))
+    switching = connect()
+    with built.transaction():
+        # as a switch begins, before it reads the model below
+        ReadModelStore(built).lock_model(above.name)
+        switch = start(lambda: serve_if_caught_up(switching, lower))
+        wait_blocked(connect(), switching.info.backend_pid)
+        assert serve_if_caught_up(built, above)
+    assert switch.result(patience())
+    assert rows(built, "select order_id, customer_id, events, customer from read_models.orders") == []
+    assert rows(built, "select customer_id, visits, name from read_models.customers") == []
 
 
 def test_a_model_that_others_look_up_is_not_removed_before_them(built: psycopg.Connection) -> None:
