@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.views import backlog, idle, latency, neighbours, rounds
+from benchmarks.views import backlog, columns, idle, latency, neighbours, rounds
 from benchmarks.views.bench import Bench, Cpu, bench
 from benchmarks.views.platform.read_models import VIEWS
 from millrace.resources.postgres.embedded import PROGRAMS
@@ -34,6 +34,9 @@ BACKLOGS = 2
 IDLE_TARGET = 0.25
 # the latency of a view while a neighbour has trouble, beside that without trouble
 NEIGHBOUR_TARGET = 1.5
+# CPU of a model with a kind of column beside one without: of a round, of a rebuild with five kinds
+COLUMN_TARGET, COLUMNS_TARGET = 1.2, 1.5
+REBUILDS = 3
 
 Lines = list[tuple[str, str, str, str]]
 
@@ -142,11 +145,33 @@ def neighbour_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) 
     return lines
 
 
+def column_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+    """Measure a round with each kind of column beside one without it, a rebuild with five, and reads of a lookup."""
+    say(f"rounds of {columns.EVENTS:,} events, by kinds of columns")
+    found = [
+        (f"a round of {columns.EVENTS:,} events, with {kind}", "CPU s", f"≤ {COLUMN_TARGET} x", taken)
+        for kind, taken in columns.rounds(servers, wanted.rounds).items()
+    ]
+    say("reads of a lookup")
+    found += [
+        (f"reading {what}, with lookup", "µs of Postgres", "", taken)
+        for what, taken in columns.reads(servers, wanted.rounds).items()
+    ]
+    say(f"rebuilds from {wanted.behind:,} events")
+    what = f"a rebuild from {wanted.behind:,} events, with five kinds"
+    found.append((what, "CPU s", f"≤ {COLUMNS_TARGET} x", columns.rebuilds(servers, wanted.behind, REBUILDS)))
+    return [
+        (what, f"{ours:.2f} {unit}: {ratio:.2f} x", target, f"without {other:.2f}")
+        for what, unit, target, (ours, other, ratio) in found
+    ]
+
+
 LINES = {
     "rounds": round_lines,
     "latency": latency_lines,
     "backlog": backlog_lines,
     "neighbours": neighbour_lines,
+    "columns": column_lines,
     "idle": idle_lines,
 }
 
@@ -158,7 +183,9 @@ def main() -> None:
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
     parser.add_argument("--rounds", type=int, default=20, help="of each measurement (20)")
     parser.add_argument("--minutes", type=float, default=1, help="for which idle watches a platform, twice (1)")
-    parser.add_argument("--behind", type=int, default=300_000, help="events before a view that is far behind (300,000)")
+    parser.add_argument(
+        "--behind", type=int, default=300_000, help="events of a view that is far behind, of a rebuild (300,000)"
+    )
     parser.add_argument("--postgres", type=Path, default=PROGRAMS, help="the folder of another server's programs")
     arguments = parser.parse_args()
     if arguments.rounds < 1 or min(arguments.views) < 1:

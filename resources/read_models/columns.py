@@ -71,7 +71,8 @@ class StateColumn:
         name: Its name in the state table.
         spark_type: Its type in Spark.
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
-        merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row.
+        merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row. That
+            of one partial value is this value.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
         bounds: Of a sum, between what it must stay.
         shown: The merge for people, which never raises; None: as `merge`.
@@ -632,7 +633,7 @@ def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
         "(select coalesce(array_agg(distinct v.v order by v.v), '{{}}')"
         " from unnest(array_agg(row({}))) r(a {}), unnest(r.a) v(v))"
     ).format(sql.Identifier(name), sql.SQL(postgres_type(type_)))
-    return (StateColumn(name, type_, lambda value, _: f.collect_set(value), merge),)
+    return (StateColumn(name, type_, lambda value, _: f.sort_array(f.collect_set(value)), merge),)
 
 
 def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:

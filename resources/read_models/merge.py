@@ -289,24 +289,25 @@ def fill_child(
         # the next login that rebuilds may be another one
         owner = sql.Identifier(owner_of(connection, child))
         connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
+        key, columns = listed(state_key(model)), listed(stored_columns(model))
+        fresh = sql.SQL("from {} where {} and partition = {}").format(
+            relation(model.staging_table), _STAGED, sql.Literal(partition)
+        )
+        # Spark has grouped them: to find no key twice costs little, to merge each row with nothing costs most of a fill
+        ((merges,),) = connection.execute(
+            sql.SQL("select exists (select {} group by {} having count(*) > 1)").format(fresh, key),
+            _parameters(batch, staged),
+        ).fetchall()
         with _key_named(model):
             rows = connection.execute(
-                sql.SQL(
-                    """
-                    insert into {new} ({key}, {columns})
-                    select {key}, {merged}
-                    from {staging}
-                    where {staged} and partition = {partition}
-                    group by {key}
-                    """
-                ).format(
-                    new=new,
-                    key=listed(state_key(model)),
-                    columns=listed(stored_columns(model)),
-                    merged=merged_columns(model),
-                    staging=relation(model.staging_table),
-                    staged=_STAGED,
-                    partition=sql.Literal(partition),
+                sql.SQL("insert into {} ({}, {}) select {}, {} {} {}").format(
+                    new,
+                    key,
+                    columns,
+                    key,
+                    merged_columns(model) if merges else columns,
+                    fresh,
+                    sql.SQL("group by {}").format(key) if merges else sql.SQL(""),
                 ),
                 _parameters(batch, staged),
             ).rowcount

@@ -45,7 +45,7 @@ class NotOwned(MillraceError):
 
 
 class LookupFailed(MillraceError):
-    """A model looks up another one that has no view yet, or not that column."""
+    """A model looks up another one that has no view yet, or not that column, or a view that looks up this model."""
 
 
 class DependentObjects(MillraceError):
@@ -282,9 +282,10 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on the present ones.
-        LookupFailed: A model that it looks up has no view yet, or not that column.
+        LookupFailed: A model that it looks up has no view yet, or not that column, or shows what this one has.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
+    _require_no_circle(connection, model)
     view = relation(model.name)
     query = with_lookups(_view_query(model), model.lookups)
     statement = sql.SQL("create or replace view {} as {}").format(view, query)
@@ -317,6 +318,20 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
     connection.execute(sql.SQL("alter view {} owner to {}").format(view, owner))
     connection.execute(sql.SQL("grant select on {} to event_store_reader").format(view))
     connection.execute(sql.SQL("comment on view {} is {}").format(view, sql.Literal(model.description)))
+
+
+def _require_no_circle(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Refuse to look up a model whose present view looks this one up: whoever reads either would get an error."""
+    others = sorted({one.model for one in model.lookups.values()})
+    for other in others:
+        # a switch of that one has ended before its view is looked at, or waits
+        connection.execute("select event_store_platform.lock_model(%s)", (other,))
+    for above in _looking_up(connection, model) if others else ():
+        if above.name in others:
+            raise LookupFailed(
+                f"Read model {model.name} looks up {above.name}, whose view still shows what {model.name} has.",
+                hint=f"The next drain tries again: let a version of {above.name} serve that does not.",
+            )
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,21 @@ def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, t
     assert fault.name == "a"
 
 
+def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare: Declare, tmp_path: Path) -> None:
+    files = {}
+    for name, other in ("A", "B"), ("B", "A"):
+        text = MODEL.format(view=name.lower(), name=name).replace("count, ", "count, lookup, ")
+        looking = f"    other = lookup({other}, on='k', column='n')\n"
+        imported = f"from declared_here.read_models.{other.lower()} import {other}\n"
+        files[f"read_models__{name.lower()}"] = imported + text + looking
+    package = declare(**files)
+    found = declared(package)
+    assert not found.models
+    assert [fault.name for fault in found.faults] == ["a", "b"]
+    assert all("circular import" in fault.error for fault in found.faults)
+    assert all(fault.file.parent == tmp_path / package / "read_models" for fault in found.faults)
+
+
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",

@@ -88,11 +88,16 @@ def test_the_blocks_of_a_chapter_run_in_order_and_print_what_the_page_says(
             # somebody asked for this chapter only: it stands on those before
             if before not in reader.read:
                 follow(reader, before, blocks)
-        for block, out in follow(reader, chapter, chapters(page)[chapter]):
+        followed = follow(reader, chapter, chapters(page)[chapter])
+        for block, out in followed:
             if block.printed is not None:
                 assert_printed(block, out)
             elif block.language == "python":
                 assert not out, f"{block} prints something that the page does not show"
+        if page == "docs/from_sql.md":
+            # a query over the events, then one that reads what the declaration keeps
+            rows = [out for block, out in followed if block.language == "sql"]
+            assert rows[::2] == rows[1::2]
 
 
 def follow(reader: Reader, chapter: str, blocks: list[Block]) -> list[tuple[Block, str]]:

@@ -40,10 +40,11 @@ from millrace.resources.read_models.failing.sums import overflowing_events
 from millrace.resources.read_models.lookups import Lookup
 from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.plans import partial_rows
+from millrace.resources.read_models.tables import new_child_table
 from millrace.resources.read_models.versions import ensure_version
 from tests.support.building.drains import Everything, thing, things
 from tests.support.building.read_models import uses
-from tests.support.factories import ids_of_one_partition
+from tests.support.factories import ids_of_one_partition, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,3 +192,21 @@ def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventSto
             psycopg.errors.ProgramLimitExceeded, match="a key is too long: who of read model long may have"
         ):
             merge()
+
+
+def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: EventStore) -> None:
+    model = read_model(view="twice", key=["who"])(
+        type(
+            "Twice", (), {"__doc__": "One row.", "who": field("data.a"), "events": count(), "texts": set_union("event")}
+        )
+    )
+    ensure_version(things.connection, model)
+    batch = next_batch(things.connection)
+    staged = "insert into read_models.twice_staging values (3, %s, %s, %s, %s, %s)"
+    for attempt, who, texts in (1, "a", ["x"]), (1, "b", ["x", "y"]), (2, "b", ["w", "y"]):
+        things.connection.execute(staged, (who, attempt, texts, batch, attempt))
+    assert fill_child(things.connection, model, 3, batch, [StagedRows(1, 2), StagedRows(2, 1)]) == 2
+    assert rows(things.connection, f"select * from read_models.{new_child_table(batch, 3)} order by who") == [
+        (3, "a", 1, ["x"]),
+        (3, "b", 3, ["w", "x", "y"]),
+    ]

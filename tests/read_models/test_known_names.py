@@ -9,7 +9,7 @@ import pytest
 from millrace.events import drop, rename
 from millrace.platform_defs.checks import names_check
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import Column, count, field, last, max_, stream_id, sum_
+from millrace.resources.read_models.columns import Column, bucket, count, field, last, max_, stream_id, sum_
 from millrace.resources.read_models.declaration import ReadModel, read_model
 from millrace.resources.read_models.known_names import unknown_names
 from tests.support.elsewhere import postgres_at
@@ -118,6 +118,21 @@ def test_a_key_is_a_name_too_and_the_check_of_the_model_warns(orders: EventStore
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert "column owner: field data.owner is in none of the newest events" in str(result.metadata["unknown"])
     assert orders.connection.info.dbname
+
+
+def test_the_source_of_a_decider_is_looked_for_in_its_events_alone(orders: EventStore) -> None:
+    @read_model(view="days", deciders=["order", "invoice"], key=["payer", "day"])
+    class Days:
+        """One row per payer and day."""
+
+        payer = field({"order": "data.by", "invoice": "data.amount"})
+        day = bucket({"order": "data.amount", "invoice": "data.at"}, every="1 day")
+        events = count(events=["paid", "drawn"])
+
+    assert [one for one in unknown_names(orders.connection, cast("ReadModel", Days)) if "in none of" in one] == [
+        "column payer: field data.amount is in none of the newest events; there are none",
+        "column day: field data.at is in none of the newest events; there are none",
+    ]
 
 
 def test_a_field_that_an_upcast_renamed_or_dropped_is_told_with_its_new_name(orders: EventStore) -> None:

@@ -208,3 +208,35 @@ def test_it_takes_any_model_with_a_key_of_one_column(store: EventStore) -> None:
     ensure_version(store.connection, both)
     assert both.public_columns() == {"o": "text", "who": "text", "a": "int", "b": "bigint"}
     assert rows(store.connection, "select * from read_models.both") == []
+
+
+def test_a_version_waits_while_what_it_looks_up_still_shows_the_version_before_it(built: psycopg.Connection) -> None:
+    alone = replace(ORDERS, lookups={})
+    back = lookup(alone, on="customer_id", column="customer_id")
+    # with one more column, which Postgres would add to the view, and with another first one
+    for columns in {"name": last("data.name"), "order_of": back}, {"order_of": back, "name": last("data.name")}:
+        new = ensure_version(built, customers(**columns))
+        with pytest.raises(LookupFailed) as refused:
+            serve_if_caught_up(built, new)
+        assert str(refused.value).startswith("Read model customers looks up orders, whose view still shows what")
+        assert shown(built)[0] == ("o-1", "c-1", "Ada")
+    assert serve_if_caught_up(built, ensure_version(built, alone))
+    assert serve_if_caught_up(built, new)
+    assert rows(built, "select customer_id, order_of from read_models.customers") == []
+
+
+def test_of_two_that_begin_to_look_each_other_up_at_once_the_later_one_waits(
+    built: psycopg.Connection, connect: Connect
+) -> None:
+    alone = replace(ORDERS, lookups={})
+    assert serve_if_caught_up(built, ensure_version(built, alone))
+    looking = ensure_version(built, ORDERS)
+    new = ensure_version(built, customers(order_of=lookup(alone, on="customer_id", column="customer_id"), n=count()))
+    other = connect()
+    with built.transaction():
+        create_view(built, looking)
+        switch = start(lambda: serve_if_caught_up(other, new))
+        wait_blocked(connect(), other.info.backend_pid)
+    with pytest.raises(LookupFailed, match="Read model customers looks up orders, whose view still shows what"):
+        switch.result(patience())
+    assert shown(built) == []

@@ -19,7 +19,7 @@ from tests.support.patience import patience
 from tests.support.running.deployment import Deployment, started, until
 from tests.support.running.shop import PACKAGE, own_shop
 
-MODELS = ("orders", "shipments", "customers", "crm_customers", "crm_customer_history")
+MODELS = ("orders", "payments", "revenue", "shipments", "customers", "crm_customers", "crm_customer_history")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
 # as docs/your_own_repository.md has it
 SUNDAYS = """

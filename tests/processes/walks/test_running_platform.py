@@ -138,7 +138,7 @@ def working(platform: Deployment, kind: str, name: str) -> str:
 def test_one_run_drains_all_views(platform: Deployment) -> None:
     run = working(platform, "drain", "together")
     attached = f"select count(*) from event_store.consumers where consumer = '{run}'"
-    until(lambda: platform.rows(attached)[0][0], lambda views: views == 5)
+    until(lambda: platform.rows(attached)[0][0], lambda views: views == len(MODELS))
     for view in MODELS:
         assert platform.ask(STARTED, tag="millrace/view", value=view)["results"] == []
 

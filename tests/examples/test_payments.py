@@ -1,0 +1,48 @@
+"""The read models of what is paid: a payment beside its order, and the days."""
+
+from typing import TYPE_CHECKING
+
+from millrace.assets.declarations import declared
+from millrace.resources.event_store import NewEvent
+from millrace.testing import given
+from tests.support.factories import Connect, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHOP = declared("millrace.examples.shop", ["read_models"]).models
+
+
+def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is_received(
+    dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    whose = {"order_id": "o-1", "customer_id": "c-1"}
+    paid = given(
+        NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}),
+        NewEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "ideal"}),
+        NewEvent("payment", "p-2", "payment_requested", data={**whose, "order_id": "o-2", "amount": 5, "method": "card"}),
+        NewEvent("payment", "p-1", "payment_failed", data={**whose, "reason": "declined"}),
+        NewEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "card"}),
+        dsn=dsn, spark=spark,
+    )  # fmt: skip
+    paid.when(SHOP["orders"])
+    shown = (
+        "select payment_id, order_id, method, attempts, took is null, order_status from read_models.payments order by 1"
+    )
+    paid.when(SHOP["payments"])
+    waiting = ("p-2", "o-2", "card", 1, True, None)
+    assert rows(connect(), shown) == [("p-1", "o-1", "card", 2, True, "order_placed"), waiting]
+    paid.given(
+        NewEvent("payment", "p-1", "payment_received", data={**whose, "amount": 9.95}),
+        NewEvent("order", "o-1", "order_confirmed", data={"total": 9.95}),
+    )
+    for model in ("orders", "payments", "revenue"):
+        paid.when(SHOP[model])
+    assert rows(connect(), shown) == [("p-1", "o-1", "card", 2, False, "order_confirmed"), waiting]
+    assert rows(
+        connect(),
+        """
+        select r.day = date_trunc('day', e.created_at, 'Europe/Amsterdam'), r.payments, r.amount::text
+        from read_models.revenue r, event_store.events e where e.event = 'payment_received'
+        """,
+    ) == [(True, 1, "9.95")]
