@@ -20,9 +20,17 @@ from typing import Self
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
-from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn, data_path, last_position
+from millrace.resources.read_models.column_types import ARRAY, InvalidColumn, postgres_type
+from millrace.resources.read_models.columns import (
+    Column,
+    KeyColumn,
+    StateColumn,
+    data_path,
+    item_path,
+    last_position,
+)
 from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.items import Items
 from millrace.resources.read_models.lookups import Lookup, require_keys
 from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
 from millrace.resources.user_code import snake_case
@@ -67,6 +75,7 @@ class ReadModel:
         upcasts: All upcasts that the store knew when somebody looked; None before.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
+        each: The array of which each element counts as an event does, as a source; None where events count.
     """
 
     name: str
@@ -84,6 +93,7 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
+    each: str | None = None
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -170,7 +180,7 @@ class ReadModel:
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
         # apart: models without any are what they were before there were any
-        return self.hashed((*rows, *(shown for shown in (self.computed, self.lookups) if shown)))
+        return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
@@ -182,7 +192,22 @@ class ReadModel:
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
-        sources = {source for key in self.keys.values() for source in key.sources}
+        return {source for source in self._read if item_path(source) is None}
+
+    @property
+    def items(self) -> Items | None:
+        """What it reads of the elements of an array, if these are its rows."""
+        paths = {source: path for source in sorted(self._read) if (path := item_path(source)) is not None}
+        return None if self.each is None else Items(self.each, paths)
+
+    @property
+    def read_keys(self) -> dict[str, KeyColumn]:
+        """What it reads of an event before all other values: its keys, and before them an array that is none."""
+        return ({} if self.each is None else {"each=": KeyColumn(self.each, ARRAY)}) | self.keys
+
+    @property
+    def _read(self) -> set[str]:
+        sources = {source for key in self.read_keys.values() for source in key.sources}
         read = {one.source for column in self.stored.values() for one in column.reads}
         return sources | {source for source in read if source is not None}
 
@@ -209,7 +234,7 @@ class ReadModel:
         columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
         # a fold, or a function of DataFrames, reads all data
         whole = [("data", None)] if "data" in self.sources else []
-        keys = ((source, None) for key in self.keys.values() for source in key.sources)
+        keys = ((source, None) for key in self.read_keys.values() for source in key.sources)
         for source, events in sorted({*keys, *columns, *whole}, key=repr):
             path = data_path(source) if source else None
             if source == "data" or path:
@@ -240,6 +265,7 @@ def read_model(
     deciders: Sequence[str] | None = None,
     events: Sequence[str] | None = None,
     deletes: Sequence[str] | None = None,
+    each: str | None = None,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
     serve: str = "built",
@@ -254,6 +280,9 @@ def read_model(
         events: The events it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
             these. A later event brings it back with all that it was. These events have the key as all others have it.
+        each: An array, such as `data.lines`, of which each element counts as an event does. Sources may name the
+            element, `item`, and what it has, `item.sku`. Of one event the last element is the last one. An event
+            without the array counts for nothing.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
@@ -269,6 +298,8 @@ def read_model(
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
+        read = {n: key.sources for n, key in keys.items()}
+        read |= {n: tuple(one.source for one in column.reads if one.source) for n, column in columns.items()}
         refuse(
             name,
             (
@@ -290,6 +321,22 @@ def read_model(
                     "has a source for each of some deciders: name these in deciders=, and no others",
                 ),
                 ([n for n in keys if n not in key], "is a key column that key= does not name"),
+                (
+                    [each] if each is not None and not all(data_path(each) or [""]) else [],
+                    "is named in each= but is no field data.<key>[.<key>…]",
+                ),
+                (
+                    [
+                        n
+                        for n, sources in read.items()
+                        if each is None and any(item_path(s) is not None for s in sources)
+                    ],
+                    "reads item: name the array that it is an element of in each=",
+                ),
+                (
+                    [n for n, sources in read.items() if each in sources],
+                    "reads the array of each=: read its elements, item",
+                ),
                 ([] if key else [name], "has no key"),
                 ([] if columns else [name], "has no columns besides its key"),
             ),
@@ -308,6 +355,7 @@ def read_model(
             serve=serve,
             computed={n: c for n, c in members.items() if isinstance(c, Computed)},
             lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
+            each=each,
         )
         try:
             model.public_columns()

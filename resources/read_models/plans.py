@@ -4,7 +4,7 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
 from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
 from millrace.resources.read_models.function_model import POSITION
+from millrace.resources.read_models.items import ITEM_ORDER, Items
 from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
@@ -62,11 +63,12 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
 
     # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
     # most comparisons end there
-    valued = event_values(with_keys(events, model), model)
+    order = ORDER if model.items is None else ITEM_ORDER
+    valued = event_values(with_keys(events, model), model, order)
     keys = [f.col(f"`key {name}`").alias(name) for name in model.keys]
     rows = valued.groupBy(*keys, "partition", f"`{MISREAD}`").agg(
         *(
-            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(ORDER))).alias(
+            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(order))).alias(
                 state.name
             )
             for name, column in model.stored.items()
@@ -97,7 +99,7 @@ def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFram
 
 def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
     """Return what a model reads of an event, in order; each value once, although a column may have several states."""
-    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.keys.items()}
+    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.read_keys.items()}
     for name, column in model.stored.items():
         read |= dict(zip((f"value {name}", f"by {name}"), column.reads, strict=False))
     return read
@@ -140,10 +142,38 @@ def read_exactly(
 
 
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's."""
+    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's.
+
+    Where each element of an array counts, return these elements; and a row for an array that is none.
+    """
     for key in model.keys.values():
-        events = events.where(source_value(key).isNotNull())
-    return events
+        if not key.is_of_item:
+            events = events.where(source_value(key).isNotNull())
+    if model.items is None:
+        return events
+    items = item_rows(events, model.items)
+    for key in model.keys.values():
+        if key.is_of_item:
+            items = items.where(source_value(key).isNotNull() | source_column(model.items.array).isNotNull())
+    return items
+
+
+def item_rows(events: "DataFrame", items: Items) -> "DataFrame":
+    """Return a row for each element of an array in events, as `Items.apart` gives them."""
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    names = events.columns
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for rows in items.apart(pa.Table.from_batches([batch]).rename_columns(names)):
+                yield from rows.combine_chunks().to_batches()
+
+    schema = StructType(events.schema.fields)
+    for name in items.paths:
+        schema.add(name, StringType())
+    # mapInArrow takes a dot in a name for one that leads into a column
+    return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema.add(ITEM_ORDER, LongType()))
 
 
 def source_value(column: Column | KeyColumn) -> "SparkColumn":

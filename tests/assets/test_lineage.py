@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from millrace import computed, first, last, lookup, read_model, stream_id
+from millrace import computed, count, field, first, last, lookup, read_model, stream_id, sum_
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
@@ -74,6 +74,25 @@ def test_what_a_model_looks_up_comes_from_the_other_model_and_what_it_computes_f
     assert [(one.name, one.type, one.description) for one in schema.columns][-2:] == [
         ("age", "interval", "computed: paid_at - begun_at"),
         ("of_customer", "numeric(38,2)", "paid of read model customers by customer_id"),
+    ]
+
+
+def test_what_is_read_of_elements_comes_from_their_array() -> None:
+    columns = {"sku": field("item.sku"), "lines": count(), "pieces": sum_("item.pieces", events=["order_placed"])}
+    declared_class = type("Sold", (), {"__doc__": "One row per article.", **columns})
+    sold = read_model(view="sold", deciders=["order"], key=["sku"], each="data.lines")(declared_class)
+    built = build_defs(declarations=Declarations(models={"sold": sold}))
+    of_array = ("event_store/events", "data.lines")
+    assert [deps(built, "sold", name) - {of_array} for name in columns] == [
+        set(),
+        {("event_store/events", "event")},
+        set(),
+    ]
+    schema = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "sold"])).metadata["dagster/column_schema"]
+    assert [one.description for one in schema.columns] == [
+        "key: item.sku",
+        "count of data.lines of all events",
+        "sum of item.pieces in data.lines of order_placed",
     ]
 
 

@@ -28,6 +28,7 @@ from millrace.resources.event_log_source.reading import PLAN, fields_apart, quer
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
+from millrace.resources.read_models.items import ITEM_ORDER, Items
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,10 +61,19 @@ class Reader:
 
 @dataclass(frozen=True)
 class ColumnsReader(Reader):
-    """A model of columns: what it puts into which slot, and which of these are its key."""
+    """A model of columns: what it puts into which slot, and which of these are its key.
+
+    Attributes:
+        values: What it puts into which slot.
+        keys: The slots of its key that have values of events.
+        items: What it reads of the elements of an array, if these are its rows.
+        item_keys: The slots of its key that have values of elements.
+    """
 
     values: Mapping[str, Value]
     keys: tuple[str, ...]
+    items: Items | None
+    item_keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -186,9 +196,21 @@ class Task:
     def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
         for key in reader.keys:
             events = events.filter(pc.is_valid(_read(reader.values[key], events)))
+        if reader.items is None:
+            yield from self._slots(reader, events, ORDER)
+            return
+        for items in reader.items.apart(events):
+            taken = items
+            for key in reader.item_keys:
+                is_none = pc.is_valid(taken.column(reader.items.array))
+                taken = taken.filter(pc.or_(is_none, pc.is_valid(_read(reader.values[key], taken))))
+            yield from self._slots(reader, taken, ITEM_ORDER)
+
+    def _slots(self, reader: ColumnsReader, events: pa.Table, order: str) -> Iterator[pa.RecordBatch]:
         if not len(events):
             return
         found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
+        found[ITEM_ORDER] = events.column(order)
         found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
         masks: dict[tuple[str, ...], object] = {}
         for slot, value in reader.values.items():
