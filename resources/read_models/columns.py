@@ -204,6 +204,7 @@ class KeyColumn:
         every: Of a bucket its length.
         zone: Of a bucket the zone of its clocks.
         by_decider: Of several sources each decider's.
+        is_carried: Whether an event without it has that of the event before it in its stream.
     """
 
     source: str
@@ -211,6 +212,7 @@ class KeyColumn:
     every: str | None = None
     zone: str | None = None
     by_decider: tuple[tuple[str, str], ...] = ()
+    is_carried: bool = False
 
     def __repr__(self) -> str:
         """Return it without what it does not have: fingerprints are made of this."""
@@ -223,6 +225,11 @@ class KeyColumn:
         return ("decider", *(source for _, source in self.by_decider)) if self.by_decider else (self.source,)
 
     @property
+    def column(self) -> str:
+        """The column of the events that has its value."""
+        return f"carried {self.source}" if self.is_carried else self.source
+
+    @property
     def is_of_item(self) -> bool:
         """Whether it reads an element of an array."""
         return any(item_path(source) is not None for source in self.sources)
@@ -230,7 +237,7 @@ class KeyColumn:
     @property
     def said(self) -> str:
         """Where its value comes from, in words."""
-        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.source
+        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.column
 
     def made(self, value: "SparkColumn") -> "SparkColumn":
         """Return the key of what was read."""
@@ -260,6 +267,16 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
         )
     said = ", ".join(f"{one} of {decider}" for decider, one in sorted(source.items()))
     return KeyColumn(f"({said})", types.pop(), by_decider=tuple(sorted(source.items())))
+
+
+def carried(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002
+    """Key by a field of data that not all events of a stream have: an event without it has the last one before it.
+
+    Events before the first one that has it are left out.
+    """
+    if data_path(source) is None:
+        raise InvalidColumn(f"carried({source!r}): name a field data.<key>[.<key>…]; every event has its columns")
+    return replace(field(source, type=type), is_carried=True)
 
 
 def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:

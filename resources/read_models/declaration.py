@@ -20,6 +20,7 @@ from typing import Self
 
 from psycopg import sql
 
+from millrace.resources.read_models.carried import Carried
 from millrace.resources.read_models.column_types import ARRAY, InvalidColumn, postgres_type
 from millrace.resources.read_models.columns import (
     Column,
@@ -32,7 +33,7 @@ from millrace.resources.read_models.columns import (
 from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
 from millrace.resources.read_models.items import Items
 from millrace.resources.read_models.lookups import Lookup, require_keys
-from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
+from millrace.resources.read_models.upcasts import Path, Touching, Upcast, as_option, touching
 from millrace.resources.user_code import snake_case
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
@@ -201,6 +202,12 @@ class ReadModel:
         return None if self.each is None else Items(self.each, paths)
 
     @property
+    def carried(self) -> Carried | None:
+        """What keys are carried along streams, if some are."""
+        fields = {key.column: key.source for key in self.keys.values() if key.is_carried}
+        return Carried(fields, self.events, as_option(self.seen_upcasts)) if fields else None
+
+    @property
     def read_keys(self) -> dict[str, KeyColumn]:
         """What it reads of an event before all other values: its keys, and before them an array that is none."""
         return ({} if self.each is None else {"each=": KeyColumn(self.each, ARRAY)}) | self.keys
@@ -274,8 +281,8 @@ def read_model(
 
     Args:
         view: The name under which it consumes the event store.
-        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)` or a
-            `bucket(…)`.
+        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)`, a `carried(…)` or
+            a `bucket(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
@@ -315,7 +322,10 @@ def read_model(
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
                 ),
-                ([n for n in key if n not in keys], "is named in key= but is no stream_id(), field(…) or bucket(…)"),
+                (
+                    [n for n in key if n not in keys],
+                    "is named in key= but is no stream_id(), field(…), carried(…) or bucket(…)",
+                ),
                 (
                     [n for n, c in keys.items() if c.by_decider and {*dict(c.by_decider)} != {*(deciders or ())}],
                     "has a source for each of some deciders: name these in deciders=, and no others",

@@ -5,6 +5,7 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models import fold_task as tasks
+from millrace.resources.read_models.carried import Carried
 from millrace.resources.read_models.column_types import QUOTED, arrow_type, misread, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, is_text, order_of
 from millrace.resources.read_models.declaration import ReadModel
@@ -160,28 +162,51 @@ def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
 
 def item_rows(events: "DataFrame", items: Items) -> "DataFrame":
     """Return a row for each element of an array in events, as `Items.apart` gives them."""
+
+    def apart(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return chain.from_iterable(map(items.apart, batches))
+
+    return _with_columns(events, apart, dict.fromkeys(items.paths, "string") | {ITEM_ORDER: "bigint"})
+
+
+def carried_rows(events: "DataFrame", carried: Carried, dsn: str) -> "DataFrame":
+    """Return events with the keys that they take over from the events of their stream before them."""
+
+    def fill(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        with StoredStates(dsn, carried.query) as log:
+            yield from carried.filled(batches, log.rows)
+
+    ordered = events.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
+    return _with_columns(ordered, fill, dict.fromkeys(carried.fields, "string"))
+
+
+def _with_columns(
+    events: "DataFrame", work: Callable[[Iterator[pa.Table]], Iterator[pa.Table]], added: Mapping[str, str]
+) -> "DataFrame":
+    """Return what is made of events in Arrow: their columns, and some with these types."""
     from pyspark.sql.types import LongType, StringType, StructType
 
     names = events.columns
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for rows in items.apart(pa.Table.from_batches([batch]).rename_columns(names)):
-                yield from rows.combine_chunks().to_batches()
+        for rows in work(pa.Table.from_batches([batch]).rename_columns(names) for batch in batches):
+            yield from rows.combine_chunks().to_batches()
 
     schema = StructType(events.schema.fields)
-    for name in items.paths:
-        schema.add(name, StringType())
+    for name, type_ in added.items():
+        schema.add(name, {"string": StringType(), "bigint": LongType()}[type_])
     # mapInArrow takes a dot in a name for one that leads into a column
-    return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema.add(ITEM_ORDER, LongType()))
+    return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema)
 
 
 def source_value(column: Column | KeyColumn) -> "SparkColumn":
     """Return what a column reads of an event, as it stands there."""
     from pyspark.sql import functions as f
 
-    if not isinstance(column, KeyColumn) or not column.by_decider:
+    if isinstance(column, Column):
         return source_column(str(column.source))
+    if not column.by_decider:
+        return source_column(column.column)
     chosen = [f.when(f.col("decider") == decider, source_column(source)) for decider, source in column.by_decider]
     return f.coalesce(*chosen)
 

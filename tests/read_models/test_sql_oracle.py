@@ -21,6 +21,7 @@ from psycopg.types.multirange import Multirange
 
 from millrace import (
     bucket,
+    carried,
     computed,
     count,
     field,
@@ -178,6 +179,30 @@ class GoingLines:
     times = count()
 
 
+@read_model(view="carrying", deciders=BOTH, key=["city", "of"])
+class Carrying:
+    """One row per city that a stream named last, and kind of event."""
+
+    city = carried("data.city")
+    of = field("event")
+    events = count()
+    named = count("data.city")
+    worth = sum_("data.amount", type=MONEY)
+    last_at = last("data.at", type="timestamp")
+
+
+@read_model(
+    view="carrying_paid", deciders=[PAYMENT], events=["paid"], key=["city", "order_id", "line"], each="data.lines"
+)
+class CarryingPaid:
+    """One row per line of payments, city and order, as payments named them last."""
+
+    city = carried("data.city")
+    order_id = carried("data.order_id")
+    line = field("item")
+    lines = count()
+
+
 def begin(unit: str, time: str, zone: str) -> str:
     return f"date_trunc('{unit}', ({time}) at time zone '{zone}') at time zone '{zone}'"
 
@@ -217,6 +242,12 @@ ITEMS = f"""(
       from (select *, {ARRAY}::json[] as lines from events where json_type({ARRAY}) = 'ARRAY')))"""
 PIECES = "(item->>'pieces')::bigint"
 SIZE = "item->>'size'"
+
+
+def carry(name: str) -> str:
+    """Say the last value of a field in the stream of an event, at or before it."""
+    return f"""
+        last_value(data->>'{name}' ignore nulls) over (partition by decider, decider_id order by "offset")"""
 
 
 ENDED_BY = f"""{best("decider_id", 1, AT, "event = 'paid'")}[1]"""
@@ -265,6 +296,22 @@ SQL = {
           {best(PIECES, 1, AT)}[1], arg_max(item->'of'->>'who', "offset")
         from {ITEMS} where sku is not null group by 1
         """,
+    "carrying": f"""
+        select named, event, count(*), count(data->>'city'), coalesce(sum({AMOUNT}), 0),
+          arg_max({AT}, "offset")
+        from (select *, {carry("city")} as named from events) where named is not null group by named, event
+        """,
+    "carrying_paid": f"""
+        select city, order_id, line, count(*)
+        from (
+          select *, item->>'$' as line from {ITEMS}
+          join (
+            select "offset" as of_event, {carry("city")} as city, {carry("order_id")} as order_id
+            from events where decider = 'payment' and event = 'paid'
+          ) on of_event = "offset" // 100
+        )
+        where city is not null and order_id is not null and line is not null group by 1, 2, 3
+        """,
     "going_lines": f"""
         select decider_id, line, count(*)
         from (select *, item->>'$' as line from {ITEMS} where decider = 'order') where line is not null group by 1, 2
@@ -272,7 +319,8 @@ SQL = {
         """,
 }
 MODELS = {
-    model.name: model for model in cast("list[ReadModel]", [Ranked, Paid, Days, Hours, Lengths, Sold, GoingLines])
+    model.name: model
+    for model in cast("list[ReadModel]", [Ranked, Paid, Days, Hours, Lengths, Sold, GoingLines, Carrying, CarryingPaid])
 }
 REBUILT = 7
 

@@ -234,7 +234,7 @@ def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, patience_s: f
         tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
         for of_item in (False, True)
     )
-    return ColumnsReader(*where, values_of(model, slots), keys, model.items, of_items)
+    return ColumnsReader(*where, values_of(model, slots), keys, model.items, of_items, model.carried)
 
 
 def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:

@@ -25,10 +25,12 @@ from millrace.resources.consumption.rounds.worker_connections import KeptStates,
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, fields_apart, query
+from millrace.resources.read_models.carried import Carried
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
 from millrace.resources.read_models.items import ITEM_ORDER, Items
+from millrace.resources.read_models.stream_histories import HistoryShortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,12 +70,14 @@ class ColumnsReader(Reader):
         keys: The slots of its key that have values of events.
         items: What it reads of the elements of an array, if these are its rows.
         item_keys: The slots of its key that have values of elements.
+        carried: What its keys are carried from, if some are.
     """
 
     values: Mapping[str, Value]
     keys: tuple[str, ...]
     items: Items | None
     item_keys: tuple[str, ...]
+    carried: Carried | None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class Task:
                         is_too_large = True
                         break
                     yield rows
-            except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
+            except (FoldFailed, HistoryShortened, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
@@ -194,6 +198,9 @@ class Task:
             yield self._folded(reader, events, leased)
 
     def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
+        if reader.carried is not None:
+            ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
+            (events,) = reader.carried.filled([ordered], KeptStates(self.dsn, reader.carried.query).rows)
         for key in reader.keys:
             events = events.filter(pc.is_valid(_read(reader.values[key], events)))
         if reader.items is None:

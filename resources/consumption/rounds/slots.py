@@ -81,7 +81,7 @@ def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     return {
         name: Value(column.source, column.events)
         if isinstance(column, Column)
-        else Value(column.source, None, column.by_decider)
+        else Value(column.column, None, column.by_decider)
         for name, column in columns_of(model, slots).items()
     }
 
