@@ -79,7 +79,8 @@ class Carried:
             if value is None and is_shortened:
                 decider, decider_id = next(stream for *stream, at in asked if at == offset)
                 raise HistoryShortened(
-                    f"{decider} {decider_id!r} lost its first events to a purge, and no later one has {field}"
+                    f"{decider} {decider_id!r} lost its first events to a purge, and no later one has {field}:"
+                    " a rebuild from the archive goes on"
                 )
             found[offset] = value
         return found
