@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         any_,
         avg,
         bucket,
+        carried,
         count,
         field,
         first,
@@ -58,7 +59,7 @@ else:
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
-            "resources.read_models.columns": "all_ any_ avg bucket count field first last latest max_ min_"
+            "resources.read_models.columns": "all_ any_ avg bucket carried count field first last latest max_ min_"
             " row sessions set_union stream_id sum_ top",
             "resources.read_models.computed": "computed",
             "resources.read_models.declaration": "lookup read_model",
@@ -69,9 +70,9 @@ else:
 
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "computed", "count", "field",
-    "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row", "sessions",
-    "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
+    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "carried", "computed", "count",
+    "field", "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row",
+    "sessions", "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip
 
 

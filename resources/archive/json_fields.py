@@ -96,7 +96,8 @@ def _parsed(text: str | None, paths: Sequence[Sequence[str]]) -> list[str | None
     return [_at(document, text, path) for path in paths]
 
 
-def _at(document: Any, text: str, path: Sequence[str]) -> str | None:  # noqa: ANN401 - JSON has any shape
+def at(document: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON has any shape
+    """Return the value at a path of a document that is parsed; None for a JSON null and where no value is."""
     value = document
     for key in path:
         if isinstance(value, dict):
@@ -105,6 +106,11 @@ def _at(document: Any, text: str, path: Sequence[str]) -> str | None:  # noqa: A
             value = value[int(key)]
         else:
             return None
+    return value
+
+
+def _at(document: Any, text: str, path: Sequence[str]) -> str | None:  # noqa: ANN401 - JSON has any shape
+    value = at(document, path)
     if isinstance(value, bool):
         return "true" if value else "false"
     # an object or array is returned as it stands in the text

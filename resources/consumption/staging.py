@@ -28,7 +28,7 @@ from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
 from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.read_models.plans import MISREAD, columns_read, state_rows
+from millrace.resources.read_models.plans import MISREAD, carried_rows, columns_read, state_rows
 from millrace.resources.read_models.tables import SCHEMA
 from millrace.resources.read_models.upcasts import as_option
 from millrace.resources.spark.parallelism import task_number
@@ -70,8 +70,9 @@ def read_events(
     """
     from pyspark.sql import functions as f
 
+    carried = model.carried
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
-    if streams:
+    if streams or carried is not None:
         needed |= {"decider", "decider_id"}
     upcasts = as_option(model.seen_upcasts)
     positions = sum(lease.to_position - lease.from_position for lease in ranges)
@@ -89,6 +90,8 @@ def read_events(
             min_partitions=tasks,
             live_readers=limits.live_readers,
         )
+        # also from events that are left out: whoever reads a part of the stream asks the log, which has them
+        events = events if carried is None else carried_rows(events, carried, dsn)
         return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
     # without new events a range is empty: it begins at its end
     starts = {str(r.partition): r.to_position if of == "retries" else r.from_position for r in ranges}
@@ -113,9 +116,9 @@ def read_events(
         reader = reader.option("view", model.view).option("leaseTokens", json.dumps(tokens))
     events = reader.load()
     # each lease that gives events again is a task of its own
-    if most_tasks(positions, tasks) + len(retried) <= limits.live_readers:
-        return events
-    return events.coalesce(limits.live_readers)
+    if most_tasks(positions, tasks) + len(retried) > limits.live_readers:
+        events = events.coalesce(limits.live_readers)
+    return events if carried is None else carried_rows(events, carried, dsn)
 
 
 def events_of(part: Part, events: "DataFrame") -> "DataFrame":

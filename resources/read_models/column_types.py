@@ -42,6 +42,9 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
+# what no column is: the text of an array that was no array
+ARRAY = "JSON array"
+
 # what an error quotes of a text that its type does not hold
 QUOTED = 100
 
@@ -118,7 +121,7 @@ def typed(text: "SparkColumn", type_: str) -> "SparkColumn":
     """Read a field of data, a text, as a type, without raising; only where `misread` is not true it is the value."""
     from pyspark.sql import functions as f
 
-    if type_ == "string":
+    if type_ in {"string", ARRAY}:
         return text
     value = text.try_cast(type_)
     if type_ != "timestamp":
@@ -135,6 +138,8 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
     """
     if type_ == "string":
         return None
+    if type_ == ARRAY:
+        return text.isNotNull()
     value = typed(text, type_)
     unread = text.isNotNull() & value.isNull()
     inexact = _inexact(text, value, type_)

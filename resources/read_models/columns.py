@@ -21,7 +21,8 @@ incremental agree by construction.
 Belongs here: the kinds of columns. Not here: models (`declaration`), its tables (`tables`), the statement that
 merges (`merge`), Spark's plan (`plans`).
 
-A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`).
+A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`);
+where the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).
 Events whose source is missing or null do not count. `events=` restricts a column to some events.
 
 A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
+# in sources, an element of the array that `each=` of the model names
+ITEM = "item"
 _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
 # each change of an array writes all of it
@@ -203,6 +206,7 @@ class KeyColumn:
         every: Of a bucket its length.
         zone: Of a bucket the zone of its clocks.
         by_decider: Of several sources each decider's.
+        is_carried: Whether an event without it has that of the event before it in its stream.
     """
 
     source: str
@@ -210,6 +214,7 @@ class KeyColumn:
     every: str | None = None
     zone: str | None = None
     by_decider: tuple[tuple[str, str], ...] = ()
+    is_carried: bool = False
 
     def __repr__(self) -> str:
         """Return it without what it does not have: fingerprints are made of this."""
@@ -222,9 +227,19 @@ class KeyColumn:
         return ("decider", *(source for _, source in self.by_decider)) if self.by_decider else (self.source,)
 
     @property
+    def column(self) -> str:
+        """The column of the events that has its value."""
+        return f"carried {self.source}" if self.is_carried else self.source
+
+    @property
+    def is_of_item(self) -> bool:
+        """Whether it reads an element of an array."""
+        return any(item_path(source) is not None for source in self.sources)
+
+    @property
     def said(self) -> str:
         """Where its value comes from, in words."""
-        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.source
+        return f"{self.source} by {self.every} in {self.zone}" if self.every else self.column
 
     def made(self, value: "SparkColumn") -> "SparkColumn":
         """Return the key of what was read."""
@@ -247,7 +262,7 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
         raise InvalidColumn("field({}): name a source for each decider of the model")
     sources = [*map(_source, source.values())]
     types = {_type(one, type) for one in sources}
-    is_text = {data_path(one) is not None for one in sources}
+    is_text = {_is_field(one) for one in sources}
     if len(types) > 1 or (len(is_text) > 1 and types != {"string"}):
         raise InvalidColumn(
             f"field({source!r}): its sources are of several types; name fields of data, or columns of one type"
@@ -259,6 +274,16 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
 def row(source: str) -> KeyColumn:
     """Key a rollup by a column of its read model's rows, null being a value of its own."""
     return KeyColumn(source)
+
+
+def carried(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002
+    """Key by a field of data that not all events of a stream have: an event without it has the last one before it.
+
+    Events before the first one that has it are left out.
+    """
+    if data_path(source) is None:
+        raise InvalidColumn(f"carried({source!r}): name a field data.<key>[.<key>…]; every event has its columns")
+    return replace(field(source, type=type), is_carried=True)
 
 
 def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:
@@ -420,10 +445,20 @@ def data_path(source: str) -> tuple[str, ...] | None:
     return tuple(source.split(".")[1:]) if source.startswith("data.") else None
 
 
+def item_path(source: str) -> tuple[str, ...] | None:
+    """Return the path in an element of an array that a source names, None for another source."""
+    first, *path = source.split(".")
+    return tuple(path) if first == ITEM else None
+
+
 def is_text(column: Column | KeyColumn) -> bool:
     """Say whether a column reads a field of data, which is text."""
     sources = column.sources if isinstance(column, KeyColumn) else (column.source,)
-    return any(data_path(source) is not None for source in sources if source)
+    return any(_is_field(source) for source in sources if source)
+
+
+def _is_field(source: str) -> bool:
+    return data_path(source) is not None or item_path(source) is not None
 
 
 def is_of_row(source: str) -> bool:
@@ -447,16 +482,17 @@ def require_of_events(*columns: Column | KeyColumn) -> None:
 
 
 def _source(source: str) -> str:
-    path = data_path(source)
+    path = data_path(source) or item_path(source)
     if (path is None and source not in COLUMNS) or (path is not None and "" in path):
         raise InvalidColumn(
-            f"{source!r} is neither a column of the event ({', '.join(COLUMNS)}) nor a field data.<key>[.<key>…]"
+            f"{source!r} is neither a column of the event ({', '.join(COLUMNS)}) nor a field data.<key>[.<key>…], nor"
+            " item[.<key>…] beside each="
         )
     return source
 
 
 def _type(source: str, type_: str | None) -> str:
-    if data_path(source) is None and not is_of_row(source):
+    if not _is_field(source) and not is_of_row(source):
         own = COLUMNS[source][0]
         if type_ not in {None, own}:
             raise InvalidColumn(f"{source!r} has type {own}, not {type_}")

@@ -20,18 +20,21 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import InvalidColumn, postgres_type
+from millrace.resources.read_models.carried import Carried
+from millrace.resources.read_models.column_types import ARRAY, InvalidColumn, postgres_type
 from millrace.resources.read_models.columns import (
     Column,
     KeyColumn,
     StateColumn,
     data_path,
+    item_path,
     last_position,
     require_of_events,
 )
 from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.items import Items
 from millrace.resources.read_models.lookups import Lookup, require_keys
-from millrace.resources.read_models.upcasts import Path, Touching, Upcast, touching
+from millrace.resources.read_models.upcasts import Path, Touching, Upcast, as_option, touching
 from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ class ReadModel:
         lookups: The columns that show another read model's row.
         rollups: Rollups of its rows.
         all_rollups: Whether these are all that are declared, so that others go.
+        each: The array of which each element counts as an event does, as a source; None where events count.
     """
 
     name: str
@@ -99,6 +103,7 @@ class ReadModel:
     is_rollup: ClassVar[bool] = False
     rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
     all_rollups: bool = field(default=False, repr=False, compare=False)
+    each: str | None = None
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -185,7 +190,7 @@ class ReadModel:
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
         # apart: models without any are what they were before there were any
-        return self.hashed((*rows, *(shown for shown in (self.computed, self.lookups) if shown)))
+        return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
@@ -197,7 +202,28 @@ class ReadModel:
     @property
     def sources(self) -> set[str]:
         """The columns of the event and the fields of its data that the model looks at."""
-        sources = {source for key in self.keys.values() for source in key.sources}
+        return {source for source in self._read if item_path(source) is None}
+
+    @property
+    def items(self) -> Items | None:
+        """What it reads of the elements of an array, if these are its rows."""
+        paths = {source: path for source in sorted(self._read) if (path := item_path(source)) is not None}
+        return None if self.each is None else Items(self.each, paths)
+
+    @property
+    def carried(self) -> Carried | None:
+        """What keys are carried along streams, if some are."""
+        fields = {key.column: key.source for key in self.keys.values() if key.is_carried}
+        return Carried(fields, self.events, as_option(self.seen_upcasts)) if fields else None
+
+    @property
+    def read_keys(self) -> dict[str, KeyColumn]:
+        """What it reads of an event before all other values: its keys, and before them an array that is none."""
+        return ({} if self.each is None else {"each=": KeyColumn(self.each, ARRAY)}) | self.keys
+
+    @property
+    def _read(self) -> set[str]:
+        sources = {source for key in self.read_keys.values() for source in key.sources}
         read = {one.source for column in self.stored.values() for one in column.reads}
         return sources | {source for source in read if source is not None}
 
@@ -224,7 +250,7 @@ class ReadModel:
         columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
         # a fold, or a function of DataFrames, reads all data
         whole = [("data", None)] if "data" in self.sources else []
-        keys = ((source, None) for key in self.keys.values() for source in key.sources)
+        keys = ((source, None) for key in self.read_keys.values() for source in key.sources)
         for source, events in sorted({*keys, *columns, *whole}, key=repr):
             path = data_path(source) if source else None
             if source == "data" or path:
@@ -255,6 +281,7 @@ def read_model(
     deciders: Sequence[str] | None = None,
     events: Sequence[str] | None = None,
     deletes: Sequence[str] | None = None,
+    each: str | None = None,
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
     serve: str = "built",
@@ -263,12 +290,15 @@ def read_model(
 
     Args:
         view: The name under which it consumes the event store.
-        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)` or a
-            `bucket(…)`.
+        key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)`, a `carried(…)` or
+            a `bucket(…)`.
         deciders: The deciders whose events it takes; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
             these. A later event brings it back with all that it was. These events have the key as all others have it.
+        each: An array, such as `data.lines`, of which each element counts as an event does. Sources may name the
+            element, `item`, and what it has, `item.sku`. Of one event the last element is the last one. An event
+            without the array counts for nothing.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
@@ -284,6 +314,8 @@ def read_model(
         stray = [n for n, c in vars(declaration).items() if not n.startswith("__") and n not in members]
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
+        read = {n: key.sources for n, key in keys.items()}
+        read |= {n: tuple(one.source for one in column.reads if one.source) for n, column in columns.items()}
         refuse(
             name,
             (
@@ -299,12 +331,31 @@ def read_model(
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
                 ),
-                ([n for n in key if n not in keys], "is named in key= but is no stream_id(), field(…) or bucket(…)"),
+                (
+                    [n for n in key if n not in keys],
+                    "is named in key= but is no stream_id(), field(…), carried(…) or bucket(…)",
+                ),
                 (
                     [n for n, c in keys.items() if c.by_decider and {*dict(c.by_decider)} != {*(deciders or ())}],
                     "has a source for each of some deciders: name these in deciders=, and no others",
                 ),
                 ([n for n in keys if n not in key], "is a key column that key= does not name"),
+                (
+                    [each] if each is not None and not all(data_path(each) or [""]) else [],
+                    "is named in each= but is no field data.<key>[.<key>…]",
+                ),
+                (
+                    [
+                        n
+                        for n, sources in read.items()
+                        if each is None and any(item_path(s) is not None for s in sources)
+                    ],
+                    "reads item: name the array that it is an element of in each=",
+                ),
+                (
+                    [n for n, sources in read.items() if each in sources],
+                    "reads the array of each=: read its elements, item",
+                ),
                 ([] if key else [name], "has no key"),
                 ([] if columns else [name], "has no columns besides its key"),
             ),
@@ -323,6 +374,7 @@ def read_model(
             serve=serve,
             computed={n: c for n, c in members.items() if isinstance(c, Computed)},
             lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
+            each=each,
         )
         try:
             require_of_events(*keys.values(), *columns.values())

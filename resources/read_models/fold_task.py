@@ -292,18 +292,19 @@ class StoredStates:
             return
         partitions, deciders, ids = (list(values) for values in zip(*streams, strict=True))
         # the state comes as text
-        for partition, decider, decider_id, position, text in self._rows(
+        for partition, decider, decider_id, position, text in self.rows(
             {"partitions": partitions, "deciders": deciders, "ids": ids}
         ):
             self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
-    def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
+    def rows(self, given: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+        """Return the rows of the query, given its parameters."""
         from millrace.resources.connecting import connect
 
         if self._connection is None:
             self._connection = connect(self._dsn)
-        rows: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, streams)
-        return rows
+        found: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, given)
+        return found
 
     def take(self, stream: Stream) -> tuple[int, State | None]:
         """Return a stream's position and state; where nothing is stored, one before all positions and None."""

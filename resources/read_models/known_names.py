@@ -14,7 +14,7 @@ from difflib import get_close_matches
 import psycopg
 
 from millrace.resources.events.fields import Reach, Schema, field_types, reach
-from millrace.resources.read_models.columns import data_path
+from millrace.resources.read_models.columns import data_path, item_path
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.upcasts import Upcast, stored_upcasts
 
@@ -43,8 +43,12 @@ select decider, event, event_version, array_agg(distinct k.key) filter (where k.
   select array_agg(p.n order by p.n) from jsonb_array_elements(%(paths)s::jsonb) with ordinality p(path, n)
   where exists (
     select from taken t
+    cross join lateral (select t.data #> array(select jsonb_array_elements_text(p.path -> 0)) as value) v
     where (t.decider, t.event, t.event_version) = (o.decider, o.event, o.event_version)
-      and t.data #> array(select jsonb_array_elements_text(p.path)) is not null
+      and case when p.path -> 1 is null then v.value is not null else exists (
+        select from jsonb_array_elements(case jsonb_typeof(v.value) when 'array' then v.value end) i(item)
+        where i.item #> array(select jsonb_array_elements_text(p.path -> 1)) is not null
+      ) end
   )
 )
 from taken o
@@ -55,7 +59,7 @@ group by decider, event, event_version
 
 @dataclass(frozen=True)
 class _Reader:
-    """A column that reads a field, and the events and the decider that it looks at; None for all of the model's."""
+    """What reads a field, in words, and the events and the decider that it looks at; None for all of the model's."""
 
     column: str
     source: str
@@ -83,7 +87,10 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
     }
     # of deciders that nobody registered every event is unknown
     said += [_unknown("event", name, events) for name in sorted(named - events) if events]
-    sources = sorted(model.extracted)
+    paths: dict[str, list[tuple[str, ...] | None]] = {source: [path] for source, path in model.extracted.items()}
+    if model.items is not None:
+        paths |= {source: [data_path(model.items.array), path] for source, path in model.items.paths.items()}
+    sources = sorted(paths)
     found = connection.execute(
         _SEEN,
         {
@@ -91,7 +98,7 @@ def unknown_names(connection: psycopg.Connection, model: ReadModel) -> list[str]
             "bytes": _MOST_BYTES,
             "deciders": None if model.deciders is None else [*model.deciders],
             "events": None if model.events is None else [*model.events],
-            "paths": json.dumps([data_path(source) for source in sources]),
+            "paths": json.dumps([paths[source] for source in sources]),
         },
     ).fetchall()
     keys: dict[Kind, set[str]] = {(d, e, v): set(names or ()) for d, e, v, names, _ in found}
@@ -129,22 +136,24 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
             and reader.decider in {None, decider}
         ]  # fmt: skip
         judging = [schema for schema in taken if schema is not None]
-        reached = {reach(schema, data_path(reader.source) or ()) for schema in judging}
+        of_item = item_path(reader.source)
+        path = data_path(reader.source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
+        reached = {reach(schema, path or ()) for schema in judging}
         if judging and Reach.NAMED not in reached:
             named = {f"data.{name}" for schema in judging for name in field_types(schema)}
             forbidden = reached == {Reach.NEVER} and len(judging) == len(taken)
-            yield f"column {reader.column}: " + _unknown("property", reader.source, named), forbidden
+            yield f"{reader.column}: " + _unknown("property", reader.source, named), forbidden
 
 
 def _readers(model: ReadModel) -> list[_Reader]:
     keys = [
-        _Reader(name, source, None, decider)
-        for name, key in model.keys.items()
+        _Reader(f"column {name}" if name in model.keys else name, source, None, decider)
+        for name, key in model.read_keys.items()
         for decider, source in key.by_decider or ((None, key.source),)
     ]
     read = [(name, one.source, one.events) for name, column in model.columns.items() for one in column.reads]
-    readers = [*keys, *(_Reader(name, source, events) for name, source, events in read if source)]
-    return [reader for reader in readers if data_path(reader.source)]
+    readers = [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read if source)]
+    return [reader for reader in readers if data_path(reader.source) or item_path(reader.source) is not None]
 
 
 def _of_field(
@@ -160,15 +169,17 @@ def _of_field(
     if not any(reader.source in has[kind] for kind in kinds):
         there = set().union(*(keys[kind] for kind in kinds))
         dotted = ".".join(data_path(reader.source) or ())
-        if reader.source in moved:
-            yield f"column {reader.column}: field {reader.source} {moved[reader.source]}"
+        if item_path(reader.source) is not None:
+            yield f"{reader.column}: {reader.source} is in no element that each= names of the newest events"
+        elif reader.source in moved:
+            yield f"{reader.column}: field {reader.source} {moved[reader.source]}"
         elif "." in dotted and dotted in there:
             yield (
-                f"column {reader.column}: {reader.source} is a path of {dotted.count('.') + 1} keys, and events have one key"
+                f"{reader.column}: {reader.source} is a path of {dotted.count('.') + 1} keys, and events have one key"
                 f" {dotted!r}; no column reads a key with a dot: append the event with another one, or use a fold"
             )
         else:
-            yield f"column {reader.column}: " + _unknown("field", reader.source, {f"data.{key}" for key in there})
+            yield f"{reader.column}: " + _unknown("field", reader.source, {f"data.{key}" for key in there})
         return
     versions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for decider, event, version in kinds:
@@ -177,7 +188,7 @@ def _of_field(
         without = sorted(version for version in known if reader.source not in has[decider, event, version])
         if without and len(without) < len(known):
             yield (
-                f"column {reader.column}: {event} of {decider} has no {reader.source} in version"
+                f"{reader.column}: {event} of {decider} has no {reader.source} in version"
                 f" {', '.join(map(str, without))}, and has it in others; the column does not change with these events"
             )
 

@@ -4,7 +4,8 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,12 +14,14 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models import fold_task as tasks
+from millrace.resources.read_models.carried import Carried
 from millrace.resources.read_models.column_types import QUOTED, arrow_type, misread, typed
 from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, is_text, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.fold import READ, STREAM, Fold
 from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
 from millrace.resources.read_models.function_model import POSITION
+from millrace.resources.read_models.items import ITEM_ORDER, Items
 from millrace.resources.read_models.merge import stored_states
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.stream_histories import history_reader
@@ -62,11 +65,12 @@ def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
 
     # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
     # most comparisons end there
-    valued = event_values(with_keys(events, model), model)
+    order = ORDER if model.items is None else ITEM_ORDER
+    valued = event_values(with_keys(events, model), model, order)
     keys = [f.col(f"`key {name}`").alias(name) for name in model.keys]
     rows = valued.groupBy(*keys, "partition", f"`{MISREAD}`").agg(
         *(
-            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(ORDER))).alias(
+            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(order))).alias(
                 state.name
             )
             for name, column in model.stored.items()
@@ -97,7 +101,7 @@ def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFram
 
 def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
     """Return what a model reads of an event, in order; each value once, although a column may have several states."""
-    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.keys.items()}
+    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.read_keys.items()}
     for name, column in model.stored.items():
         read |= dict(zip((f"value {name}", f"by {name}"), column.reads, strict=False))
     return read
@@ -140,18 +144,69 @@ def read_exactly(
 
 
 def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's."""
+    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's.
+
+    Where each element of an array counts, return these elements; and a row for an array that is none.
+    """
     for key in model.keys.values():
-        events = events.where(source_value(key).isNotNull())
-    return events
+        if not key.is_of_item:
+            events = events.where(source_value(key).isNotNull())
+    if model.items is None:
+        return events
+    items = item_rows(events, model.items)
+    for key in model.keys.values():
+        if key.is_of_item:
+            items = items.where(source_value(key).isNotNull() | source_column(model.items.array).isNotNull())
+    return items
+
+
+def item_rows(events: "DataFrame", items: Items) -> "DataFrame":
+    """Return a row for each element of an array in events, as `Items.apart` gives them."""
+
+    def apart(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return chain.from_iterable(map(items.apart, batches))
+
+    return _with_columns(events, apart, dict.fromkeys(items.paths, "string") | {ITEM_ORDER: "bigint"})
+
+
+def carried_rows(events: "DataFrame", carried: Carried, dsn: str) -> "DataFrame":
+    """Return events with the keys that they take over from the events of their stream before them."""
+
+    def fill(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        with StoredStates(dsn, carried.query) as log:
+            yield from carried.filled(batches, log.rows)
+
+    ordered = events.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
+    return _with_columns(ordered, fill, dict.fromkeys(carried.fields, "string"))
+
+
+def _with_columns(
+    events: "DataFrame", work: Callable[[Iterator[pa.Table]], Iterator[pa.Table]], added: Mapping[str, str]
+) -> "DataFrame":
+    """Return what is made of events in Arrow: their columns, and some with these types."""
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    names = events.columns
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in work(pa.Table.from_batches([batch]).rename_columns(names) for batch in batches):
+            yield from rows.combine_chunks().to_batches()
+
+    schema = StructType(events.schema.fields)
+    for name, type_ in added.items():
+        schema.add(name, {"string": StringType(), "bigint": LongType()}[type_])
+    # mapInArrow takes a dot in a name for one that leads into a column
+    return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema)
 
 
 def source_value(column: Column | KeyColumn) -> "SparkColumn":
     """Return what a column reads of an event, as it stands there."""
     from pyspark.sql import functions as f
 
-    if not isinstance(column, KeyColumn) or not column.by_decider:
+    if isinstance(column, Column):
         return source_column(str(column.source))
+    if not column.by_decider:
+        return source_column(column.column)
     chosen = [f.when(f.col("decider") == decider, source_column(source)) for decider, source in column.by_decider]
     return f.coalesce(*chosen)
 

@@ -285,18 +285,20 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         LookupFailed: A model that it looks up has no view yet, or not that column, or shows what this one has.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
-    _require_no_circle(connection, model)
     view = relation(model.name)
     query = with_lookups(_view_query(model), model.lookups)
     statement = sql.SQL("create or replace view {} as {}").format(view, query)
     try:
         with connection.transaction():
             connection.execute(statement)
+        # no other view that reads this one can have been made meanwhile: of two at once one is refused
+        _require_no_circle(connection, model)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model.name, model.public_columns())
         # a switch of theirs has ended before they are read, or waits; to read one keeps it from being replaced
         for name in sorted(_looking_up(connection, model)):
             connection.execute("select event_store_platform.lock_model(%s)", (name,))
+        _require_no_circle(connection, model)
         above = [_view(connection, name) for name in _looking_up(connection, model)]
         for other in reversed(above):
             drop(connection, model, sql.SQL("drop view {}").format(relation(other.name)))
@@ -322,16 +324,12 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def _require_no_circle(connection: psycopg.Connection, model: ReadModel) -> None:
     """Refuse to look up a model whose present view looks this one up: whoever reads either would get an error."""
-    others = sorted({one.model for one in model.lookups.values()})
-    for other in others:
-        # a switch of that one has ended before its view is looked at, or waits
-        connection.execute("select event_store_platform.lock_model(%s)", (other,))
-    for above in _looking_up(connection, model) if others else ():
-        if above.name in others:
-            raise LookupFailed(
-                f"Read model {model.name} looks up {above.name}, whose view still shows what {model.name} has.",
-                hint=f"The next drain tries again: let a version of {above.name} serve that does not.",
-            )
+    others = {one.model for one in model.lookups.values()}
+    for other in others & {*_looking_up(connection, model)}:
+        raise LookupFailed(
+            f"Read model {model.name} looks up {other}, whose view still shows what {model.name} has.",
+            hint=f"The next drain tries again: let a version of {other} serve that does not.",
+        )
 
 
 @dataclass(frozen=True)
@@ -356,7 +354,7 @@ def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
           from above a
           join pg_depend d on d.refclassid = 'pg_class'::regclass and d.refobjid = a.oid and d.classid = 'pg_rewrite'::regclass
           join pg_rewrite r on r.oid = d.objid and r.ev_class <> a.oid
-        )
+        ) cycle oid set is_again using way
         select c.relname
         from above
         join pg_class c using (oid)

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from millrace import computed, count, first, last, lookup, read_model, rollup, row, stream_id, sum_
+from millrace import computed, count, field, first, last, lookup, read_model, rollup, row, stream_id, sum_
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
@@ -99,6 +99,25 @@ def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one()
         ("worth", "numeric", "sum of total of read model orders"),
     ]
     assert [one.sources for one in origins(by_status)] == [("event",), ("decider_id",), ("data.amount",)]
+
+
+def test_what_is_read_of_elements_comes_from_their_array() -> None:
+    columns = {"sku": field("item.sku"), "lines": count(), "pieces": sum_("item.pieces", events=["order_placed"])}
+    declared_class = type("Sold", (), {"__doc__": "One row per article.", **columns})
+    sold = read_model(view="sold", deciders=["order"], key=["sku"], each="data.lines")(declared_class)
+    built = build_defs(declarations=Declarations(models={"sold": sold}))
+    of_array = ("event_store/events", "data.lines")
+    assert [deps(built, "sold", name) - {of_array} for name in columns] == [
+        set(),
+        {("event_store/events", "event")},
+        set(),
+    ]
+    schema = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "sold"])).metadata["dagster/column_schema"]
+    assert [one.description for one in schema.columns] == [
+        "key: item.sku",
+        "count of data.lines of all events",
+        "sum of item.pieces in data.lines of order_placed",
+    ]
 
 
 def test_a_captured_column_is_behind_the_field_of_its_event(defs: dg.Definitions) -> None:

@@ -146,9 +146,15 @@ def test_values_that_do_not_fit_beside_those_before_them_are_told_and_later_ones
             before, failed = list(sums), set()
             for offset in range(dice.randrange(12)):
                 stream = f"s-{dice.randrange(5)}"
-                values = [dice.choice([None, Decimal(dice.randrange(-90, 90))]), Decimal(dice.randrange(-60, 60)) / 10]
-                table.append((0, key, "d", stream, offset, *before, *values))
-                after = [total + (v or 0) for total, v in zip(sums, values, strict=True)]
+                after = sums
+                # an event has as many rows as elements of its array count
+                for _ in range(dice.choice([1, 1, 3])):
+                    values = [
+                        dice.choice([None, Decimal(dice.randrange(-90, 90))]),
+                        Decimal(dice.randrange(-60, 60)) / 10,
+                    ]
+                    table.append((0, key, "d", stream, offset, *before, *values))
+                    after = [total + (v or 0) for total, v in zip(after, values, strict=True)]
                 if stream in failed:
                     continue
                 if abs(after[0]) > 100 or abs(after[1]) > Decimal("9.9"):

@@ -13,6 +13,7 @@ from millrace.resources.read_models.columns import (
     any_,
     avg,
     bucket,
+    carried,
     count,
     field,
     first,
@@ -151,6 +152,21 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         {},
         "it has more than 1000 parts; compute less",
     ),
+    *(
+        (
+            declare(order_id=stream_id(), n=count()),
+            {"each": each},
+            f"{each!r} is named in each= but is no field data.<key>",
+        )
+        for each in ("lines", "data.", "data..lines", "data", "event", "item", "")
+    ),
+    (declare(order_id=field("item.sku"), n=count()), {}, "'order_id' reads item: name the array that it is an element"),
+    (declare(order_id=stream_id(), n=top("event", 3, by="item")), {}, "'n' reads item: name the array"),
+    (
+        declare(order_id=stream_id(), n=count("data.lines")),
+        {"each": "data.lines"},
+        "'n' reads the array of each=: read its elements, item",
+    ),
     (declare(a_count=stream_id(), a=avg("data.a")), {"key": ["a_count"]}, "'a_count' is stored twice"),
 ]
 
@@ -195,8 +211,11 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "another view": lambda: model(view="elsewhere"),
     "a decider": lambda: model(deciders=["order"]),
     "an event": lambda: model(events=["placed"]),
+    "an array": lambda: model(each="data.lines"),
+    "another array": lambda: model(each="data.parts"),
     "an event that deletes": lambda: model(deletes=["gone"]),
     "another key": lambda: model(members={"order_id": field("data.id"), "lines": count()}),
+    "a carried key": lambda: model(members={"order_id": carried("data.id"), "lines": count()}),
     "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
     "a key by day": lambda: model(members={"order_id": bucket("data.id", every="1 day"), "lines": count()}),
     "a key by hour": lambda: model(members={"order_id": bucket("data.id", every="1 hour"), "lines": count()}),

@@ -22,6 +22,7 @@ def model(
     deciders: list[str] | None = KNOWN,
     events: list[str] | None = None,
     deletes: list[str] | None = None,
+    each: str | None = None,
 ) -> ReadModel:
     class Orders:
         """One row per order."""
@@ -30,7 +31,9 @@ def model(
 
     for number, column in enumerate(columns or [count()]):
         setattr(Orders, f"c{number}", column)
-    return read_model(view="orders", deciders=deciders, key=["order_id"], events=events, deletes=deletes)(Orders)
+    return read_model(view="orders", deciders=deciders, key=["order_id"], events=events, deletes=deletes, each=each)(
+        Orders
+    )
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def orders(store: EventStore) -> EventStore:
     events = {
         ("placed", 1): {"total": 1, "who": {"name": "ann"}, "note": None},
         ("placed", 2): {"amount": 1, "who": {"name": "ann"}, "note": "", "a.b": 1},
-        ("paid", 1): {"amount": 1, "by": "card"},
+        ("paid", 1): {"amount": 1, "by": "card", "parts": [None, {"of": {"fee": 1}}]},
     }
     store.append_events(
         [
@@ -74,8 +77,17 @@ TOLD: list[tuple[ReadModel, list[str]]] = [
         [
             "column c0: field data.amout is in none of the newest events; did you mean data.amount?",
             "column c1: field data.who.nam is in none of the newest events; there are"
-            " data.a.b, data.amount, data.by, data.note, data.total, data.who",
+            " data.a.b, data.amount, data.by, data.note, data.parts, data.total, data.who",
         ],
+    ),
+    (model(sum_("item.of.fee"), last("item"), last("data.by"), each="data.parts", events=["paid"]), []),
+    (
+        model(sum_("item.fee"), each="data.parts"),
+        ["column c0: item.fee is in no element that each= names of the newest events"],
+    ),
+    (
+        model(each="data.part", events=["paid"]),
+        ["each=: field data.part is in none of the newest events; did you mean data.parts?"],
     ),
     (
         model(last("data.a.b", events=["placed"])),

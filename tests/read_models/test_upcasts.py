@@ -251,6 +251,10 @@ def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() 
     for untouched in (replace(amount, event="said"), replace(amount, decider="cart"), moved(2)):
         model = replace(sums, upcasts=(untouched,))
         assert (model.fingerprint, model.seen_upcasts) == (sums.fingerprint, ())
+    # of elements the array decides what is read
+    of_each = replace(sums, each="data.cost.lines", columns={"n": last("item.n"), "note": last("data.note")})
+    assert replace(of_each, upcasts=(amount,)).seen_upcasts == ()
+    assert len(replace(of_each, upcasts=(moved(2, {"move": "drop", "path": ["cost"]}),)).seen_upcasts) == 1
     assert with_upcasts(None, touched) is touched  # type: ignore[arg-type]
 
 

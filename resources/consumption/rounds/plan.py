@@ -33,6 +33,7 @@ from millrace.resources.read_models.columns import ORDER, order_of
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event
 from millrace.resources.read_models.fold import Fold
+from millrace.resources.read_models.items import ITEM_ORDER
 from millrace.resources.read_models.plans import MISREAD, arrow_schema, fold_task, read_exactly
 from millrace.resources.read_models.recompute import Recompute
 from millrace.resources.read_models.tables import state_schema
@@ -193,10 +194,10 @@ def _frame(
         {slot.name: f.col(slot.name) for slot in read},
         {slot.name: slot.column.type for slot in read if slot.is_text},
         {slot.name: slot.key.made for slot in read if slot.key is not None},
-        (MODEL, PAYLOAD),
+        (MODEL, PAYLOAD, ITEM_ORDER),
     )
     values = [
-        state.partial(f.col(slot.name), order_of(slot.column, f.col(slot.reads[-1].name), f.col(ORDER))).alias(
+        state.partial(f.col(slot.name), order_of(slot.column, f.col(slot.reads[-1].name), f.col(ITEM_ORDER))).alias(
             state.name
         )
         for slot in slots.values
@@ -212,6 +213,7 @@ def _schema(slots: Slots) -> pa.Schema:
             (MODEL, pa.int32()),
             ("partition", pa.int32()),
             (ORDER, arrow_type(COLUMNS[ORDER][0])),
+            (ITEM_ORDER, pa.int64()),
             (PAYLOAD, pa.binary()),
             *(
                 (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
@@ -227,8 +229,12 @@ def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, patience_s: f
         # the task ends a function by itself, and says which one it was, before the whole round is ended
         task = replace(fold_task(model, dsn, []), patience_s=patience_s, for_all=True)
         return FoldReader(*where, task, arrow_schema(state_schema(model)))
-    keys = tuple(slot.name for slot in slots.of_keys[model.view].values())
-    return ColumnsReader(*where, values_of(model, slots), keys)
+    own = slots.of_keys[model.view]
+    keys, of_items = (
+        tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
+        for of_item in (False, True)
+    )
+    return ColumnsReader(*where, values_of(model, slots), keys, model.items, of_items, model.carried)
 
 
 def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:

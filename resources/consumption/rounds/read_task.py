@@ -25,9 +25,12 @@ from millrace.resources.consumption.rounds.worker_connections import KeptStates,
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, fields_apart, query
+from millrace.resources.read_models.carried import Carried
 from millrace.resources.read_models.columns import ORDER
 from millrace.resources.read_models.fold import READ
 from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
+from millrace.resources.read_models.items import ITEM_ORDER, Items
+from millrace.resources.read_models.stream_histories import HistoryShortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,10 +63,21 @@ class Reader:
 
 @dataclass(frozen=True)
 class ColumnsReader(Reader):
-    """A model of columns: what it puts into which slot, and which of these are its key."""
+    """A model of columns: what it puts into which slot, and which of these are its key.
+
+    Attributes:
+        values: What it puts into which slot.
+        keys: The slots of its key that have values of events.
+        items: What it reads of the elements of an array, if these are its rows.
+        item_keys: The slots of its key that have values of elements.
+        carried: What its keys are carried from, if some are.
+    """
 
     values: Mapping[str, Value]
     keys: tuple[str, ...]
+    items: Items | None
+    item_keys: tuple[str, ...]
+    carried: Carried | None
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,7 @@ class Task:
                         is_too_large = True
                         break
                     yield rows
-            except (FoldFailed, DataLoss, psycopg.errors.LockNotAvailable) as error:
+            except (FoldFailed, HistoryShortened, DataLoss, psycopg.errors.LockNotAvailable) as error:
                 # it fails alone: the other models of the round go on
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
@@ -184,11 +198,26 @@ class Task:
             yield self._folded(reader, events, leased)
 
     def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
+        if reader.carried is not None:
+            ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
+            (events,) = reader.carried.filled([ordered], KeptStates(self.dsn, reader.carried.query).rows)
         for key in reader.keys:
             events = events.filter(pc.is_valid(_read(reader.values[key], events)))
+        if reader.items is None:
+            yield from self._slots(reader, events, ORDER)
+            return
+        for items in reader.items.apart(events):
+            taken = items
+            for key in reader.item_keys:
+                is_none = pc.is_valid(taken.column(reader.items.array))
+                taken = taken.filter(pc.or_(is_none, pc.is_valid(_read(reader.values[key], taken))))
+            yield from self._slots(reader, taken, ITEM_ORDER)
+
+    def _slots(self, reader: ColumnsReader, events: pa.Table, order: str) -> Iterator[pa.RecordBatch]:
         if not len(events):
             return
         found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
+        found[ITEM_ORDER] = events.column(order)
         found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
         masks: dict[tuple[str, ...], object] = {}
         for slot, value in reader.values.items():

@@ -71,7 +71,7 @@ class Slots:
 
 def slots_of(models: Sequence[ReadModel]) -> Slots:
     """Give each column of each model a slot; models share slots, the columns of one model never do."""
-    of_keys = {model.view: _numbered(model.keys) for model in models}
+    of_keys = {model.view: _numbered(model.read_keys) for model in models}
     of_columns = {model.view: _numbered(model.stored) for model in models}
     return Slots(_distinct(of_keys), _distinct(of_columns), of_keys, of_columns)
 
@@ -81,7 +81,7 @@ def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     return {
         name: Value(column.source, column.events)
         if isinstance(column, Column)
-        else Value(column.source, None, column.by_decider)
+        else Value(column.column, None, column.by_decider)
         for name, column in columns_of(model, slots).items()
     }
 
@@ -89,7 +89,7 @@ def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
 def columns_of(model: ReadModel, slots: Slots) -> dict[str, Column | KeyColumn]:
     """Return what a model reads of an event, in order, by slot."""
     read: dict[str, Column | KeyColumn] = {
-        slot.name: model.keys[name] for name, slot in slots.of_keys[model.view].items()
+        slot.name: model.read_keys[name] for name, slot in slots.of_keys[model.view].items()
     }
     for name, slot in slots.of_columns[model.view].items():
         read |= {of.name: one for of, one in zip(slot.reads, model.stored[name].reads, strict=True)}

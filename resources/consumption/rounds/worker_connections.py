@@ -70,7 +70,8 @@ class KeptStates(StoredStates):
     def __exit__(self, *_: object) -> None:
         """Keep the connection."""
 
-    def _rows(self, streams: dict[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
+    def rows(self, given: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+        """Return the rows of the query, given its parameters."""
         import psycopg
 
         from millrace.resources.connecting import connect
@@ -78,7 +79,7 @@ class KeptStates(StoredStates):
         kept = _states.get(self._dsn)
         if kept is not None:
             try:
-                return kept.execute(self._query, streams).fetchall()
+                return kept.execute(self._query, given).fetchall()
             except psycopg.errors.LockNotAvailable:
                 raise
             except psycopg.OperationalError:
@@ -86,4 +87,4 @@ class KeptStates(StoredStates):
         kept = _states[self._dsn] = connect(self._dsn)
         # somebody may have locked the table: the other models do not wait for that
         wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
-        return kept.execute(self._query, streams).fetchall()
+        return kept.execute(self._query, given).fetchall()

@@ -10,6 +10,7 @@ because of streams that wait.
 
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, localcontext
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -102,28 +103,30 @@ def adder(
     """Return the function for `mapInArrow` that adds up the values of each key and tells what does not fit.
 
     Its rows are sorted: a key of so many columns, the first being the log partition; decider, decider_id, offset; each
-    sum before; the value for each sum, or null.
+    sum before; the value for each sum, or null. Of an event with several rows of a key all fit, or none.
     """
 
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[object, ...]]:
-        now: tuple[object, ...] | None = None
+        now: list[object] = []
         sums: list[Decimal] = []
         failed: set[object] = set()
-        for batch in batches:
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if row[:width] != now:
-                    now, sums, failed = row[:width], [*row[width + 3 : width + 3 + len(bounds)]], set()
-                decider, decider_id, offset = row[width : width + 3]
-                if (decider, decider_id) in failed:
-                    continue  # it waits with its first one
+        rows = (row for b in batches for row in zip(*(column.to_pylist() for column in b.columns), strict=True))
+        for (*key, decider, decider_id, offset), of_event in groupby(rows, lambda row: row[: width + 3]):
+            first, *others = of_event
+            if key != now:
+                now, sums, failed = key, [*first[width + 3 : width + 3 + len(bounds)]], set()
+            if (decider, decider_id) in failed:
+                continue  # it waits with its first one
+            added = sums
+            for row in (first, *others):
                 values = row[width + 3 + len(bounds) :]
-                added = [total + (value or 0) for total, value in zip(sums, values, strict=True)]
-                over = [b.overflow for total, b in zip(added, bounds, strict=True) if not b.least <= total <= b.most]
-                if over:
-                    failed.add((decider, decider_id))
-                    yield row[0], decider, decider_id, offset, raised(over[0])
-                else:
-                    sums = added
+                added = [total + (value or 0) for total, value in zip(added, values, strict=True)]
+            over = [b.overflow for total, b in zip(added, bounds, strict=True) if not b.least <= total <= b.most]
+            if over:
+                failed.add((decider, decider_id))
+                yield key[0], decider, decider_id, offset, raised(over[0])
+            else:
+                sums = added
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # 38 digits and one more, wherever their point is

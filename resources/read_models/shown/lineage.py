@@ -7,7 +7,7 @@ command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.columns import Column, KeyColumn, item_path
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.function_model import FunctionModel
 from millrace.resources.read_models.rollups import Rollup
@@ -41,13 +41,11 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
             )
             for name, one in members.items()
         ]
-    keys = [ColumnOrigin(name, f"key: {key.said}", key.sources) for name, key in model.keys.items()]
+    keys = [ColumnOrigin(name, f"key: {key.said}", _behind(model, key.sources)) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
         return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
-    found = {
-        one.column: one for one in (*keys, *(_origin(n, column, model.events) for n, column in model.columns.items()))
-    }
+    found = {one.column: one for one in (*keys, *(_origin(model, n, column) for n, column in model.columns.items()))}
 
     def of(name: str) -> ColumnOrigin:
         if name not in found:
@@ -63,14 +61,22 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
     return [*map(of, [*found, *model.computed]), *looked_up]
 
 
-def _origin(name: str, column: Column, events: Sequence[str] | None) -> ColumnOrigin:
-    wanted = _of(column.events or events)
+def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
+    wanted = _of(column.events or model.events)
+    if model.each is not None:
+        wanted = f"{model.each} of {wanted}"
     if column.source is None:
-        return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event",))
+        return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event", *([model.each] if model.each else [])))
     by = [str(one.source) for one in column.reads[1:]]
     kind = " ".join((column.kind.removesuffix("_by"), *column.options))
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
-    return ColumnOrigin(name, said, (column.source, *by))
+    return ColumnOrigin(name, said, _behind(model, (column.source, *by)))
+
+
+def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the sources that the event has: of an element the array."""
+    found = (source if item_path(source) is None else str(model.each) for source in sources)
+    return tuple(dict.fromkeys(found))
 
 
 def _said_of_rows(column: Column | KeyColumn) -> str:

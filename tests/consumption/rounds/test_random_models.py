@@ -9,7 +9,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
 from tests.support.building.drains import assert_equals_a_clean_run, machines, things
-from tests.support.building.random_models import OTHER, random_documents, random_model
+from tests.support.building.random_models import OTHER, of_lines, random_documents, random_model
 from tests.support.building.read_models import EVENTS
 from tests.support.building.shared_drains import why_away
 from tests.support.patience import patience
@@ -27,7 +27,8 @@ def test_forty_random_models_in_one_drain_hold_what_python_makes_of_the_events(
     dice = random.Random(seed)
     for event in EVENTS:
         things.register_decider_event(OTHER, event, f"a widget was {event}")
-    together = [*(random_model(dice, number) for number in range(40)), machines]
+    models = [random_model(dice, number) for number in range(40)]
+    together = [*models[10:], *map(of_lines, models[:10]), machines]
     with SharedDrain(dsn, together, lambda: spark, "rounds") as shared:
         for number in (1, 40, 150):
             things.append_events(random_documents(dice, number))

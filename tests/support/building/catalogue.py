@@ -24,7 +24,7 @@ from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
 from tests.support.building.event_log_reads import append_json
-from tests.support.building.random_models import OTHER, random_documents, random_model, state
+from tests.support.building.random_models import OTHER, of_lines, random_documents, random_model, state
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.building.shared_drains import TOGETHER, why_away
 from tests.support.factories import ARABIC
@@ -139,15 +139,17 @@ class Rows:
     stored: list[tuple[str]]
 
 
+# random ones; the last one counts the lines of events
+SOME = ("model_0", "model_1", "model_2")
 # by door, the models that it builds: rounds take a tenth of what a drain takes
 DOORS = {
-    "rounds": ("everything", "crossing", "going", "going_across", "machines", "values_of_types", "model_0", "model_1"),
-    "drain": ("everything", "crossing", "going_across", "machines", "uses", "values_of_types", "model_0"),
+    "rounds": ("everything", "crossing", "going", "going_across", "machines", "values_of_types", *SOME),
+    "drain": ("everything", "crossing", "going_across", "machines", "uses", "values_of_types", *SOME[::2]),
     "rebuild": ("everything", "machines", "model_1"),
-    "archive": ("machines", "uses", "model_0"),
+    "archive": ("machines", "uses", *SOME[::2]),
 }
 # drained in two parts: the second one merges into the rows of the first
-IN_PARTS = ("everything", "going_across", "machines", "values_of_types")
+IN_PARTS = ("everything", "going_across", "machines", "values_of_types", "model_2")
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     for decider in (DECIDER, OTHER, ODD, REFUSED_BY):
         for event in EVENTS:
             store.register_decider_event(decider, event, f"it was {event}")
-    some = [random_model(dice, number, [(OTHER,), (DECIDER, OTHER)]) for number in range(2)]
+    some = [random_model(dice, number, [(OTHER,), (DECIDER, OTHER)]) for number in range(3)]
+    some[2] = of_lines(some[2])
     every = [*TOGETHER, Values, cast("ReadModel", models.uses), *some]
     # beside those that share rounds
     alone = {model.name: replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone") for model in every}

@@ -9,6 +9,8 @@ from datetime import date, datetime
 from decimal import Decimal, localcontext
 from typing import Any
 
+from msgspec.structs import replace
+
 from millrace.resources.event_store import Event
 from millrace.resources.read_models.columns import Column, KeyColumn
 from millrace.resources.read_models.declaration import ReadModel
@@ -61,6 +63,12 @@ def expected_rows(model: ReadModel, events: Iterable[Event]) -> Rows:
 
 def _columns(model: ReadModel, events: Iterable[Event]) -> Rows:
     groups: dict[tuple[Any, ...], list[Event]] = {}
+    if model.each is not None:
+        events = [
+            replace(event, data_json=json.dumps({**event.data, "each=": item}))
+            for event in events
+            for item in event.data.get(model.each.removeprefix("data.")) or []
+        ]
     for event in events:
         key = tuple(_read(event, column.source, column.type) for column in model.keys.values())
         if None not in key:
@@ -85,10 +93,11 @@ def _fold(model: Fold, events: Iterable[Event]) -> Rows:
 
 
 def _read(event: Event, source: str, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
-    if not source.startswith("data."):
+    first, *path = source.split(".")
+    if first not in {"data", "item"}:
         return getattr(event, source)
-    value = event.data
-    for name in source.split(".")[1:]:
+    value = event.data if first == "data" else event.data["each="]
+    for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return None if value is None else _typed(value, type_)
 

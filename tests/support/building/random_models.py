@@ -5,6 +5,7 @@ Belongs here: what is chosen at random. Not here: the rows that must come out (`
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import psycopg
@@ -24,7 +25,7 @@ from millrace import (
     sum_,
 )
 from millrace.resources.event_store import NewEvent
-from millrace.resources.read_models.columns import Column, KeyColumn
+from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn
 from millrace.resources.read_models.declaration import ReadModel
 from tests.support.building.read_models import DECIDER, EVENTS
 
@@ -109,21 +110,40 @@ def random_model(
     )
 
 
+def of_lines(model: ReadModel) -> ReadModel:
+    """Return a model that reads of each line of an event what another one reads of its data."""
+
+    def of_line(source: str | None) -> str | None:
+        return source and source.replace("data.", "item.")
+
+    columns: dict[str, Column] = {}
+    for name, column in model.columns.items():
+        columns[name] = read = replace(column, source=of_line(column.source))
+        if isinstance(read, RankedColumn):
+            columns[name] = replace(read, by=replace(read.by, source=of_line(read.by.source)))
+    keys = {name: replace(key, source=key.source.replace("data.", "item.")) for name, key in model.keys.items()}
+    return replace(model, keys=keys, columns=columns, each="data.lines")
+
+
 def random_documents(
     dice: random.Random, number: int, deciders: Sequence[str] = (DECIDER, DECIDER, OTHER)
 ) -> list[NewEvent]:
-    """Return events of these deciders, with any of the fields."""
+    """Return events of these deciders, with any of the fields, and maybe with lines that have any of them."""
+
+    def fields() -> dict[str, object]:
+        return {
+            name: None if dice.random() < 0.1 else dice.choice(values)
+            for name, (_, values) in FIELDS.items()
+            if dice.random() < 0.8
+        }
+
     return [
         NewEvent(
             dice.choice(deciders),
             f"id-{dice.randrange(15)}",
             dice.choice(EVENTS),
             UUID(int=dice.getrandbits(128)),
-            {
-                name: None if dice.random() < 0.1 else dice.choice(values)
-                for name, (_, values) in FIELDS.items()
-                if dice.random() < 0.8
-            },
+            fields() | {"lines": dice.choice([[], None, *([fields() for _ in range(n)] for n in (1, 3, 5))])},
             UUID(int=dice.getrandbits(128)),
         )
         for _ in range(number)

@@ -1,0 +1,156 @@
+"""Keys that an event takes over from its stream, wherever a batch begins and whatever is read of the log."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace import carried, count, read_model
+from millrace.events import rename
+from millrace.ops import ReadModel
+from millrace.resources.archive.purge import purge_before
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.read_models.carried import Carried
+from tests.support.building.drains import drain, rows_of, staged
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Event = tuple[str, str | None]
+
+
+@read_model(view="patients", deciders=["visit"], key=["patient"], events=["seen", "gone"])
+class Patients:
+    """One row per patient."""
+
+    patient = carried("data.patient.id")
+    seen = count()
+    named = count("data.patient.id")
+
+
+PATIENTS = cast("ReadModel", Patients)
+# of no event that the model takes, of none before it, of an older shape, with a null, of another one from then on
+EVENTS = [
+    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
+    NewEvent("visit", "v-1", "seen"),
+    NewEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
+    NewEvent("visit", "v-2", "seen", data={"who": {"id": "eve%"}}),
+    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
+    NewEvent("visit", "v-1", "gone", data={"patient": None}),
+    NewEvent("visit", "v-2", "gone", data={"patient": {"id": "ann"}}),
+    NewEvent("visit", "v-1", "gone", data={"patient": {"id": "eve%"}}),
+    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}),
+    NewEvent("visit", "v-1", "gone"),
+]
+WANTED = [("ann", 4, 2), ("eve%", 3, 2)]
+
+
+@pytest.fixture
+def visits(store: EventStore) -> EventStore:
+    for event, version in (("said", 1), ("seen", 1), ("seen", 2), ("gone", 1)):
+        store.register_decider_event("visit", event, "", version)
+    store.register_event_upcast("visit", "seen", 2, [rename("who", "patient")])
+    return store
+
+
+def in_rounds(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
+    with SharedDrain(dsn, [PATIENTS], lambda: spark, "rounds") as shared:
+        while append():
+            shared.run(budget_s=patience(), idle_s=0)
+
+
+def alone(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
+    with Consumer.open(dsn, PATIENTS, lambda: spark, "alone") as consumer:
+        while append():
+            staged(consumer).drain(budget_s=patience(), idle_s=0)
+
+
+@pytest.mark.parametrize("door", [in_rounds, alone])
+def test_each_event_has_the_key_of_its_stream_though_each_is_read_alone_and_in_a_rebuild(
+    visits: EventStore, dsn: str, spark: "SparkSession", door: Callable[..., None], tmp_path: Path
+) -> None:
+    left = [*EVENTS]
+
+    def append() -> bool:
+        return bool(left and visits.append_events([left.pop(0)]))
+
+    door(dsn, spark, append)
+    assert rows_of(visits.connection, PATIENTS) == WANTED
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+    for archive in (None, tmp_path):
+        with Consumer.open(dsn, PATIENTS, lambda: spark, "rebuilder", archive=archive) as consumer:
+            consumer.rebuild(*range(16))
+        assert rows_of(visits.connection, PATIENTS) == WANTED
+
+
+def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(
+    visits: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    visits.append_events(EVENTS)
+    drain(dsn, spark, PATIENTS)
+    for partition in range(16):
+        archive_partition(dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
+    purge_before(visits.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
+    # a new stream, and one that names its key anew, go on
+    visits.append_events(
+        [NewEvent("visit", "v-3", "seen"), NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})]
+    )
+    drain(dsn, spark, PATIENTS)
+    wanted = [("ann", 5, 3), ("eve%", 3, 2)]
+    assert rows_of(visits.connection, PATIENTS) == wanted
+    visits.append_events([NewEvent("visit", "v-2", "gone")])
+    with pytest.raises(PartitionsFailed, match=r"visit 'v-2' lost its first events to a purge, and no later one has"):
+        drain(dsn, spark, PATIENTS)
+    assert rows_of(visits.connection, PATIENTS) == wanted
+    # the archive has them
+    with Consumer.open(dsn, PATIENTS, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+        consumer.rebuild(*range(16))
+    drain(dsn, spark, PATIENTS)
+    assert rows_of(visits.connection, PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.none() | st.sampled_from(["x", "", "%"])), max_size=12),
+    st.randoms(),
+)
+def test_events_are_filled_alike_however_they_are_split(events: list[Event], dice: Any) -> None:  # noqa: ANN401
+    log = [(decider_id, offset, text) for offset, (decider_id, text) in enumerate(events)]
+
+    def last(decider_id: str, end: int) -> str | None:
+        own = [text for other, offset, text in log if other == decider_id and offset < end and text is not None]
+        return own[-1] if own else None
+
+    def ask(given: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return [
+            (end, last(decider_id, end), False) for decider_id, end in zip(given["ids"], given["offsets"], strict=True)
+        ]
+
+    key = Carried({"carried data.k": "data.k"}, None, "[]")
+    first = dice.randrange(len(log) + 1)
+    read = sorted(log[first:])
+    cuts = sorted(dice.randrange(len(read) + 1) for _ in range(3))
+    batches = [
+        pa.table(
+            {
+                "decider": pa.array(["d"] * len(part), pa.string()),
+                "decider_id": pa.array([one[0] for one in part], pa.string()),
+                "offset": pa.array([one[1] for one in part], pa.int64()),
+                "data.k": pa.array([one[2] for one in part], pa.string()),
+            }
+        )
+        for begin, end in zip([0, *cuts], [*cuts, len(read)], strict=True)
+        for part in [read[begin:end]]
+    ]
+    found = [value for table in key.filled(batches, ask) for value in table.column("carried data.k").to_pylist()]
+    assert found == [last(decider_id, offset + 1) for decider_id, offset, _ in read]
