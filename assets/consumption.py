@@ -25,8 +25,8 @@ from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, PartitionLag
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import current_version
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.versions import current_version
 from millrace.resources.redact import printable
 from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from millrace.resources.capture.declaration import Capture
     from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.events.model import DeclaredEvent
-    from millrace.resources.read_models.declaration import ReadModel
-    from millrace.resources.read_models.rollups import Rollup
+    from millrace.resources.read_models.declared.declaration import ReadModel
+    from millrace.resources.read_models.declared.rollups import Rollup
 
 ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
 # what a package may have besides; `millrace up` and the command line load them by themselves
@@ -170,8 +170,8 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     from millrace.resources.capture.declaration import Capture
     from millrace.resources.consumers.declaration import Subscription
     from millrace.resources.events.model import declared_event
-    from millrace.resources.read_models.declaration import ReadModel
-    from millrace.resources.read_models.rollups import Rollup
+    from millrace.resources.read_models.declared.declaration import ReadModel
+    from millrace.resources.read_models.declared.rollups import Rollup
 
     find_package(package)
     found, faults = _Found(package), []
@@ -299,8 +299,8 @@ def _names(room: str, value: object) -> Iterator[str]:
         if declared := declared_event(value):
             yield str(declared)
     elif room == "read_models":
-        from millrace.resources.read_models.declaration import ReadModel
-        from millrace.resources.read_models.rollups import Rollup
+        from millrace.resources.read_models.declared.declaration import ReadModel
+        from millrace.resources.read_models.declared.rollups import Rollup
 
         if isinstance(value, ReadModel):
             own_view = [] if isinstance(value, Rollup) else [f"view {value.view}"]

@@ -17,7 +17,7 @@ from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.events.registering import standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.past import remove_expired
+from millrace.resources.read_models.stored.past import remove_expired
 
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {

@@ -12,7 +12,7 @@ import dagster as dg
 from millrace.assets import OWNERS, Group
 from millrace.resources.events.fields import field_types
 from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 
 
 def asset_key(decider: str) -> dg.AssetKey:

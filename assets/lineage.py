@@ -11,8 +11,8 @@ import dagster as dg
 from millrace.assets.events import asset_key, field_columns, taken
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.read_models.shown.lineage import ColumnOrigin, origins
 
 EVENTS = dg.AssetKey(["event_store", "events"])

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from millrace.resources.archive.files import ArchiveDamaged
     from millrace.resources.archive.folder import ForeignArchive
     from millrace.resources.archive.history import LogIncomplete
-    from millrace.resources.read_models.declaration import InvalidReadModel
+    from millrace.resources.read_models.declared.declaration import InvalidReadModel
     from millrace.resources.settings import InvalidSetting
 else:
     # a service that catches errors needs no Spark
@@ -80,7 +80,7 @@ else:
             "resources.archive.files": "ArchiveDamaged",
             "resources.archive.folder": "ForeignArchive",
             "resources.archive.history": "LogIncomplete",
-            "resources.read_models.declaration": "InvalidReadModel",
+            "resources.read_models.declared.declaration": "InvalidReadModel",
             "resources.settings": "InvalidSetting",
         },
     )

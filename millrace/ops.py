@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millrace.resources.event_store.wake_ups import Wakeups
     from millrace.resources.postgres.dsn import embedded_dsn
     from millrace.resources.postgres.resource import PostgresResource
-    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.declared.declaration import ReadModel
     from millrace.resources.spark.resource import SparkResource
 else:
     # unseen by a type checker, which would take every name for one of ours
@@ -37,7 +37,7 @@ else:
             "resources.event_store.wake_ups": "Wakeups",
             "resources.postgres.dsn": "embedded_dsn",
             "resources.postgres.resource": "PostgresResource",
-            "resources.read_models.declaration": "ReadModel",
+            "resources.read_models.declared.declaration": "ReadModel",
             "resources.spark.resource": "SparkResource",
         },
     )

@@ -19,7 +19,7 @@ from millrace.resources.event_store import (
     View,
     ViewInfo,
 )
-from millrace.resources.read_models.fold_event import FoldEvent, State
+from millrace.resources.read_models.declared.fold_event import FoldEvent, State
 
 __all__ = [
     "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",

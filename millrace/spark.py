@@ -2,7 +2,7 @@
 
 from millrace.resources.archive.history import day_history, history_frame, read_history
 from millrace.resources.event_log_source import EventLogSource
-from millrace.resources.read_models.recompute import recompute
+from millrace.resources.read_models.declared.recompute import recompute
 from millrace.resources.reports import replace_day
 from millrace.resources.spark import spark_session
 

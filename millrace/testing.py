@@ -98,8 +98,8 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Json, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.testing_servers import drop_store, new_store, shared_spark
 
 if TYPE_CHECKING:

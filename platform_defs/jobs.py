@@ -10,7 +10,7 @@ from millrace.assets import Group, archive, as_of, consumption
 from millrace.assets.captures import asset as change_capture
 from millrace.assets.declarations import Declarations
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.versions import approve_version
+from millrace.resources.read_models.stored.versions import approve_version
 
 APPLY_SCHEMA = dg.define_asset_job(
     "apply_schema",

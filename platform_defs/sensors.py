@@ -24,9 +24,9 @@ from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.upcasts import stored_upcasts
-from millrace.resources.read_models.versions import standing
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import stored_upcasts
+from millrace.resources.read_models.stored.versions import standing
 
 VIEW_TAG = "millrace/view"
 DRAIN_TAG = "millrace/drain"

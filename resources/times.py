@@ -1,7 +1,8 @@
 """The times and days of data: the forms that Python, Spark and Postgres read as the same moment.
 
 Belongs here: these forms, as patterns that Python and Java read alike, and what a text of them means. Not here: other
-forms, which an import turns into these (`importer.times`), types that are no times (`read_models.column_types`).
+forms, which an import turns into these (`importer.times`), types that are no times
+(`read_models.declared.column_types`).
 
 | part | forms                                                                                   |
 |------|-----------------------------------------------------------------------------------------|

@@ -64,7 +64,7 @@ PURE = (
     "resources.events.jsonb_text",
     "resources.event_log_source.ranges",
     "platform_defs.polling",
-    "resources.read_models.column_types",
+    "resources.read_models.declared.column_types",
     "resources.errors",
     "resources.redact",
     "resources.times",

@@ -23,8 +23,8 @@ from millrace.resources.consumption.limits import Limits
 from millrace.resources.errors import MillraceError
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.spark.resource import SparkResource
 
 # The partitions that a person picks, such as those that failed: sixteen runs would be sixteen processes.

@@ -16,7 +16,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import reset_model
+from millrace.resources.read_models.stored.versions import reset_model
 
 BATCH = 1000
 FEW_ROWS = 1000

@@ -12,7 +12,7 @@ from benchmarks.event_store.bench import Database
 from benchmarks.spark.bench import ORDERS, Bench, Measured, Memory, Result
 from benchmarks.spark.drains import drained
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import reset_model
+from millrace.resources.read_models.stored.versions import reset_model
 
 FEW = (100, 10_000)
 # where the largest log has so many events

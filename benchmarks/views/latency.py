@@ -18,7 +18,7 @@ from benchmarks.views.models import models
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
 
 PAUSE_S = 0.25

@@ -23,7 +23,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
 from millrace.rows import FoldEvent, State
 

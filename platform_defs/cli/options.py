@@ -17,7 +17,7 @@ from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.assets.declarations import Declarations
-    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.declared.declaration import ReadModel
 
 DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")

@@ -161,7 +161,7 @@ def seek_command(
 @app.command("reset")
 def reset_command(model: str, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
-    from millrace.resources.read_models.versions import reset_model
+    from millrace.resources.read_models.stored.versions import reset_model
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:
@@ -172,7 +172,7 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
 @app.command("approve")
 def approve_command(model: str, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
-    from millrace.resources.read_models.versions import approve_version
+    from millrace.resources.read_models.stored.versions import approve_version
 
     declared = declared_model(model)
     with chosen_store(dsn) as store:

@@ -12,11 +12,11 @@ from uuid import UUID
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Event, Json, NewEvent
 from millrace.resources.event_store.ids import id_of, uuid7
-from millrace.resources.read_models.fold_event import FoldEvent
+from millrace.resources.read_models.declared.fold_event import FoldEvent
 from millrace.resources.user_code import finished, is_async, is_generator
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.fold import Fold
+    from millrace.resources.read_models.declared.fold import Fold
 
 State = TypeVar("State")
 Command = TypeVar("Command")

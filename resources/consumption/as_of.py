@@ -2,7 +2,7 @@
 
 Belongs here: choosing the moment, and the way from there to rows that are done. Not here: the build itself, which is a
 rebuild of all log partitions that ends at the moment's marks (`rebuild`), the names and the end of the tables
-(`read_models.past`).
+(`read_models.stored.past`).
 
 Killed anywhere, the next call goes on: rows count only once they are recorded as built. Of several calls for one moment
 one builds, and the others wait for it.
@@ -27,9 +27,17 @@ from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.errors import Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.past import AsOf, at_mark, finish, first_marked_at, log_mark, note, remove_expired
-from millrace.resources.read_models.versions import ensure_version, with_upcasts
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.past import (
+    AsOf,
+    at_mark,
+    finish,
+    first_marked_at,
+    log_mark,
+    note,
+    remove_expired,
+)
+from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """The events that leases deliver, as Spark builds them: all at once, or in parts, by which failing streams are found.
 
 Belongs here: staging one batch, and looking at parts of it. Not here: which part is next (`failing_streams`), reading
-and staging themselves (`staging`), plans (`read_models.plans`), the commit (`commit`).
+and staging themselves (`staging`), plans (`read_models.built.plans`), the commit (`commit`).
 """
 
 import time
@@ -28,10 +28,10 @@ from millrace.resources.consumption.staging import (
     stage_events,
 )
 from millrace.resources.event_store import Lease, LockedPartition
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.failing.events import FailingEvent, failing_events
 from millrace.resources.read_models.failing.sums import overflowing_events, sums_of
-from millrace.resources.read_models.merge import StagedRows
+from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong, at_most
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import name_streams
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.failing.sums import full_keys
-from millrace.resources.read_models.merge import StagedRows
+from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong
 
 if TYPE_CHECKING:

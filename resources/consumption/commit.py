@@ -7,7 +7,7 @@ commit are read again. A commit whose reply was lost needs no care: the next cla
 consumer cannot change a row.
 
 Belongs here: the transactions of a batch. Not here: building it (`builder`), the statements on rows
-(`read_models.merge`).
+(`read_models.stored.merge`).
 """
 
 import time
@@ -21,8 +21,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.merge import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import require_known
+from millrace.resources.read_models.stored.merge import (
     StagedRows,
     fill_child,
     forget_batch,
@@ -31,8 +32,7 @@ from millrace.resources.read_models.merge import (
     require_room,
     swap_children,
 )
-from millrace.resources.read_models.upcasts import require_known
-from millrace.resources.read_models.versions import mark_built
+from millrace.resources.read_models.stored.versions import mark_built
 
 SWAP_ATTEMPTS = 5
 

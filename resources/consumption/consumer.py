@@ -31,10 +31,10 @@ from millrace.resources.consumption.rounds.round import ROUND_EVENTS, Rounds
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.errors import LeaseLost, MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.merge import StagedRowsLost, forget_dead_batches
-from millrace.resources.read_models.upcasts import Overtaken
-from millrace.resources.read_models.versions import attach_version, unbuilt_partitions
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import Overtaken
+from millrace.resources.read_models.stored.merge import StagedRowsLost, forget_dead_batches
+from millrace.resources.read_models.stored.versions import attach_version, unbuilt_partitions
 from millrace.resources.spark.bounded import TookTooLong
 from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
 

@@ -1,7 +1,7 @@
 """Compares a declaration with what serves: builds it up to where that stands.
 
-Belongs here: the way to a comparison. Not here: the copy of what serves, and comparing (`read_models.differences`), the
-build (`rebuild`).
+Belongs here: the way to a comparison. Not here: the copy of what serves, and comparing
+(`read_models.stored.differences`), the build (`rebuild`).
 
 Killed anywhere, the next call goes on with the same copy, for an hour. Of several calls for one copy one builds, and
 the others wait.
@@ -20,10 +20,10 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S, build_beside
 from millrace.resources.errors import PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import LogMark
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import Diff, compare, diffs, take
-from millrace.resources.read_models.past import named, remove_expired
-from millrace.resources.read_models.versions import with_upcasts
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.differences import Diff, compare, diffs, take
+from millrace.resources.read_models.stored.past import named, remove_expired
+from millrace.resources.read_models.stored.versions import with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

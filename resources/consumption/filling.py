@@ -1,7 +1,7 @@
 """Fills the new tables of a rebuild, several at once, before one transaction swaps all of them in.
 
 Belongs here: which connection fills which table, and that none stays where a rebuild fails. Not here: the statements
-(`read_models.merge`), the transaction of the swap (`commit`).
+(`read_models.stored.merge`), the transaction of the swap (`commit`).
 
 Each table is made and filled in a transaction of its own, whose rows nobody reads before the swap: of tables that a
 transaction has not committed, another connection could fill none. A process that dies leaves the tables that it filled;
@@ -16,9 +16,9 @@ import psycopg
 
 from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.merge import StagedRows, fill_child
-from millrace.resources.read_models.tables import drop_new_children
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.merge import StagedRows, fill_child
+from millrace.resources.read_models.stored.tables import drop_new_children
 
 # a connection costs some milliseconds, as so many rows do
 ROWS_OF_A_CONNECTION = 1_000

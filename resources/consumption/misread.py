@@ -1,7 +1,7 @@
 """Names the streams of events that a build misread, so that the build's other rows can be committed.
 
 Belongs here: whose events they are, and whether the build's rows can stay. Not here: which values are misread
-(`read_models.plans`), streams that fail for another reason (`failing_streams`).
+(`read_models.built.plans`), streams that fail for another reason (`failing_streams`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.build_errors import in_one_line
 from millrace.resources.consumption.failing_streams import Failure, PartFails, Stream
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.failing.events import MisreadEvent
 
 

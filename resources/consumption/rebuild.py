@@ -19,9 +19,9 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import require_ownership, require_whole_log
-from millrace.resources.read_models.versions import purged_discards
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.tables import require_ownership, require_whole_log
+from millrace.resources.read_models.stored.versions import purged_discards
 from millrace.resources.spark.bounded import TookTooLong
 
 

@@ -9,9 +9,9 @@ import psycopg
 
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import DependentObjects, LookupFailed
-from millrace.resources.read_models.versions import serve_if_caught_up
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.tables import DependentObjects, LookupFailed
+from millrace.resources.read_models.stored.versions import serve_if_caught_up
 
 SERVE_AGAIN_S = 60
 

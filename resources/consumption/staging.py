@@ -1,7 +1,7 @@
 """Reads the events of leased ranges in Spark, and writes the rows that are made of them into the staging table.
 
-Belongs here: both ends of Spark's work. Not here: the plan between them (`read_models.plans`), leases and commits
-(`builder`, `commit`), merging (`read_models.merge`).
+Belongs here: both ends of Spark's work. Not here: the plan between them (`read_models.built.plans`), leases and commits
+(`builder`, `commit`), merging (`read_models.stored.merge`).
 
 A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
 speculative or late attempt leaves rows that no commit reads.
@@ -24,13 +24,13 @@ from millrace.resources.consumption.failing_streams import Failure, Part, PartFa
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import in_utf8, most_tasks
 from millrace.resources.event_store import Lease, LockedPartition
-from millrace.resources.read_models.columns import ORDER
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.built.plans import MISREAD, carried_rows, columns_read, state_rows
+from millrace.resources.read_models.declared.columns import ORDER
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
-from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.read_models.plans import MISREAD, carried_rows, columns_read, state_rows
-from millrace.resources.read_models.tables import SCHEMA
-from millrace.resources.read_models.upcasts import as_option
+from millrace.resources.read_models.stored.merge import StagedRows
+from millrace.resources.read_models.stored.tables import SCHEMA
 from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Read models: their declarations, mergeable columns, functions, tables and versions."""
+"""Read models: what they are declared to be, what is stored of them, how they are built, shown, and fail."""

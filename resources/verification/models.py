@@ -15,10 +15,10 @@ import psycopg
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import comparable_partitions, examples
-from millrace.resources.read_models.past import remove_now
-from millrace.resources.read_models.versions import current_version, versions
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.differences import comparable_partitions, examples
+from millrace.resources.read_models.stored.past import remove_now
+from millrace.resources.read_models.stored.versions import current_version, versions
 from millrace.resources.verification.looks import Report, Watcher
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import Settings
 from tests.support.building.event_log_reads import fill
 from tests.support.elsewhere import postgres_at

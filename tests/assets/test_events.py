@@ -13,7 +13,7 @@ from millrace.platform_defs.checks import schemas_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.model import declared_event
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.elsewhere import postgres_at
 
 

@@ -12,8 +12,8 @@ from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import Event, EventStore, NewEvent, StreamState
 from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.read_models.fold import Fold, fold
-from millrace.resources.read_models.fold_event import FoldEvent, State
+from millrace.resources.read_models.declared.fold import Fold, fold
+from millrace.resources.read_models.declared.fold_event import FoldEvent, State
 from tests.support.factories import value
 
 if TYPE_CHECKING:

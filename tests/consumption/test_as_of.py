@@ -16,12 +16,12 @@ from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.columns import sum_
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import take
-from millrace.resources.read_models.past import AsOf, all_as_of, at_mark, note, remove_expired
-from millrace.resources.read_models.tables import HistoryMissing
-from millrace.resources.read_models.versions import ensure_version, with_upcasts
+from millrace.resources.read_models.declared.columns import sum_
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.differences import take
+from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, note, remove_expired
+from millrace.resources.read_models.stored.tables import HistoryMissing
+from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,

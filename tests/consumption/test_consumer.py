@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (
     Counted,
     Crossing,

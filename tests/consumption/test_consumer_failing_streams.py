@@ -17,7 +17,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
-from millrace.resources.read_models.merge import swap_children
+from millrace.resources.read_models.stored.merge import swap_children
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import (
     Counted,

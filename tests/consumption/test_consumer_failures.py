@@ -11,7 +11,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
 from tests.support.building.drains import Counted, assert_equals_a_clean_run, drain, fill, thing, things
 from tests.support.building.poison import TOTALS

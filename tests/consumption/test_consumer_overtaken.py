@@ -10,7 +10,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from tests.support.building.drains import (
     Counted,
     assert_equals_a_clean_run,

@@ -17,12 +17,25 @@ from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.columns import count, field, last, sum_
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.differences import Diff, Found, NothingToCompare, compare, diffs, examples, take
-from millrace.resources.read_models.past import named, remove_expired
-from millrace.resources.read_models.tables import child_table
-from millrace.resources.read_models.versions import attach_version, ensure_version, serve_if_caught_up, with_upcasts
+from millrace.resources.read_models.declared.columns import count, field, last, sum_
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.differences import (
+    Diff,
+    Found,
+    NothingToCompare,
+    compare,
+    diffs,
+    examples,
+    take,
+)
+from millrace.resources.read_models.stored.past import named, remove_expired
+from millrace.resources.read_models.stored.tables import child_table
+from millrace.resources.read_models.stored.versions import (
+    attach_version,
+    ensure_version,
+    serve_if_caught_up,
+    with_upcasts,
+)
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,

@@ -14,8 +14,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
 from tests.support.building.drains import close, drain, thing, things

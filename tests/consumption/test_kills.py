@@ -12,8 +12,8 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,

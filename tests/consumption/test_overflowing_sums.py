@@ -10,10 +10,10 @@ import pytest
 from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.column_types import arrow_type
-from millrace.resources.read_models.columns import Bounds
+from millrace.resources.read_models.built.fold_task import TOLD
+from millrace.resources.read_models.declared.column_types import arrow_type
+from millrace.resources.read_models.declared.columns import Bounds
 from millrace.resources.read_models.failing.sums import adder
-from millrace.resources.read_models.fold_task import TOLD
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.poison import TOTALS, assert_holds_all_but, at, locks, offsets_of
 from tests.support.factories import ids_of_one_partition, rows

@@ -10,7 +10,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (
     Counted,
     all_blocked,

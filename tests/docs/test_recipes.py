@@ -11,7 +11,7 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.metrics.store import metrics_of
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.commands.test_snapshots import jars
 from tests.support.factories import append, append_to, pump, register_orders, value
 from tests.support.pages.documents import chapters

@@ -12,7 +12,7 @@ from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
 from millrace.resources.event_store import NewEvent
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.testing import given
 from tests.support.capturing.captured import Captured, new_source
 from tests.support.capturing.sources import Source

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from millrace import count, field, last, max_, min_, read_model, stream_id, testing
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.factories import rows
 from tests.support.import_logs import run
 

@@ -12,7 +12,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 

@@ -15,7 +15,7 @@ from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import PROJECT
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas

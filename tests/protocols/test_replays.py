@@ -12,12 +12,12 @@ import pytest
 
 from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models import versions as read_model_versions
-from millrace.resources.read_models.columns import count, stream_id
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.merge import merge_rows
-from millrace.resources.read_models.tables import create_view, state_schema
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.columns import count, stream_id
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored import versions as read_model_versions
+from millrace.resources.read_models.stored.merge import merge_rows
+from millrace.resources.read_models.stored.tables import create_view, state_schema
+from millrace.resources.read_models.stored.versions import (
     drop_unused_versions,
     ensure_version,
     is_ready_to_serve,

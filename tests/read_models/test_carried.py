@@ -19,7 +19,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.carried import Carried
+from millrace.resources.read_models.declared.carried import Carried
 from tests.support.building.drains import drain, rows_of, staged
 from tests.support.patience import patience
 

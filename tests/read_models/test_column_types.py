@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.read_models.column_types import misread, refusal, typed
+from millrace.resources.read_models.declared.column_types import misread, refusal, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from pyspark.errors import PySparkException
 
 from millrace.resources.consumption.staging import read_events, stage_batch
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.column_types import InvalidColumn
-from millrace.resources.read_models.columns import (
+from millrace.resources.read_models.built.plans import partial_rows
+from millrace.resources.read_models.declared.column_types import InvalidColumn
+from millrace.resources.read_models.declared.columns import (
     Column,
     KeyColumn,
     all_,
@@ -35,14 +36,13 @@ from millrace.resources.read_models.columns import (
     sum_,
     top,
 )
-from millrace.resources.read_models.computed import Computed, computed
-from millrace.resources.read_models.declaration import lookup, read_model
+from millrace.resources.read_models.declared.computed import Computed, computed
+from millrace.resources.read_models.declared.declaration import lookup, read_model
+from millrace.resources.read_models.declared.lookups import Lookup
 from millrace.resources.read_models.failing.sums import overflowing_events
-from millrace.resources.read_models.lookups import Lookup
-from millrace.resources.read_models.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
-from millrace.resources.read_models.plans import partial_rows
-from millrace.resources.read_models.tables import new_child_table
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
+from millrace.resources.read_models.stored.tables import new_child_table
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything, thing, things
 from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition, rows

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.read_models.columns import (
+from millrace.resources.read_models.declared.columns import (
     Column,
     KeyColumn,
     all_,
@@ -27,8 +27,8 @@ from millrace.resources.read_models.columns import (
     sum_,
     top,
 )
-from millrace.resources.read_models.computed import Computed, computed
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel, lookup, read_model
+from millrace.resources.read_models.declared.computed import Computed, computed
+from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, lookup, read_model
 from tests.support.building import read_models as models
 
 LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}

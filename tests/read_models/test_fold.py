@@ -11,11 +11,18 @@ import pytest
 from millrace import fold
 from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.column_types import exact
-from millrace.resources.read_models.declaration import InvalidReadModel
-from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, StoredStates, StreamFold, Watch, stored_row
-from millrace.resources.read_models.merge import merge_batch, next_batch
+from millrace.resources.read_models.built.fold_task import (
+    FoldFailed,
+    FoldTask,
+    StoredStates,
+    StreamFold,
+    Watch,
+    stored_row,
+)
+from millrace.resources.read_models.declared.column_types import exact
+from millrace.resources.read_models.declared.declaration import InvalidReadModel
+from millrace.resources.read_models.declared.fold import Fold
+from millrace.resources.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.items import _BYTES, ITEM_ORDER, PLACES, Items
+from millrace.resources.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
 from tests.archive.test_json_fields import PATHS, documents
 from tests.support.factories import rows
 

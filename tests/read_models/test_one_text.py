@@ -11,7 +11,7 @@ import psycopg
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.times import TimeForm
-from millrace.resources.read_models.column_types import exact, misread, typed
+from millrace.resources.read_models.declared.column_types import exact, misread, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import InvalidReadModel
-from millrace.resources.read_models.plans import FunctionFailed
-from millrace.resources.read_models.recompute import Recompute
+from millrace.resources.read_models.built.plans import FunctionFailed
+from millrace.resources.read_models.declared.declaration import InvalidReadModel
+from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.spark import recompute
 from tests.support.building.drains import drain, thing, things
 from tests.support.building.read_models import DECIDER

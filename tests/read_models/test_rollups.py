@@ -17,14 +17,14 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.buckets import beginning, beginning_in_sql
-from millrace.resources.read_models.columns import KeyColumn
-from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
-from millrace.resources.read_models.merge import merge_rows
-from millrace.resources.read_models.rollup_tables import keep_rollups
-from millrace.resources.read_models.rollups import Rollup
-from millrace.resources.read_models.tables import DependentObjects
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.buckets import beginning, beginning_in_sql
+from millrace.resources.read_models.declared.columns import KeyColumn
+from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.resources.read_models.stored.merge import merge_rows
+from millrace.resources.read_models.stored.rollup_tables import keep_rollups
+from millrace.resources.read_models.stored.tables import DependentObjects
+from millrace.resources.read_models.stored.versions import (
     ensure_version,
     reset_model,
     serve_if_caught_up,

@@ -45,9 +45,9 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.buckets import _zones
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.declared.buckets import _zones
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import rows
 from tests.support.patience import patience

@@ -10,9 +10,15 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.filling import filled_children
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.merge import StagedRows, StagedRowsLost, fill_child, next_batch, swap_children
-from millrace.resources.read_models.tables import new_child_table
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.merge import (
+    StagedRows,
+    StagedRowsLost,
+    fill_child,
+    next_batch,
+    swap_children,
+)
+from millrace.resources.read_models.stored.tables import new_child_table
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (
     Everything,
     all_blocked,

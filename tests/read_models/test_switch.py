@@ -9,9 +9,9 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models import versions as read_model_versions
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored import versions as read_model_versions
+from millrace.resources.read_models.stored.versions import (
     ensure_version,
     serve_if_caught_up,
     versions,

@@ -13,14 +13,14 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.merge import fill_child, merge_batch, next_batch, swap_children
-from millrace.resources.read_models.tables import NotOwned, drop_new_children
-from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.read_models.stored.merge import fill_child, merge_batch, next_batch, swap_children
+from millrace.resources.read_models.stored.tables import NotOwned, drop_new_children
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.declared.declaration import ReadModel
 
 
 # mypy takes a decorated class for the class

@@ -16,9 +16,9 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.fold_event import FoldEvent
-from millrace.resources.read_models.upcasts import Overtaken, Upcast, touching
-from millrace.resources.read_models.versions import current_version, versions, with_upcasts
+from millrace.resources.read_models.declared.fold_event import FoldEvent
+from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, touching
+from millrace.resources.read_models.stored.versions import current_version, versions, with_upcasts
 from millrace.spark import recompute
 from tests.support.building.drains import drain, rows_of, staged
 from tests.support.patience import patience

@@ -13,10 +13,10 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models import versions as read_model_versions
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import DependentObjects
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored import versions as read_model_versions
+from millrace.resources.read_models.stored.tables import DependentObjects
+from millrace.resources.read_models.stored.versions import (
     NothingToApprove,
     WrongView,
     approve_version,

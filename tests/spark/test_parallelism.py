@@ -13,8 +13,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.staging import read_events, stage_batch
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.merge import next_batch
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.merge import next_batch
+from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
 from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS

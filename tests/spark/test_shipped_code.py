@@ -72,7 +72,7 @@ def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(t
         names = set(archive.namelist())
     assert {
         "millrace/resources/event_log_source/__init__.py",
-        "millrace/resources/read_models/columns.py",
+        "millrace/resources/read_models/declared/columns.py",
         "millrace/examples/shop/read_models/orders.py",
     } <= names
 

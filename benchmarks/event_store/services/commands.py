@@ -11,9 +11,9 @@ from benchmarks.event_store.single_appends import fill_stream
 from millrace.resources.commands.decider import Decider, Emit
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.fold import fold
-from millrace.resources.read_models.fold_event import FoldEvent, State
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.declared.fold import fold
+from millrace.resources.read_models.declared.fold_event import FoldEvent, State
+from millrace.resources.read_models.stored.versions import ensure_version
 
 LENGTH, STREAMS, COMMANDS = 10_000, 10, 10
 

@@ -35,7 +35,7 @@ def as_of_command(
 ) -> None:
     """Build a read model as it was at a time, from archive and log, or list what was built."""
     from millrace.resources.consumption.as_of import build_as_of, chosen_mark
-    from millrace.resources.read_models.past import all_as_of
+    from millrace.resources.read_models.stored.past import all_as_of
     from millrace.resources.spark import spark_when_needed
 
     declared = declared_model(model)

@@ -18,7 +18,7 @@ from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.differences import Example
+    from millrace.resources.read_models.stored.differences import Example
 
 app = typer.Typer()
 
@@ -45,7 +45,7 @@ def diff_command(
     """
     from millrace.resources.consumption.as_of import chosen_mark
     from millrace.resources.consumption.diff import diff_with_serving
-    from millrace.resources.read_models.differences import examples
+    from millrace.resources.read_models.stored.differences import examples
     from millrace.resources.spark import spark_when_needed
 
     declared = declared_model(model)

@@ -24,7 +24,7 @@ from millrace.resources.event_store.following import as_of_now
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.declared.declaration import ReadModel
     from millrace.resources.read_models.shown.stream_rows import StreamRows
 
 app = typer.Typer()

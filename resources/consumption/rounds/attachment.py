@@ -12,9 +12,9 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore, ViewPoll
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.merge import forget_dead_batches
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.merge import forget_dead_batches
+from millrace.resources.read_models.stored.versions import (
     attach_version,
     current_version,
     newest_version,

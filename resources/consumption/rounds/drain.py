@@ -28,9 +28,9 @@ from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import wait_for_locks_at_most
-from millrace.resources.read_models.upcasts import Overtaken, stored_upcasts
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import Overtaken, stored_upcasts
+from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,16 +28,16 @@ from millrace.resources.consumption.rounds.read_task import (
 from millrace.resources.consumption.rounds.slots import Slots, columns_of, slots_of, state_of, values_of
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.column_types import arrow_type
-from millrace.resources.read_models.columns import ORDER, order_of
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.built.plans import MISREAD, arrow_schema, fold_task, read_exactly
+from millrace.resources.read_models.declared.column_types import arrow_type
+from millrace.resources.read_models.declared.columns import ORDER, order_of
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.fold import Fold
+from millrace.resources.read_models.declared.items import ITEM_ORDER
+from millrace.resources.read_models.declared.recompute import Recompute
+from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event
-from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.items import ITEM_ORDER
-from millrace.resources.read_models.plans import MISREAD, arrow_schema, fold_task, read_exactly
-from millrace.resources.read_models.recompute import Recompute
-from millrace.resources.read_models.tables import state_schema
-from millrace.resources.read_models.upcasts import as_option
+from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.spark.bounded import at_most
 
 if TYPE_CHECKING:

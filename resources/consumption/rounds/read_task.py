@@ -25,12 +25,12 @@ from millrace.resources.consumption.rounds.worker_connections import KeptStates,
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, fields_apart, query
-from millrace.resources.read_models.carried import Carried
-from millrace.resources.read_models.columns import ORDER
-from millrace.resources.read_models.fold import READ
-from millrace.resources.read_models.fold_task import FoldFailed, FoldTask, folder
-from millrace.resources.read_models.items import ITEM_ORDER, Items
-from millrace.resources.read_models.stream_histories import HistoryShortened
+from millrace.resources.read_models.built.fold_task import FoldFailed, FoldTask, folder
+from millrace.resources.read_models.built.stream_histories import HistoryShortened
+from millrace.resources.read_models.declared.carried import Carried
+from millrace.resources.read_models.declared.columns import ORDER
+from millrace.resources.read_models.declared.fold import READ
+from millrace.resources.read_models.declared.items import ITEM_ORDER, Items
 
 if TYPE_CHECKING:
     import numpy as np

@@ -28,11 +28,11 @@ from millrace.resources.consumption.rounds.plan import Built, RoundPlan
 from millrace.resources.consumption.rounds.worker_connections import LOCK_TIMEOUT
 from millrace.resources.errors import LeaseLost, MillraceError
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.fold import Fold
-from millrace.resources.read_models.merge import merge_rows
-from millrace.resources.read_models.tables import wait_for_locks_at_most
-from millrace.resources.read_models.upcasts import require_known
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.fold import Fold
+from millrace.resources.read_models.declared.upcasts import require_known
+from millrace.resources.read_models.stored.merge import merge_rows
+from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 from millrace.resources.spark.bounded import TookTooLong
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ Belongs here: which column has which slot. Not here: the rows (`read_task`), the
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn, is_text
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn, is_text
+from millrace.resources.read_models.declared.declaration import ReadModel
 
 # an error names no more columns than these
 MOST_NAMED = 3

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
-from millrace.resources.read_models.fold_task import StoredStates
-from millrace.resources.read_models.tables import wait_for_locks_at_most
+from millrace.resources.read_models.built.fold_task import StoredStates
+from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc

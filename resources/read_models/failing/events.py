@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.column_types import refusal
-from millrace.resources.read_models.columns import ORDER, Column, KeyColumn
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.fold import STREAM, Fold
-from millrace.resources.read_models.fold_task import TOLD, teller
-from millrace.resources.read_models.function_model import FunctionModel
-from millrace.resources.read_models.plans import (
+from millrace.resources.read_models.built.fold_task import TOLD, teller
+from millrace.resources.read_models.built.plans import (
     MISREAD,
     arrow_schema,
     columns_read,
@@ -31,6 +26,11 @@ from millrace.resources.read_models.plans import (
     spark_schema,
     with_keys,
 )
+from millrace.resources.read_models.declared.column_types import refusal
+from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.fold import STREAM, Fold
+from millrace.resources.read_models.declared.function_model import FunctionModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,15 +17,23 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import arrow_type, raised, typed
-from millrace.resources.read_models.columns import ORDER, Bounds, Column, KeyColumn, StateColumn, is_text, within
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.built.fold_task import TOLD, in_batches
+from millrace.resources.read_models.built.plans import arrow_schema, looked_at, source_value, spark_schema, with_keys
+from millrace.resources.read_models.declared.column_types import arrow_type, raised, typed
+from millrace.resources.read_models.declared.columns import (
+    ORDER,
+    Bounds,
+    Column,
+    KeyColumn,
+    StateColumn,
+    is_text,
+    within,
+)
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.fold import STREAM
 from millrace.resources.read_models.failing.events import FailingEvent
-from millrace.resources.read_models.fold import STREAM
-from millrace.resources.read_models.fold_task import TOLD, in_batches
-from millrace.resources.read_models.merge import StagedRows
-from millrace.resources.read_models.plans import arrow_schema, looked_at, source_value, spark_schema, with_keys
-from millrace.resources.read_models.tables import listed, relation, state_key
+from millrace.resources.read_models.stored.merge import StagedRows
+from millrace.resources.read_models.stored.tables import listed, relation, state_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

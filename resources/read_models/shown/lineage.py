@@ -7,10 +7,10 @@ command line.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.resources.read_models.columns import Column, KeyColumn, item_path
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.function_model import FunctionModel
-from millrace.resources.read_models.rollups import Rollup
+from millrace.resources.read_models.declared.columns import Column, KeyColumn, item_path
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.function_model import FunctionModel
+from millrace.resources.read_models.declared.rollups import Rollup
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.tables import relation
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.tables import relation
 
 TIMEOUT = "10s"
 

@@ -16,7 +16,7 @@ from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.attachment import Member
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import ensure_version, versions
+from millrace.resources.read_models.stored.versions import ensure_version, versions
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Crossing,

@@ -11,7 +11,7 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import cells
 

@@ -15,7 +15,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
-from millrace.resources.read_models.versions import ensure_version
+from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
 from tests.support.factories import register_shop_without_schemas, value

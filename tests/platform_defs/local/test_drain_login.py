@@ -20,8 +20,8 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
-from millrace.resources.read_models.merge import StagedRows, merge_batch, next_batch
-from millrace.resources.read_models.versions import ensure_version, reset_model
+from millrace.resources.read_models.stored.merge import StagedRows, merge_batch, next_batch
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from millrace.resources.reports import replace_day
 from millrace.resources.settings import Settings
 from tests.conftest import in_memory
@@ -29,7 +29,7 @@ from tests.support.building import read_models as models
 from tests.support.factories import at_once, rows
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declaration import ReadModel
+    from millrace.resources.read_models.declared.declaration import ReadModel
 
 # mypy takes a decorated class for the class
 Everything = cast("ReadModel", models.Everything)

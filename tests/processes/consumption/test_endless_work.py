@@ -21,7 +21,7 @@ from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models import fold_task
+from millrace.resources.read_models.built import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
 from tests.support.building.drains import (

@@ -19,7 +19,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
 from tests.support.building.drains import (
     assert_equals_a_clean_run,

@@ -11,7 +11,7 @@ from millrace.assets.declarations import declared
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import attach_version
+from millrace.resources.read_models.stored.versions import attach_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows
 from tests.support.incidents.page import PACKAGE, declare, incident

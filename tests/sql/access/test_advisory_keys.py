@@ -12,7 +12,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.read_models.store import ReadModelStore
+from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append, append_to, pump, rows, start, unprepared, value

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.resources.errors import Malformed, NotViewOwner
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.versions import WrongView, ensure_version
+from millrace.resources.read_models.stored.versions import WrongView, ensure_version
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 from tests.support.logins import logins

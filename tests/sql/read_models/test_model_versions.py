@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.store import ModelVersion, ReadModelStore, Version
+from millrace.resources.read_models.stored.store import ModelVersion, ReadModelStore, Version
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience
 

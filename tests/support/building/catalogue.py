@@ -20,7 +20,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
 from tests.support.building.event_log_reads import append_json

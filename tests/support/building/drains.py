@@ -16,7 +16,7 @@ import pytest
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import Event, EventStore, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER, EVENTS, random_events

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.columns import count, last, max_, min_
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.versions import (
+from millrace.resources.read_models.declared.columns import count, last, max_, min_
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.versions import (
     ensure_version,
 )
 from tests.support.building.drains import (

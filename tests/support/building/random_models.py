@@ -25,8 +25,8 @@ from millrace import (
     sum_,
 )
 from millrace.resources.event_store import NewEvent
-from millrace.resources.read_models.columns import Column, KeyColumn, RankedColumn
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building.read_models import DECIDER, EVENTS
 
 OTHER = "widget"

@@ -26,7 +26,7 @@ from millrace import (
     sum_,
 )
 from millrace.resources.event_store import Event, NewEvent
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
 from tests.support.building.oracle import Rows, expected_rows

@@ -10,7 +10,7 @@ import psycopg
 
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declaration import ReadModel
+from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import Crossing, Everything, machines
 from tests.support.factories import value

@@ -18,9 +18,9 @@ from dataclasses import replace
 import psycopg
 from psycopg import sql
 
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollups import Rollup, name_of
-from millrace.resources.read_models.tables import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.rollups import Rollup, name_of
+from millrace.resources.read_models.stored.tables import (
     SCHEMA,
     as_owners,
     create_view,

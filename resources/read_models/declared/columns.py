@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.read_models.buckets import beginning, require_bucket
-from millrace.resources.read_models.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
+from millrace.resources.read_models.declared.buckets import beginning, require_bucket
+from millrace.resources.read_models.declared.column_types import ALLOWED_TYPES, InvalidColumn, is_type, postgres_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

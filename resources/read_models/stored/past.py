@@ -13,10 +13,10 @@ from psycopg.rows import class_row
 
 from millrace.resources.errors import MillraceError, ViewInUse
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.store import ReadModelStore
-from millrace.resources.read_models.tables import drop, drop_tables, drop_view, relation
-from millrace.resources.read_models.versions import reset_model
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.store import ReadModelStore
+from millrace.resources.read_models.stored.tables import drop, drop_tables, drop_view, relation
+from millrace.resources.read_models.stored.versions import reset_model
 
 
 @dataclass(frozen=True)

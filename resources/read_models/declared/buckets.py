@@ -15,7 +15,7 @@ from zoneinfo import available_timezones
 from psycopg import sql
 
 from millrace.resources import times
-from millrace.resources.read_models.column_types import InvalidColumn
+from millrace.resources.read_models.declared.column_types import InvalidColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import postgres_type
+from millrace.resources.read_models.declared.column_types import postgres_type
 
 _US_PER_DAY = 86_400_000_000
 _TRAVELS_AS = {"timestamp": "bigint", "date": "int"}

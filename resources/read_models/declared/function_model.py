@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import ALLOWED_TYPES, is_type, postgres_type
-from millrace.resources.read_models.columns import KeyColumn, StateColumn
-from millrace.resources.read_models.declaration import Problem, ReadModel, naming_problems, refuse
+from millrace.resources.read_models.declared.column_types import ALLOWED_TYPES, is_type, postgres_type
+from millrace.resources.read_models.declared.columns import KeyColumn, StateColumn
+from millrace.resources.read_models.declared.declaration import Problem, ReadModel, naming_problems, refuse
 from millrace.resources.user_code import is_async, is_generator, snake_case
 
 # the state column that says up to which position of its log partition a row was computed

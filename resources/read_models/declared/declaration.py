@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from psycopg import sql
 
-from millrace.resources.read_models.carried import Carried
-from millrace.resources.read_models.column_types import ARRAY, InvalidColumn, postgres_type
-from millrace.resources.read_models.columns import (
+from millrace.resources.read_models.declared.carried import Carried
+from millrace.resources.read_models.declared.column_types import ARRAY, InvalidColumn, postgres_type
+from millrace.resources.read_models.declared.columns import (
     Column,
     KeyColumn,
     StateColumn,
@@ -31,14 +31,14 @@ from millrace.resources.read_models.columns import (
     last_position,
     require_of_events,
 )
-from millrace.resources.read_models.computed import Computed, Value, as_operand, values_with
-from millrace.resources.read_models.items import Items
-from millrace.resources.read_models.lookups import Lookup, require_keys
-from millrace.resources.read_models.upcasts import Path, Touching, Upcast, as_option, touching
+from millrace.resources.read_models.declared.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.declared.items import Items
+from millrace.resources.read_models.declared.lookups import Lookup, require_keys
+from millrace.resources.read_models.declared.upcasts import Path, Touching, Upcast, as_option, touching
 from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.rollups import Rollup
+    from millrace.resources.read_models.declared.rollups import Rollup
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.resources.archive.json_fields import at
-from millrace.resources.read_models.column_types import QUOTED
-from millrace.resources.read_models.columns import ORDER
+from millrace.resources.read_models.declared.column_types import QUOTED
+from millrace.resources.read_models.declared.columns import ORDER
 
 # the column that orders elements as ORDER orders events: an offset, and the place in the array
 ITEM_ORDER = "item_order"

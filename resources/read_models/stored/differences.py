@@ -19,10 +19,10 @@ from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.past import AsOf, all_as_of, at_mark
-from millrace.resources.read_models.store import ReadModelStore, Version
-from millrace.resources.read_models.tables import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark
+from millrace.resources.read_models.stored.store import ReadModelStore, Version
+from millrace.resources.read_models.stored.tables import (
     SCHEMA,
     as_owners,
     child_table,
@@ -32,7 +32,7 @@ from millrace.resources.read_models.tables import (
     listed,
     relation,
 )
-from millrace.resources.read_models.versions import reset_model, versions, with_upcasts
+from millrace.resources.read_models.stored.versions import reset_model, versions, with_upcasts
 
 # what is not compared by then is of a process that died, unless its leases live
 UNFINISHED = timedelta(hours=1)

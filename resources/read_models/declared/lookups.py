@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import InvalidColumn
+from millrace.resources.read_models.declared.column_types import InvalidColumn
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,15 @@ from typing import ClassVar
 
 from psycopg import sql
 
-from millrace.resources.read_models.buckets import beginning_in_sql
-from millrace.resources.read_models.columns import Column, KeyColumn, StateColumn
-from millrace.resources.read_models.declaration import InvalidReadModel, Problem, ReadModel, naming_problems, refuse
+from millrace.resources.read_models.declared.buckets import beginning_in_sql
+from millrace.resources.read_models.declared.columns import Column, KeyColumn, StateColumn
+from millrace.resources.read_models.declared.declaration import (
+    InvalidReadModel,
+    Problem,
+    ReadModel,
+    naming_problems,
+    refuse,
+)
 from millrace.resources.user_code import snake_case
 
 # how many rows a group has: one of none is not shown

@@ -13,20 +13,20 @@ import pyarrow as pa
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models import fold_task as tasks
-from millrace.resources.read_models.carried import Carried
-from millrace.resources.read_models.column_types import QUOTED, arrow_type, misread, typed
-from millrace.resources.read_models.columns import ORDER, Column, KeyColumn, is_text, order_of
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.fold import READ, STREAM, Fold
-from millrace.resources.read_models.fold_task import FoldTask, StoredStates, folder
-from millrace.resources.read_models.function_model import POSITION
-from millrace.resources.read_models.items import ITEM_ORDER, Items
-from millrace.resources.read_models.merge import stored_states
-from millrace.resources.read_models.recompute import Recompute
-from millrace.resources.read_models.stream_histories import history_reader
-from millrace.resources.read_models.tables import state_schema
-from millrace.resources.read_models.upcasts import as_option
+from millrace.resources.read_models.built import fold_task as tasks
+from millrace.resources.read_models.built.fold_task import FoldTask, StoredStates, folder
+from millrace.resources.read_models.built.stream_histories import history_reader
+from millrace.resources.read_models.declared.carried import Carried
+from millrace.resources.read_models.declared.column_types import QUOTED, arrow_type, misread, typed
+from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn, is_text, order_of
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.fold import READ, STREAM, Fold
+from millrace.resources.read_models.declared.function_model import POSITION
+from millrace.resources.read_models.declared.items import ITEM_ORDER, Items
+from millrace.resources.read_models.declared.recompute import Recompute
+from millrace.resources.read_models.declared.upcasts import as_option
+from millrace.resources.read_models.stored.merge import stored_states
+from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.spark.bounded import NotReturned, ended_after
 
 if TYPE_CHECKING:

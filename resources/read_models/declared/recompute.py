@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.read_models.columns import StateColumn
-from millrace.resources.read_models.declaration import refuse
-from millrace.resources.read_models.function_model import FunctionModel, declare, replaced, replaced_position
+from millrace.resources.read_models.declared.columns import StateColumn
+from millrace.resources.read_models.declared.declaration import refuse
+from millrace.resources.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
 from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from psycopg import sql
 
-from millrace.resources.read_models.column_types import InvalidColumn
+from millrace.resources.read_models.declared.column_types import InvalidColumn
 
 ALLOWED = (
     "+ - * / of numbers, - of two times or days, seconds(…) of a duration, == != < <= > >= of one type, and or not,"

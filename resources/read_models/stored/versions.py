@@ -22,10 +22,11 @@ from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import written
 from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
-from millrace.resources.read_models.store import ReadModelStore, Version
-from millrace.resources.read_models.tables import (
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
+from millrace.resources.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
+from millrace.resources.read_models.stored.store import ReadModelStore, Version
+from millrace.resources.read_models.stored.tables import (
     create_tables,
     create_view,
     drop_tables,
@@ -34,7 +35,6 @@ from millrace.resources.read_models.tables import (
     require_whole_log,
     wait_for_locks_at_most,
 )
-from millrace.resources.read_models.upcasts import Upcast, stored_upcasts
 
 # replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
 LOCK_TIMEOUT = "1s"

@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from millrace.resources.read_models.column_types import exact
-from millrace.resources.read_models.fold import READ
-from millrace.resources.read_models.fold_event import FoldEvent, Function, State
+from millrace.resources.read_models.declared.column_types import exact
+from millrace.resources.read_models.declared.fold import READ
+from millrace.resources.read_models.declared.fold_event import FoldEvent, Function, State
 from millrace.resources.spark.bounded import NotReturned
 
 # (log partition, decider, decider_id)

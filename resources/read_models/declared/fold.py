@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from millrace.resources.read_models.columns import StateColumn
-from millrace.resources.read_models.fold_event import Function
-from millrace.resources.read_models.function_model import FunctionModel, declare, replaced, replaced_position
+from millrace.resources.read_models.declared.columns import StateColumn
+from millrace.resources.read_models.declared.fold_event import Function
+from millrace.resources.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
 
 # the state column that has the state
 STATE = "_state"

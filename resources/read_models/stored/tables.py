@@ -28,9 +28,9 @@ from psycopg import sql
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.column_types import postgres_type
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.lookups import with_lookups
+from millrace.resources.read_models.declared.column_types import postgres_type
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.lookups import with_lookups
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"

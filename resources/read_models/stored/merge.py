@@ -13,11 +13,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.read_models.columns import within
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollup_tables import fill_rollups
-from millrace.resources.read_models.row_arrays import travelling, unnested
-from millrace.resources.read_models.tables import (
+from millrace.resources.read_models.declared.columns import within
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.rollup_tables import fill_rollups
+from millrace.resources.read_models.stored.row_arrays import travelling, unnested
+from millrace.resources.read_models.stored.tables import (
     bounds_of,
     child_table,
     listed,

@@ -14,9 +14,9 @@ from difflib import get_close_matches
 import psycopg
 
 from millrace.resources.events.fields import Reach, Schema, field_types, reach
-from millrace.resources.read_models.columns import data_path, item_path
-from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.upcasts import Upcast, stored_upcasts
+from millrace.resources.read_models.declared.columns import data_path, item_path
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
 
 # of all deciders, from the newest back, but large ones
 LOOKED_AT = 2_000

@@ -1,0 +1,1 @@
+"""How Spark makes the rows of read models from events."""
