@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from millrace.resources.event_store import AsyncEventStore, Delivery, Event, EventStore, NewEvent
     from millrace.resources.event_store.ids import uuid7
     from millrace.resources.producers import IdempotentProducer
-    from millrace.resources.read_models.declared.columns import (
+    from millrace.resources.read_models.declared.computed import computed
+    from millrace.resources.read_models.declared.declaration import lookup, read_model
+    from millrace.resources.read_models.declared.fold import fold
+    from millrace.resources.read_models.declared.rollups import rollup
+    from millrace.resources.read_models.declared.words import (
         all_,
         any_,
         avg,
@@ -42,10 +46,6 @@ if TYPE_CHECKING:
         sum_,
         top,
     )
-    from millrace.resources.read_models.declared.computed import computed
-    from millrace.resources.read_models.declared.declaration import lookup, read_model
-    from millrace.resources.read_models.declared.fold import fold
-    from millrace.resources.read_models.declared.rollups import rollup
 else:
     # unseen by a type checker, which would take every name for one of ours
     __getattr__ = imported_late(
@@ -59,7 +59,7 @@ else:
             "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
-            "resources.read_models.declared.columns": "all_ any_ avg bucket carried count field first last latest max_ min_"
+            "resources.read_models.declared.words": "all_ any_ avg bucket carried count field first last latest max_ min_"
             " row sessions set_union stream_id sum_ top",
             "resources.read_models.declared.computed": "computed",
             "resources.read_models.declared.declaration": "lookup read_model",

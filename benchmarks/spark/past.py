@@ -15,7 +15,7 @@ from benchmarks.spark.rebuilds import WARM, rebuild_cpu
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.declared.columns import last
+from millrace.resources.read_models.declared.words import last
 from millrace.resources.read_models.stored.past import remove_now
 from millrace.resources.verification.looks import Report, Watcher, look_at_log, look_at_views
 from millrace.resources.verification.models import look_at_models

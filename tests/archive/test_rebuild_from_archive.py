@@ -27,8 +27,8 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declared.columns import count
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import count
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import is_ready_to_serve, unbuilt_partitions
 from tests.support.building.drains import (

@@ -25,8 +25,8 @@ from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declared.columns import first, last, min_
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import first, last, min_
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas

@@ -16,8 +16,8 @@ from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
-from millrace.resources.read_models.declared.columns import sum_
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import sum_
 from millrace.resources.read_models.stored.differences import take
 from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, note, remove_expired
 from millrace.resources.read_models.stored.tables import HistoryMissing

@@ -17,8 +17,8 @@ from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declared.columns import count, field, last, sum_
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import count, field, last, sum_
 from millrace.resources.read_models.stored.differences import (
     Diff,
     Found,

@@ -7,7 +7,7 @@ import millrace
 from millrace import spark
 from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
-from millrace.resources.read_models.declared import columns as words
+from millrace.resources.read_models.declared import words
 from millrace.resources.settings import PROJECT, Settings
 from tests.support.pages.commands import commands
 from tests.support.pages.documents import PAGES, anchors, chapters, links, parsed, quoted, table

@@ -19,8 +19,8 @@ from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
 from millrace.resources.consumption.rounds import attachment
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
-from millrace.resources.read_models.declared.columns import last
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import last
 from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas

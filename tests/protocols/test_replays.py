@@ -12,8 +12,8 @@ import pytest
 
 from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
-from millrace.resources.read_models.declared.columns import count, stream_id
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import count, stream_id
 from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.tables import create_view, state_schema

@@ -15,9 +15,11 @@ from millrace.resources.consumption.staging import read_events, stage_batch
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built.plans import partial_rows
 from millrace.resources.read_models.declared.column_types import InvalidColumn
-from millrace.resources.read_models.declared.columns import (
-    Column,
-    KeyColumn,
+from millrace.resources.read_models.declared.columns import Column, KeyColumn
+from millrace.resources.read_models.declared.computed import Computed, computed
+from millrace.resources.read_models.declared.declaration import lookup, read_model
+from millrace.resources.read_models.declared.lookups import Lookup
+from millrace.resources.read_models.declared.words import (
     all_,
     any_,
     avg,
@@ -36,9 +38,6 @@ from millrace.resources.read_models.declared.columns import (
     sum_,
     top,
 )
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import lookup, read_model
-from millrace.resources.read_models.declared.lookups import Lookup
 from millrace.resources.read_models.failing.sums import overflowing_events
 from millrace.resources.read_models.stored.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
 from millrace.resources.read_models.stored.tables import new_child_table

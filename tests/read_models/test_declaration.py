@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.read_models.declared.columns import (
-    Column,
-    KeyColumn,
+from millrace.resources.read_models.declared.columns import Column, KeyColumn
+from millrace.resources.read_models.declared.computed import Computed, computed
+from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, lookup, read_model
+from millrace.resources.read_models.declared.words import (
     all_,
     any_,
     avg,
@@ -27,8 +28,6 @@ from millrace.resources.read_models.declared.columns import (
     sum_,
     top,
 )
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, lookup, read_model
 from tests.support.building import read_models as models
 
 LONG: dict[str, Any] = {"order_id": stream_id(), "a" * 41: count()}

@@ -12,8 +12,8 @@ from millrace import count, field, fold, last, lookup, read_model, stream_id
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.stored import versions
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored import versions
 from millrace.resources.read_models.stored.differences import Found, compare, diffs, take
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.past import named

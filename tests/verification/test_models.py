@@ -12,8 +12,8 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declared.columns import count, sum_
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import count, sum_
 from millrace.resources.read_models.stored.differences import comparable_partitions
 from millrace.resources.read_models.stored.past import remove_expired
 from millrace.resources.read_models.stored.tables import child_table

@@ -29,12 +29,12 @@ from millrace.resources.read_models.declared.columns import (
     data_path,
     item_path,
     last_position,
-    require_of_events,
 )
 from millrace.resources.read_models.declared.computed import Computed, Value, as_operand, values_with
 from millrace.resources.read_models.declared.items import Items
 from millrace.resources.read_models.declared.lookups import Lookup, require_keys
 from millrace.resources.read_models.declared.upcasts import Path, Touching, Upcast, as_option, touching
+from millrace.resources.read_models.declared.words import require_of_events
 from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:

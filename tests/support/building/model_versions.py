@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declared.columns import count, last, max_, min_
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.words import count, last, max_, min_
 from millrace.resources.read_models.stored.versions import (
     ensure_version,
 )

@@ -10,8 +10,8 @@ from typing import cast
 import psycopg
 
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declared.columns import count, field, stream_id, sum_
 from millrace.resources.read_models.declared.declaration import ReadModel, read_model
+from millrace.resources.read_models.declared.words import count, field, stream_id, sum_
 from tests.support.building.drains import (
     Everything,
     all_events,
