@@ -149,7 +149,9 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),
-            sql.SQL("alter table {} add unique nulls not distinct ({})").format(table, parts["key"]),
+            sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
+                table, sql.Identifier(f"{rollup.state_table}_key"), parts["key"]
+            ),
             sql.SQL("comment on table {} is 'Groups per log partition; read the view {} instead.'").format(
                 table, sql.SQL(rollup.name)
             ),

@@ -5,6 +5,7 @@ Belongs here: what keeps groups, who may be at work meanwhile, what a rollup ref
 """
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import psycopg
@@ -28,6 +29,7 @@ from millrace.resources.read_models.versions import (
     ensure_version,
     reset_model,
     serve_if_caught_up,
+    standing,
     versions,
     with_upcasts,
 )
@@ -244,6 +246,22 @@ def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(b
     built.execute("drop view mine")
     assert serve_if_caught_up(built, less)
     assert rows(built, "select * from read_models.by_status order by 1") == [("new", 2), (None, 1)]
+
+
+def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connection) -> None:
+    # digits that Postgres does not compress below the limit
+    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(100))
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
+        merge(built, Orders, (1, "o-1", digits, 0, "0"))
+    assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
+
+
+def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Connection) -> None:
+    for changed in (by_status(), by_status(least=count("lines"))):
+        model = orders(changed)
+        assert standing(built, model)[1] == (changed != by_status())
+        serve_if_caught_up(built, ensure_version(built, model))
+        assert not standing(built, model)[1]
 
 
 def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:
