@@ -15,7 +15,7 @@ from psycopg import sql
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.columns import within
 from millrace.resources.read_models.declaration import ReadModel
-from millrace.resources.read_models.rollup_tables import fill_rollups
+from millrace.resources.read_models.rollup_tables import fill_others, fill_rollups
 from millrace.resources.read_models.row_arrays import travelling, unnested
 from millrace.resources.read_models.tables import (
     bounds_of,
@@ -345,6 +345,7 @@ def swap_children(
     _require_staged(connection, model, batch, staged)
     require_room(connection, model, partitions, batch)
     forget_batch(connection, model, batch)
+    filled = fill_rollups(connection, model, {one: new_child_table(batch, one) for one in partitions})
     connection.execute("set local lock_timeout = '10s'")
     state, bounds = relation(model.state_table), sql.Identifier(bounds_of(model))
     for partition in partitions:
@@ -360,7 +361,7 @@ def swap_children(
             sql.SQL("alter table {} drop constraint {}").format(child, bounds),
         ):
             connection.execute(statement)
-    fill_rollups(connection, model, partitions)
+    fill_others(connection, model, partitions, filled)
 
 
 def stored_states(model: ReadModel) -> str:
