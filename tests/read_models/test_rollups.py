@@ -34,7 +34,7 @@ from millrace.resources.read_models.versions import (
     with_upcasts,
 )
 from tests.support.building import read_models as models
-from tests.support.building.drains import close, fill, things
+from tests.support.building.drains import close, drain, fill, things
 from tests.support.factories import Connect, rows, start, value, wait_blocked
 from tests.support.patience import patience
 
@@ -313,16 +313,14 @@ def test_after_drains_and_rebuilds_the_groups_are_those_of_the_rows_of_each_kind
     model = replace(declared.of, rollups=(declared,))
     for seed in (1, 2):
         fill(things, 60, seed)
-        with Consumer.open(dsn, model, lambda: spark, "drain") as consumer:
-            consumer.drain(budget_s=patience(), idle_s=0, batch_events=25)
+        drain(dsn, spark, model)
         assert grouped(things.connection, declared) == close(rows(things.connection, same))
-    # the process that rebuilds knows the rollup, or does not
-    for rebuilds in (model, declared.of):
+    # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
+    things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
+    for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
         with Consumer.open(dsn, rebuilds, lambda: spark, "rebuild") as consumer:
-            # as after a damage, of which a rebuild is the cure
-            things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
-            consumer.rebuild(*range(16))
-        assert grouped(things.connection, declared) == close(rows(things.connection, same))
+            consumer.rebuild(*partitions)
+    assert grouped(things.connection, declared) == close(rows(things.connection, same))
     assert len(grouped(things.connection, declared)) > 1
 
 
