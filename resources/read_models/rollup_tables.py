@@ -40,7 +40,12 @@ def declared_rollups(model: ReadModel) -> list[Rollup]:
 def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     """Return the tables of the rollups that are kept of a version of a model, whatever is declared."""
     found = connection.execute(
-        "select tgname from pg_trigger where tgrelid = to_regclass(%s) and tgoldtable is not null order by 1",
+        """
+        select t.tgname
+        from pg_trigger t
+        join pg_proc p on p.oid = t.tgfoid and p.proname = t.tgname and p.pronamespace = 'read_models'::regnamespace
+        where t.tgrelid = to_regclass(%s) and t.tgoldtable is not null
+        """,
         (f"{SCHEMA}.{model.state_table}",),
     )
     return [table for (table,) in found]
