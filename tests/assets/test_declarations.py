@@ -9,7 +9,9 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
+from millrace.platform_defs.cli.options import declared_model
 from millrace.platform_defs.definitions import build_defs
+from millrace.resources.errors import MillraceError
 from millrace.resources.settings import EXAMPLE, Settings
 
 MODEL = """
@@ -108,7 +110,9 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     dg.Definitions.validate_loadable(build_defs(declarations=found))
 
 
-def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(declare: Declare) -> None:
+def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b=MODEL.format(view="b", name="B"), read_models__g=ROLLUP
     )
@@ -116,6 +120,9 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
     assert (list(found.models), list(found.rollups)) == (["a", "b"], ["grouped"])
     assert (found.models["a"].rollups, found.models["b"].rollups) == ((found.rollups["grouped"],), ())
     dg.Definitions.validate_loadable(build_defs(declarations=found))
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
+    with pytest.raises(MillraceError, match="grouped is a rollup of read model a, with which it changes"):
+        declared_model("grouped")
     declare(read_models__h="1 / 0")
     assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
         *(True, True),

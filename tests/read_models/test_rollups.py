@@ -5,6 +5,7 @@ Belongs here: what keeps groups, who may be at work meanwhile, what a rollup ref
 """
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import psycopg
@@ -28,11 +29,12 @@ from millrace.resources.read_models.stored.versions import (
     ensure_version,
     reset_model,
     serve_if_caught_up,
+    standing,
     versions,
     with_upcasts,
 )
 from tests.support.building import read_models as models
-from tests.support.building.drains import close, fill, things
+from tests.support.building.drains import close, drain, fill, things
 from tests.support.factories import Connect, rows, start, value, wait_blocked
 from tests.support.patience import patience
 
@@ -246,6 +248,22 @@ def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(b
     assert rows(built, "select * from read_models.by_status order by 1") == [("new", 2), (None, 1)]
 
 
+def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connection) -> None:
+    # digits that Postgres does not compress below the limit
+    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(100))
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
+        merge(built, Orders, (1, "o-1", digits, 0, "0"))
+    assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
+
+
+def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Connection) -> None:
+    for changed in (by_status(), by_status(least=count("lines"))):
+        model = orders(changed)
+        assert standing(built, model)[1] == (changed != by_status())
+        serve_if_caught_up(built, ensure_version(built, model))
+        assert not standing(built, model)[1]
+
+
 def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:
     reset_model(built, orders())
     left = (
@@ -295,13 +313,13 @@ def test_after_drains_and_rebuilds_the_groups_are_those_of_the_rows_of_each_kind
     model = replace(declared.of, rollups=(declared,))
     for seed in (1, 2):
         fill(things, 60, seed)
-        with Consumer.open(dsn, model, lambda: spark, "drain") as consumer:
-            consumer.drain(budget_s=patience(), idle_s=0, batch_events=25)
+        drain(dsn, spark, model)
         assert grouped(things.connection, declared) == close(rows(things.connection, same))
-    with Consumer.open(dsn, model, lambda: spark, "rebuild") as consumer:
-        # as after a damage, of which a rebuild is the cure
-        things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
-        consumer.rebuild(*range(16))
+    # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
+    things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
+    for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
+        with Consumer.open(dsn, rebuilds, lambda: spark, "rebuild") as consumer:
+            consumer.rebuild(*partitions)
     assert grouped(things.connection, declared) == close(rows(things.connection, same))
     assert len(grouped(things.connection, declared)) > 1
 

@@ -1,6 +1,7 @@
 """Whose the tables of a read model are: made by one login, rebuilt and reset by another."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -9,13 +10,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from millrace import count, rollup, row
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.merge import fill_child, merge_batch, next_batch, swap_children
 from millrace.resources.read_models.stored.tables import NotOwned, drop_new_children
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
 
@@ -109,6 +111,21 @@ def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:
         reset_model(connection, Everything)
         ensure_version(connection, Everything)
         assert rows(connection, "select current_user = session_user") == [(True,)]
+
+
+def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) -> None:
+    one, other, reader = login("event_store_owner"), login("event_store_owner"), login("event_store_reader")
+    members = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": count()}
+    grouped = rollup(of=Everything, key=["last_event"])(type("Grouped", (), members))
+    declared = replace(Everything, all_rollups=True)
+    serve_if_caught_up(one, ensure_version(one, replace(declared, rollups=(grouped,))))
+    added = "insert into read_models.everything_state (partition, thing_id, last_event) values (%s, 'a', 'made')"
+    for partition in (3, 4):
+        other.execute(added, (partition,))
+    rebuild(other, 3)
+    assert rows(reader, "select * from read_models.grouped") == [("made", 1)]
+    serve_if_caught_up(other, ensure_version(other, declared))
+    assert rows(one, "select relname from pg_class where relname ~ 'grouped'") == []
 
 
 def test_readers_read_what_an_owner_made(login: Login) -> None:

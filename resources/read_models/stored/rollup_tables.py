@@ -12,7 +12,7 @@ groups in the same statement, whatever declaration that process knows. The hash 
 A log partition is committed by one consumer at a time, so that no two meet at a group.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import psycopg
@@ -40,7 +40,12 @@ def declared_rollups(model: ReadModel) -> list[Rollup]:
 def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     """Return the tables of the rollups that are kept of a version of a model, whatever is declared."""
     found = connection.execute(
-        "select tgname from pg_trigger where tgrelid = to_regclass(%s) and tgoldtable is not null order by 1",
+        """
+        select t.tgname
+        from pg_trigger t
+        join pg_proc p on p.oid = t.tgfoid and p.proname = t.tgname and p.pronamespace = 'read_models'::regnamespace
+        where t.tgrelid = to_regclass(%s) and t.tgoldtable is not null
+        """,
         (f"{SCHEMA}.{model.state_table}",),
     )
     return [table for (table,) in found]
@@ -81,17 +86,39 @@ def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
         create_view(connection, one)
 
 
-def fill_rollups(connection: psycopg.Connection, model: ReadModel, partitions: Iterable[int]) -> None:
-    """Compute the groups of log partitions anew from all rows, in the transaction that replaces these."""
+def fill_rollups(connection: psycopg.Connection, model: ReadModel, new: Mapping[int, str]) -> list[str]:
+    """Compute the groups of log partitions from the tables that are to replace these; return the rollups' tables.
+
+    Within the transaction that replaces them, before it locks readers out. It knows the declared rollups.
+    """
+    kept = kept_tables(connection, model)
+    filled = [one for one in declared_rollups(model) if one.state_table in kept]
+    for one in filled:
+        _replace(connection, one.state_table, new, [one.groups((relation(table), 1)) for table in new.values()])
+    return [one.state_table for one in filled]
+
+
+def fill_others(connection: psycopg.Connection, model: ReadModel, partitions: Iterable[int], filled: list[str]) -> None:
+    """Compute the groups of log partitions that were replaced, but for those that `fill_rollups` filled.
+
+    They are of rollups that another process declares.
+    """
+    partitions = [*partitions]
     for table in kept_tables(connection, model):
-        for statement in ("delete from {table} where {which}", "insert into {table} select * from {all} where {which}"):
-            connection.execute(
-                sql.SQL(statement).format(
-                    table=relation(table),
-                    all=relation(f"{table}_all"),
-                    which=sql.SQL("partition = any ({}::int[])").format(sql.Literal([*partitions])),
-                )
+        if table not in filled:
+            share = sql.SQL("select * from {} where partition = any ({}::int[])").format(
+                relation(f"{table}_all"), sql.Literal(partitions)
             )
+            _replace(connection, table, partitions, [share])
+
+
+def _replace(
+    connection: psycopg.Connection, table: str, partitions: Iterable[int], shares: Iterable[sql.Composed]
+) -> None:
+    old = sql.SQL("delete from {} where partition = any ({}::int[])")
+    connection.execute(old.format(relation(table), sql.Literal([*partitions])))
+    for share in shares:
+        connection.execute(sql.SQL("insert into {} {}").format(relation(table), share))
 
 
 def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views: bool = False) -> None:
@@ -149,7 +176,9 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),
-            sql.SQL("alter table {} add unique nulls not distinct ({})").format(table, parts["key"]),
+            sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
+                table, sql.Identifier(f"{rollup.state_table}_key"), parts["key"]
+            ),
             sql.SQL("comment on table {} is 'Groups per log partition; read the view {} instead.'").format(
                 table, sql.SQL(rollup.name)
             ),

@@ -74,14 +74,18 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
 
 
 def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
-    """Return the model as the version of its declaration, if there is one, and whether that is ready to serve."""
+    """Return the model as the version of its declaration, if there is one, and whether `serve_if_caught_up` is due.
+
+    It is where that version is ready to serve, or where a rollup of it is new or changed.
+    """
     model = with_upcasts(connection, model)
     known = versions(connection, model.name)
     found = _declared_as(known, model)
     if found is None:
         return None, False
     built = model.at_version(found.version, found.view)
-    return built, _is_ready(connection, built, known)
+    is_new = bool(built.rollups) and not are_kept(connection, built, shown=found.serves)
+    return built, is_new or _is_ready(connection, built, known)
 
 
 def built_anew(
