@@ -25,7 +25,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import LEASE_S
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.errors import Malformed, MillraceError, PartitionLeased, UnknownView
+from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.past import (
@@ -122,7 +122,7 @@ def build_as_of(
                 return noted
             try:
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
-            except (PartitionLeased, UnknownView, psycopg.errors.DuplicateTable):
+            except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
             else:
                 finish(connection, past, commit.rows, len(commit.failures))

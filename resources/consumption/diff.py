@@ -18,7 +18,8 @@ import psycopg
 from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S, build_beside
-from millrace.resources.errors import PartitionLeased, UnknownView, ViewInUse
+from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.errors import LeaseLost, PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import Diff, compare, diffs, take
@@ -66,8 +67,16 @@ def diff_with_serving(
                     dsn, connection, model, named(model, diff.name), spark, archive, diff.marks, diff.partition
                 )
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
-            except (PartitionLeased, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
+            except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just compared it
-            known = [one for one in diffs(connection, model.name) if one.number == diff.number]
+            except (PartitionsFailed, psycopg.errors.UndefinedTable):
+                # who was stopped for longer than leases last finds that another process has removed the tables
+                if _known(connection, diff) == [diff]:
+                    raise
+            known = _known(connection, diff)
             diff = known[0] if known else take(connection, model, mark, partition)
         return diff
+
+
+def _known(connection: psycopg.Connection, diff: Diff) -> list[Diff]:
+    return [one for one in diffs(connection, diff.model) if one.number == diff.number]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from millrace.resources.connecting import PASSING, connect
-from millrace.resources.errors import LeaseLost
+from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
 
 
@@ -48,7 +48,7 @@ class Keeper:
                 # a call that hangs is left, so that the next turn comes while the lease lasts
                 with connect(self._dsn, answer_s=self._lease_s / 3, stop=self._done) as connection:
                     self._extend(EventStore(connection))
-            except LeaseLost:
+            except (LeaseLost, UnknownView):
                 return
             except PASSING:
                 continue  # the next turn tries again

@@ -55,7 +55,7 @@ class Rebuild:
             # from the first event on, wherever the log begins
             whole = [replace(lease, from_position=0) for lease in leases]
             return self._build(whole, [replace(lease, to_position=self._end(lease)) for lease in whole], history)
-        except Exception:
+        except (Exception, KeyboardInterrupt):
             with suppress(psycopg.Error, MillraceError):
                 self.store.release_owner(self.owner)
             raise

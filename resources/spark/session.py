@@ -213,12 +213,21 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
     Raises:
         Unreachable: The master gives no session.
     """
+    import psutil
     from py4j.protocol import Py4JError
+    from pyspark import SparkContext
 
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
     with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home)):
+        children = {*psutil.Process().children()}
         try:
             return builder.getOrCreate()
+        except KeyboardInterrupt:
+            # PySpark has removed the file by which they meet: its JVM, which ignores Ctrl-C, would stay for ever
+            if SparkContext._gateway is None:
+                for child in {*psutil.Process().children()} - children:
+                    child.kill()
+            raise
         except Py4JError as error:
             if _runs_here(master):
                 raise

@@ -176,6 +176,15 @@ def test_killed_anywhere_the_next_call_goes_on(
     assert_equals_a_clean_run(things, Counted)
 
 
+def test_ctrl_c_gives_the_leases_back(things: EventStore, dsn: str) -> None:
+    def interrupted() -> "SparkSession":
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_as_of(dsn, Counted, interrupted, filled(things, 5))
+    assert rows(things.connection, "select distinct lease_owner from event_store.checkpoints") == [(None,)]
+
+
 def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     mark = filled(things)
     calls = [lambda: build_as_of(dsn, Counted, lambda: spark, mark) for _ in range(3)]

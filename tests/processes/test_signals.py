@@ -4,13 +4,15 @@ import os
 import sys
 import threading
 from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, Signals
-from subprocess import PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen
 
+import psutil
 import psycopg
 import pytest
 
 from millrace.resources import connecting
 from millrace.resources.event_store import EventStore
+from millrace.resources.processes import wait_ended
 from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import append, register_orders, start, value
@@ -27,6 +29,7 @@ with stop_on_signals() as stop:
     print("told", flush=True)
     signal.pause()
 """
+SPARK = "from millrace.resources.spark import spark_session; spark_session().__enter__()"
 SEQUENCED = "select count(*) from event_store.event_log"
 
 
@@ -42,6 +45,17 @@ def test_a_second_request_to_stop_ends_a_command_at_once(second: Signals) -> Non
             assert process.wait(patience()) == -second
         finally:
             process.kill()
+
+
+def test_ctrl_c_while_spark_begins_leaves_no_jvm() -> None:
+    with Popen([sys.executable, "-c", SPARK], stderr=DEVNULL) as process:
+        program = psutil.Process(process.pid)
+        # launched, and long before it answers
+        wait_until(lambda: any("spark" in " ".join(each.cmdline()) for each in program.children()), "the JVM begins")
+        (jvm,) = program.children()
+        process.send_signal(SIGINT)
+        process.wait(patience())
+        assert wait_ended([jvm], patience()) == []
 
 
 def test_a_sequencer_whose_server_processes_stand_still_goes_on_with_others(

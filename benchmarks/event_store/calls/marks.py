@@ -12,7 +12,7 @@ from benchmarks.event_store.calls.growth import APPEND
 
 # of 90 days, one a minute
 KEPT = 129_600
-APPENDS_A_SECOND = 50
+APPENDS_A_SECOND = 20
 MOST_IDLE, MOST_OF_AN_HOUR = 1.02, 0.001
 PASS = b"select event_store_platform.sequence_events()"
 MARK = b"select event_store_private.add_mark(null)"
