@@ -21,7 +21,8 @@ class Named:
 
     Attributes:
         failures: The streams, each with its first misread event.
-        are_followed: Whether such an event is followed by others of its stream, which the build did read.
+        are_followed: Whether such an event is followed by others of its stream, which the build did read; or the build
+            may have rows of other elements of its array.
         new: How many of these streams did not fail before.
         retries: Whether the build tried streams again that did.
     """
@@ -49,15 +50,17 @@ def name_streams(
     Raises:
         PartFails: Only the archive has some of these events.
     """
-    found = store.misread_streams(model.view, leases, [(event.partition, event.offset) for event in misread])
-    errors = {event.offset: in_one_line(event.error) for event in misread}
-    if sum(one.events for one in found) < len(misread):
+    # an event is misread as often as elements of its array are
+    events = {event.offset: event for event in reversed(misread)}
+    found = store.misread_streams(model.view, leases, [(event.partition, event.offset) for event in events.values()])
+    errors = {offset: in_one_line(event.error) for offset, event in events.items()}
+    if sum(one.events for one in found) < len(events):
         raise PartFails(errors[min(errors)])
     return Named(
         tuple(
             Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, errors[one.offset]) for one in found
         ),
-        any(one.is_followed for one in found),
+        model.each is not None or any(one.is_followed for one in found),
         sum(not (retries and one.is_locked) for one in found),
         retries,
     )

@@ -1,15 +1,24 @@
 """Elements of arrays as rows: what Postgres' `jsonb_array_elements` and `#>>` say of the same texts."""
 
 import json
+import re
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.event_store import EventStore
+from millrace import carried, count, read_model, sum_
+from millrace.ops import ReadModel
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
 from tests.archive.test_json_fields import PATHS, documents
+from tests.support.building.drains import drain, rows_of
 from tests.support.factories import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ITEMS = Items("data.lines", {".".join(["item", *path]): tuple(path) for path in ([], *PATHS)})
 
@@ -38,6 +47,49 @@ def test_of_each_element_there_is_what_postgres_says(store: EventStore, arrays: 
     found = [row for table in ITEMS.apart(events(*printed, None)) for row in table.to_pylist()]
     assert [(row[ITEM_ORDER], [row[source] for source in ITEMS.paths]) for row in found] == wanted
     assert {row["data.lines"] for row in found} <= {None}
+
+
+@read_model(view="stock", deciders=["shelf"], key=["shop"], each="data.lines")
+class Stock:
+    """One row per shop, of all shelves that are in it."""
+
+    shop = carried("data.shop")
+    lines = count()
+    pieces = sum_("item.pieces")
+
+
+MOST = 2**63 - 1
+# of a full shop one event fits with all its lines, and one with none
+FULL: list[tuple[str, dict[str, Any]]] = [
+    ("a", {"shop": "full", "lines": [{"pieces": MOST}]}),
+    ("b", {"shop": "full", "lines": [{"pieces": -5}, {"pieces": 3}]}),
+    ("c", {"shop": "full", "lines": [{"pieces": 2}, {"pieces": 1}, {"pieces": 0}]}),
+    ("d", {"shop": "full", "lines": [{"pieces": 2}]}),
+]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_line_that_does_not_fit_lets_its_stream_wait_with_all_lines_of_its_event(
+    store: EventStore, dsn: str, spark: "SparkSession", at_once: bool
+) -> None:
+    store.register_decider_event("shelf", "filled", "")
+    model = cast("ReadModel", Stock)
+    odd: list[tuple[str, dict[str, Any]]] = [("e", {"shop": "odd", "lines": [{"pieces": 1}]}), ("f", {"shop": "odd"})]
+    odd += [("f", {"lines": [{"pieces": 4}, {"pieces": 0.5}, {"pieces": "x"}]}), ("e", {"lines": [{"pieces": 2}, {}]})]
+    events = [NewEvent("shelf", shelf, "filled", data=data) for shelf, data in FULL + odd]
+    for some in [events] if at_once else [events[:6], events[6:]]:
+        store.append_events(some)
+        drain(dsn, spark, model)
+    waiting = dict(rows(store.connection, "select decider_id, last_error from event_store.stream_locks"))
+    assert re.search("item.pieces is '(0.5|x)', which is not exactly a bigint", waiting.pop("f"))
+    assert all("does not fit bigint" in why for why in waiting.values())
+    full = dict(FULL)
+    of_full = [line["pieces"] for shelf, data in full.items() if shelf not in waiting for line in data["lines"]]
+    assert rows_of(store.connection, model) == [("full", len(of_full), sum(of_full)), ("odd", 3, 3)]
+    # those that wait do not fit
+    assert waiting
+    for shelf in waiting:
+        assert sum(of_full) + sum(line["pieces"] for line in full[shelf]["lines"]) > MOST
 
 
 def test_many_elements_of_a_large_event_are_never_all_held_at_once() -> None:

@@ -58,8 +58,9 @@ def state_rows(
 def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
     """Return one row per log partition and key: the columns of the model's state, and null as MISREAD.
 
-    An event with a value that its column's type does not hold exactly is in no such row. It has a row of its own, in
-    which MISREAD is not null; what else stands there means nothing.
+    An event with a value that its column's type does not hold exactly is in no such row; where each element of an array
+    counts, that element is in none. It has a row of its own, in which MISREAD is not null; what else stands there means
+    nothing.
     """
     from pyspark.sql import functions as f
 
