@@ -20,8 +20,10 @@ from psycopg import sql
 
 from millrace.resources.read_models.declaration import ReadModel
 from millrace.resources.read_models.rollups import Rollup, name_of
+from millrace.resources.read_models.store import ReadModelStore
 from millrace.resources.read_models.tables import (
     SCHEMA,
+    DependentObjects,
     as_owners,
     create_view,
     drop,
@@ -80,9 +82,17 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
 def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
     """Let people read the declared rollups of this version of a model; within a transaction.
 
+    Raises:
+        DependentObjects: There is a read model of that name, whose view it would be.
+
     Raises the errors of `create_view`.
     """
     for one in declared_rollups(model):
+        if ReadModelStore(connection).model_versions(one.name):
+            raise DependentObjects(
+                f"Rollup {one.name} of read model {model.name} has the name of another read model that is there.",
+                hint="Rename the rollup, or reset that one with the code that declares it: millrace view reset",
+            )
         create_view(connection, one)
 
 

@@ -264,6 +264,16 @@ def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Conne
         assert not standing(built, model)[1]
 
 
+def test_a_rollup_does_not_take_the_view_of_a_read_model(store: EventStore) -> None:
+    named = replace(cast("ReadModel", Seen), name="by_status")
+    ensure_version(store.connection, named)
+    model = ensure_version(store.connection, orders(by_status()))
+    with pytest.raises(DependentObjects, match="Rollup by_status of read model orders has the name of another"):
+        serve_if_caught_up(store.connection, model)
+    reset_model(store.connection, named)
+    assert serve_if_caught_up(store.connection, model)
+
+
 def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:
     reset_model(built, orders())
     left = (
