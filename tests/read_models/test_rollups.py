@@ -22,7 +22,7 @@ from millrace.resources.read_models.buckets import beginning, beginning_in_sql
 from millrace.resources.read_models.columns import KeyColumn
 from millrace.resources.read_models.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.merge import merge_rows
-from millrace.resources.read_models.rollup_tables import keep_rollups
+from millrace.resources.read_models.rollup_tables import RollupFailed, keep_rollups
 from millrace.resources.read_models.rollups import Rollup
 from millrace.resources.read_models.tables import DependentObjects
 from millrace.resources.read_models.versions import (
@@ -254,6 +254,13 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connecti
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
         merge(built, Orders, (1, "o-1", digits, 0, "0"))
     assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
+    # before there was a rollup the row was taken
+    serve_if_caught_up(built, ensure_version(built, orders()))
+    merge(built, Orders, (1, "o-1", digits, 0, "0"))
+    report = DrainReport()
+    Serving(ensure_version(built, orders(by_status()))).begin(EventStore(built), report)
+    assert isinstance(report.in_the_way, RollupFailed)
+    assert "by_status_state_" in str(report.in_the_way.detail)
 
 
 def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Connection) -> None:
