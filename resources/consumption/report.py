@@ -40,7 +40,7 @@ class DrainReport:
         failed_streams: Streams that were handed over to their locks; each failure counts.
         failed: The log partitions that made no progress, and why.
         moved: The log partitions that did.
-        in_the_way: The reason why the model's version cannot serve although it has caught up.
+        in_the_way: The reason why the model's version cannot serve although it has caught up, or a rollup be made.
     """
 
     batches: int = 0

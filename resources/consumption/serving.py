@@ -10,6 +10,7 @@ import psycopg
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.rollup_tables import RollupFailed
 from millrace.resources.read_models.stored.tables import DependentObjects, LookupFailed
 from millrace.resources.read_models.stored.versions import serve_if_caught_up
 
@@ -31,7 +32,7 @@ class Serving:
         try:
             self._serves = serve_if_caught_up(store.connection, self._model)
             report.in_the_way = None
-        except (DependentObjects, LookupFailed) as error:
+        except (DependentObjects, LookupFailed, RollupFailed) as error:
             report.in_the_way = error
         except psycopg.errors.LockNotAvailable:
             # each try keeps other readers waiting for a moment

@@ -23,7 +23,7 @@ from millrace.resources.read_models.declared.columns import KeyColumn
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import keep_rollups
+from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
 from millrace.resources.read_models.stored.tables import DependentObjects
 from millrace.resources.read_models.stored.versions import (
     ensure_version,
@@ -254,6 +254,13 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connecti
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
         merge(built, Orders, (1, "o-1", digits, 0, "0"))
     assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
+    # before there was a rollup the row was taken
+    serve_if_caught_up(built, ensure_version(built, orders()))
+    merge(built, Orders, (1, "o-1", digits, 0, "0"))
+    report = DrainReport()
+    Serving(ensure_version(built, orders(by_status()))).begin(EventStore(built), report)
+    assert isinstance(report.in_the_way, RollupFailed)
+    assert "by_status_state_" in str(report.in_the_way.detail)
 
 
 def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Connection) -> None:
@@ -262,6 +269,16 @@ def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Conne
         assert standing(built, model)[1] == (changed != by_status())
         serve_if_caught_up(built, ensure_version(built, model))
         assert not standing(built, model)[1]
+
+
+def test_a_rollup_does_not_take_the_view_of_a_read_model(store: EventStore) -> None:
+    named = replace(cast("ReadModel", Seen), name="by_status")
+    ensure_version(store.connection, named)
+    model = ensure_version(store.connection, orders(by_status()))
+    with pytest.raises(DependentObjects, match="Rollup by_status of read model orders has the name of another"):
+        serve_if_caught_up(store.connection, model)
+    reset_model(store.connection, named)
+    assert serve_if_caught_up(store.connection, model)
 
 
 def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:

@@ -16,6 +16,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.merge import fill_child, merge_batch, next_batch, swap_children
+from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
 from millrace.resources.read_models.stored.tables import NotOwned, drop_new_children
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building import read_models as models
@@ -117,12 +118,15 @@ def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) 
     one, other, reader = login("event_store_owner"), login("event_store_owner"), login("event_store_reader")
     members = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": count()}
     grouped = rollup(of=Everything, key=["last_event"])(type("Grouped", (), members))
+    another = rollup(of=Everything, key=["last_event"])(type("Another", (), members))
     declared = replace(Everything, all_rollups=True)
     serve_if_caught_up(one, ensure_version(one, replace(declared, rollups=(grouped,))))
     added = "insert into read_models.everything_state (partition, thing_id, last_event) values (%s, 'a', 'made')"
     for partition in (3, 4):
         other.execute(added, (partition,))
     rebuild(other, 3)
+    with pytest.raises(RollupFailed):
+        keep_rollups(reader, replace(declared, rollups=(another,)), shown=False)
     assert rows(reader, "select * from read_models.grouped") == [("made", 1)]
     serve_if_caught_up(other, ensure_version(other, declared))
     assert rows(one, "select relname from pg_class where relname ~ 'grouped'") == []

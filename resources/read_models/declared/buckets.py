@@ -68,7 +68,10 @@ def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
 
 
 def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Composed:
-    """Return the SQL expression of when the bucket of a moment begins; it is the same moment as in Spark."""
+    """Return the SQL expression of when the bucket of a moment begins.
+
+    It is the same moment as in Spark, but for buckets that begin within two hours that come twice.
+    """
     _, unit = every.split(" ")
     said = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
     local = sql.SQL("({moment} at time zone {zone})").format(**said)

@@ -18,10 +18,14 @@ from dataclasses import replace
 import psycopg
 from psycopg import sql
 
+from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup, name_of
+from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.read_models.stored.tables import (
+    OWNERS,
     SCHEMA,
+    DependentObjects,
     as_owners,
     create_view,
     drop,
@@ -30,6 +34,10 @@ from millrace.resources.read_models.stored.tables import (
     relation,
     stored_columns,
 )
+
+
+class RollupFailed(MillraceError):
+    """A rollup cannot be made."""
 
 
 def declared_rollups(model: ReadModel) -> list[Rollup]:
@@ -66,12 +74,20 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
 
     Raises:
         DependentObjects: Something in the database depends on columns that go.
+        RollupFailed: A text is too long for a key, or the rows belong to a role that the login is no member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
     kept = kept_tables(connection, model)
     for one in declared_rollups(model):
         if one.state_table not in kept:
-            _begin(connection, one)
+            try:
+                _begin(connection, one)
+            except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.InsufficientPrivilege) as error:
+                raise RollupFailed(
+                    f"Rollup {one.name} of read model {model.name} cannot be made of the present rows.",
+                    detail=error.diag.message_primary,
+                    hint=f"Change its declaration, or drain as a member of {OWNERS}; the next drain tries again.",
+                ) from error
     if shown:
         show_rollups(connection, model)
     _drop(connection, model, _gone(model, kept), with_views=True)
@@ -80,9 +96,17 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
 def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
     """Let people read the declared rollups of this version of a model; within a transaction.
 
+    Raises:
+        DependentObjects: There is a read model of that name, whose view it would be.
+
     Raises the errors of `create_view`.
     """
     for one in declared_rollups(model):
+        if ReadModelStore(connection).model_versions(one.name):
+            raise DependentObjects(
+                f"Rollup {one.name} of read model {model.name} has the name of another read model that is there.",
+                hint="Rename the rollup, or reset that one with the code that declares it: millrace view reset",
+            )
         create_view(connection, one)
 
 

@@ -194,6 +194,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
     Raises:
         DependentObjects: The view, or a rollup's, has other columns, and something in the database depends on it.
         LookupFailed: A model that it looks up does not show that column yet.
+        RollupFailed: The present rows do not fit a rollup, or the login may not make it.
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     try:
