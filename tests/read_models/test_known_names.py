@@ -82,6 +82,7 @@ TOLD: list[tuple[ReadModel, list[str]]] = [
         ],
     ),
     (model(sum_("item.of.fee"), last("item"), last("data.by"), each="data.parts", events=["paid"]), []),
+    (model(sum_("item.fee"), each="data.by", events=["paid"]), []),
     (
         model(sum_("item.fee"), each="data.parts"),
         ["column c0: item.fee is in no element that each= names of the newest events"],

@@ -45,7 +45,8 @@ select decider, event, event_version, array_agg(distinct k.key) filter (where k.
     select from taken t
     cross join lateral (select t.data #> array(select jsonb_array_elements_text(p.path -> 0)) as value) v
     where (t.decider, t.event, t.event_version) = (o.decider, o.event, o.event_version)
-      and case when p.path -> 1 is null then v.value is not null else exists (
+      -- what a text that may say an array has is not known
+      and case when p.path -> 1 is null or jsonb_typeof(v.value) = 'string' then v.value is not null else exists (
         select from jsonb_array_elements(case jsonb_typeof(v.value) when 'array' then v.value end) i(item)
         where i.item #> array(select jsonb_array_elements_text(p.path -> 1)) is not null
       ) end
