@@ -82,4 +82,7 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
     else:
         # of a time that comes twice Postgres takes the later one; the moment before it leads to where the bucket begins
         query = sql.SQL("({begin} - interval '1 us') at time zone {zone} + interval '1 us'").format(**said)
-    return sql.SQL("greatest({}, {}::timestamptz)").format(query, sql.Literal(times.FIRST))
+    # the bucket of no moment is none, which `greatest` would leave out
+    return sql.SQL("case when {moment} is not null then greatest({query}, {first}::timestamptz) end").format(
+        moment=moment, query=query, first=sql.Literal(times.FIRST)
+    )
