@@ -6,6 +6,7 @@ here: what many views cost (`rounds`, `backlog`).
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -14,7 +15,23 @@ import psycopg
 
 from benchmarks.cpu import backend_us
 from benchmarks.views.bench import Bench, Shop, append
-from millrace import bucket, computed, count, field, latest, lookup, read_model, sessions, stream_id, sum_, top
+from millrace import (
+    bucket,
+    carried,
+    computed,
+    count,
+    field,
+    latest,
+    lookup,
+    max_,
+    read_model,
+    rollup,
+    row,
+    sessions,
+    stream_id,
+    sum_,
+    top,
+)
 from millrace.ops import ReadModel
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.rounds.drain import SharedDrain
@@ -46,6 +63,16 @@ TOP = top("data.product", 3, by="data.amount", by_type="decimal(18,2)")
 SESSIONS = sessions("created_at", gap="30 min")
 COMPUTED = computed("total / lines")
 LOOKUP = lookup(PLAIN, on="id", column="lines")
+SEEN = {"seen_at": max_("created_at")}
+ROLLED_UP = _model("with_rollup", STREAM, **SEEN)
+BY_HOUR = {
+    "__doc__": "One row per number of lines and hour.",
+    "lines": row("lines"),
+    "hour": bucket("seen_at", every="1 hour"),
+    "streams": count(),
+    "worth": sum_("total", type="decimal(38,2)"),
+}
+GROUPS = rollup(of=ROLLED_UP, key=["lines", "hour"])(type("ByHour", (), BY_HOUR))
 # the model with it, and the one without
 KINDS: dict[str, tuple[ReadModel, ReadModel]] = {
     "bucket": (_model("with_bucket", STREAM | DAY), PLAIN),
@@ -53,11 +80,13 @@ KINDS: dict[str, tuple[ReadModel, ReadModel]] = {
         _model("with_mapping", {"customer_id": field(dict.fromkeys(("order", "payment"), "data.customer_id"))}),
         BY_CUSTOMER,
     ),
+    "carried": (_model("with_carried", {"customer_id": carried("data.customer_id")}), BY_CUSTOMER),
     "latest": (_model("with_latest", STREAM, newest=LATEST), PLAIN),
     "top": (_model("with_top", STREAM, largest=TOP), PLAIN),
     "sessions": (_model("with_sessions", STREAM, spans=SESSIONS), PLAIN),
     "computed": (_model("with_computed", STREAM, mean=COMPUTED), PLAIN),
     "lookup": (_model("with_lookup", STREAM, others=LOOKUP), PLAIN),
+    "rollup": (replace(ROLLED_UP, rollups=(GROUPS,)), _model("without_rollup", STREAM, **SEEN)),
 }
 FIVE = _model("five", STREAM | DAY, newest=LATEST, largest=TOP, spans=SESSIONS, mean=COMPUTED)
 
