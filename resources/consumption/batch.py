@@ -19,6 +19,7 @@ from millrace.resources.consumption.failing_streams import Failure, OutOfTime, P
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.staging import (
     Staged,
+    begun_partitions,
     count_streams,
     events_of,
     list_offsets,
@@ -79,6 +80,7 @@ class LeasedBatch:
         self.model = model
         self.leases = leases
         self.locked = locked
+        self.begun = begun_partitions(leases, locked)
         self.history = history
         self.limits = limits
 
@@ -177,7 +179,7 @@ class LeasedParts:
     def _failing(self, events: "DataFrame") -> list[FailingEvent]:
         leased = self._leased
         with self._in_time():
-            failing = failing_events(events, leased.model, leased.dsn, leased.leases)
+            failing = failing_events(events, leased.model, leased.dsn, leased.begun)
             failing = failing or overflowing_events(events, leased.model)
         if failing or self._merges is None or not sums_of(leased.model):
             return failing
@@ -191,7 +193,7 @@ class LeasedParts:
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         leased = self._leased
         with self._in_time():
-            staged = stage_events(events, leased.dsn, leased.model, leased.leases, self._batch, leased.limits)
+            staged = stage_events(events, leased.dsn, leased.model, leased.begun, self._batch, leased.limits)
         if staged.misread:
             raise PartFails(in_one_line(min(staged.misread, key=lambda event: event.offset).error))
         return staged.rows

@@ -191,18 +191,29 @@ def stage_batch(
     """Build and stage the rows of the events that some leases deliver, but of failing streams from their event on."""
     streams = bool(without)
     events = read_events(spark, dsn, model, ranges, locked, streams=streams, history=history, limits=limits)
-    return stage_events(events_of(Part("all", without=without), events), dsn, model, ranges, batch, limits)
+    begun = begun_partitions(ranges, locked)
+    return stage_events(events_of(Part("all", without=without), events), dsn, model, begun, batch, limits)
+
+
+def begun_partitions(ranges: Sequence[Lease], locked: Sequence[LockedPartition]) -> frozenset[int]:
+    """Return the log partitions of which some streams may have rows before the events that their leases deliver.
+
+    A rebuild has none: it must not look at the rows that it replaces.
+    """
+    # a search that gave up committed rows of the streams that it named, and no position
+    retried = {one.partition for one in locked if one.retries}
+    return frozenset(r.partition for r in ranges if r.from_position > 0 or r.partition in retried)
 
 
 def stage_events(
-    events: "DataFrame", dsn: str, model: ReadModel, ranges: Sequence[Lease], batch: int, limits: Limits = DEFAULTS
+    events: "DataFrame", dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
 ) -> Staged:
-    """Build and stage the rows of some events of leased ranges.
+    """Build and stage the rows of some events, in log partitions that are `begun` from the present rows on.
 
     Raises:
         PartFails: More events are misread than one list has.
     """
-    rows = state_rows(events, model, dsn, ranges, limits.live_readers, limits.plan_s)
+    rows = state_rows(events, model, dsn, begun, limits.live_readers, limits.plan_s)
     # a task has one connection at a time, and of few tasks this changes nothing
     rows = rows.coalesce(limits.staging_connections)
     reports = rows.mapInArrow(

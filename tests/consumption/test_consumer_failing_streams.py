@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
+from psycopg import sql
 from pyspark.errors import PySparkException
 
 from millrace import fold
@@ -17,8 +18,10 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Part
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.event_store import EventStore, Lease, NewEvent
+from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import swap_children
 from millrace.rows import FoldEvent, State
+from millrace.spark import recompute
 from tests.support.building.drains import (
     Counted,
     assert_equals_a_clean_run,
@@ -45,7 +48,7 @@ from tests.support.factories import ids_of_one_partition, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["observer", "things"]
 
@@ -281,3 +284,33 @@ def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says
     ):
         consumer.rebuild(3)
     assert said in (failed.value.detail or "")
+
+
+@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"n": "bigint", "first_at": "timestamp"})
+def moments(events: "DataFrame") -> "DataFrame":
+    """One row per thing, with a time that Postgres may not hold."""
+    from pyspark.sql import functions as f
+
+    micros = f.get_json_object("data", "$.micros").cast("bigint")
+    return events.groupBy("decider_id").agg(
+        f.count("*").alias("n"), f.min(f.timestamp_micros(micros)).alias("first_at")
+    )
+
+
+@pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
+def test_a_search_that_gives_up_moves_no_checkpoint_and_a_stream_that_it_named_goes_on_from_its_rows(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, model: ReadModel
+) -> None:
+    monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
+    things.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
+    with Consumer.open(at(dsn, 0), model, lambda: spark, "first") as consumer:
+        leases = consumer._store.claim_batch(model.view, "first", 2)
+        assert not consumer._builder.build(consumer._store, leases).whole
+    counted = sql.SQL("select thing_id, n from read_models.{}").format(sql.Identifier(model.name))
+    assert things.connection.execute(counted).fetchall() == [("bad", 1)]
+    correct(things.connection, "bad", "{}")
+    with Consumer.open(at(dsn, 100), model, lambda: spark, "next") as consumer:
+        report = staged(consumer).drain(budget_s=patience(), idle_s=0)
+    # two positions: the checkpoint was at the beginning
+    assert (report.events, report.failed_streams, locks(things)) == (2, 0, [])
+    assert things.connection.execute(counted).fetchall() == [("bad", 2)]

@@ -227,7 +227,7 @@ def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, patience_s: f
     where = (number, model.view, model.deciders, model.events)
     if isinstance(model, Fold):
         # the task ends a function by itself, and says which one it was, before the whole round is ended
-        task = replace(fold_task(model, dsn, []), patience_s=patience_s, for_all=True)
+        task = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
         return FoldReader(*where, task, arrow_schema(state_schema(model)))
     own = slots.of_keys[model.view]
     keys, of_items = (

@@ -234,9 +234,9 @@ class Task:
         ordered = events.select(list(READ)).sort_by(
             [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
         )
-        # from the first event on there is no state before
-        fresh = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first == 0)
-        fold = folder(replace(reader.task, fresh=fresh, stored=KeptStates), reader.schema)
+        # from the first event on there is no state before: streams that failed have a lock
+        begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
+        fold = folder(replace(reader.task, begun=begun, stored=KeptStates), reader.schema)
         rows = io.BytesIO()
         with pa.ipc.new_stream(rows, reader.schema) as stream:
             for batch in fold(iter(ordered.combine_chunks().to_batches())):

@@ -48,7 +48,7 @@ class FoldTask:
         types: The public columns.
         with_decider: Whether rows name the decider of their stream.
         dsn: The event store.
-        fresh: The log partitions that are folded from their first event.
+        begun: The log partitions whose streams may have stored states.
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
         stored: How these are looked up.
@@ -61,7 +61,7 @@ class FoldTask:
     types: Mapping[str, str]
     with_decider: bool
     dsn: str
-    fresh: frozenset[int]
+    begun: frozenset[int]
     states: str
     stored: "type[StoredStates]"
     patience_s: float
@@ -81,7 +81,7 @@ class FoldTask:
                     {
                         s
                         for s in zip(*columns[:3], strict=True)
-                        if s[0] not in self.fresh and (now is None or s != now.stream)
+                        if s[0] in self.begun and (now is None or s != now.stream)
                     }
                 )
                 for partition, decider, decider_id, position, *event in zip(*columns, strict=True):

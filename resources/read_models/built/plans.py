@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.event_store import Lease
 from millrace.resources.read_models.built import fold_task as tasks
 from millrace.resources.read_models.built.fold_task import FoldTask, StoredStates, folder
 from millrace.resources.read_models.built.stream_histories import history_reader
@@ -43,16 +42,17 @@ class FunctionFailed(MillraceError):
 
 
 def state_rows(
-    events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease], live_readers: int, plan_s: float
+    events: "DataFrame", model: ReadModel, dsn: str, begun: frozenset[int], live_readers: int, plan_s: float
 ) -> "DataFrame":
-    """Return the rows that the events of some ranges add to the model's state, whatever kind of model it is.
+    """Return the rows that some events add to the model's state, whatever kind of model it is.
 
-    At most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so many seconds to
+    In log partitions that are `begun`, streams may have rows of events before; in others nobody looks at their rows. At
+    most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so many seconds to
     return one.
     """
     if isinstance(model, Recompute):
-        return recomputed_rows(events, model, dsn, ranges, live_readers, plan_s)
-    return folded_rows(events, model, dsn, ranges) if isinstance(model, Fold) else partial_rows(events, model)
+        return recomputed_rows(events, model, dsn, begun, live_readers, plan_s)
+    return folded_rows(events, model, dsn, begun) if isinstance(model, Fold) else partial_rows(events, model)
 
 
 def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
@@ -227,12 +227,12 @@ def source_column(source: str) -> "SparkColumn":
     return f.col("`{}`".format(source.replace("`", "``")))
 
 
-def folded_rows(events: "DataFrame", model: Fold, dsn: str, ranges: Sequence[Lease]) -> "DataFrame":
-    """Return one row per stream: its state after the events of some ranges, from the stored one on.
+def folded_rows(events: "DataFrame", model: Fold, dsn: str, begun: frozenset[int]) -> "DataFrame":
+    """Return one row per stream: its state after some events, in these log partitions from the stored one on.
 
     Raises, when it runs, Spark's error for an event at which the function fails.
     """
-    run = folder(fold_task(model, dsn, ranges), arrow_schema(columns := state_schema(model)))
+    run = folder(fold_task(model, dsn, begun), arrow_schema(columns := state_schema(model)))
     return ordered_events(events).mapInArrow(run, spark_schema(columns))
 
 
@@ -242,20 +242,18 @@ def ordered_events(events: "DataFrame") -> "DataFrame":
     return by_stream.sortWithinPartitions("partition", "decider_id", "decider", READ[3])
 
 
-def fold_task(model: Fold, dsn: str, ranges: Sequence[Lease]) -> FoldTask:
-    """Return the needs of the tasks that fold the events of some ranges."""
-    # from the first event on there is no state before, and a rebuild must not look at the rows that it replaces
-    fresh = frozenset(lease.partition for lease in ranges if lease.from_position == 0)
+def fold_task(model: Fold, dsn: str, begun: frozenset[int]) -> FoldTask:
+    """Return the needs of the tasks that fold events, in these log partitions from stored states on."""
     with_decider, states = "decider" in model.keys, stored_states(model)
     return FoldTask(
-        model.name, model.function, model.types, with_decider, dsn, fresh, states, StoredStates, tasks.CALL_S
+        model.name, model.function, model.types, with_decider, dsn, begun, states, StoredStates, tasks.CALL_S
     )
 
 
 def recomputed_rows(
-    events: "DataFrame", model: Recompute, dsn: str, ranges: Sequence[Lease], live_readers: int, plan_s: float
+    events: "DataFrame", model: Recompute, dsn: str, begun: frozenset[int], live_readers: int, plan_s: float
 ) -> "DataFrame":
-    """Return one row per stream of some ranges: its rows, as arrays, computed from the stream's first event on.
+    """Return one row per stream of some events: its rows, as arrays, computed from the stream's first event on.
 
     Raises:
         FunctionFailed: The function failed before it saw an event, did not return, or returned other columns than are
@@ -267,7 +265,7 @@ def recomputed_rows(
 
     touched = events.groupBy(*STREAM).agg(f.max("position").alias(POSITION))
     history = events
-    if any(lease.from_position > 0 for lease in ranges):
+    if begun:
         columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
         read = history_reader(dsn, model.events, arrow_schema(columns), as_option(model.seen_upcasts))
         asked = touched.select(*STREAM, POSITION).coalesce(live_readers)

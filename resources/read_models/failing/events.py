@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from millrace.resources.event_store import Lease
 from millrace.resources.read_models.built.fold_task import TOLD, teller
 from millrace.resources.read_models.built.plans import (
     MISREAD,
@@ -64,10 +63,10 @@ def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadE
     return MisreadEvent(found["partition"], found[ORDER], refusal(found[name], str(column.source), column.type))
 
 
-def failing_events(events: "DataFrame", model: ReadModel, dsn: str, ranges: Sequence[Lease]) -> list[FailingEvent]:
+def failing_events(events: "DataFrame", model: ReadModel, dsn: str, begun: frozenset[int]) -> list[FailingEvent]:
     """Return the first failing event of each stream that fails at one; none if the kind of model does not tell."""
     if isinstance(model, Fold):
-        run = teller(fold_task(model, dsn, ranges), arrow_schema(TOLD))
+        run = teller(fold_task(model, dsn, begun), arrow_schema(TOLD))
         told = ordered_events(events).mapInArrow(run, spark_schema(TOLD))
         return [FailingEvent(*row) for row in told.collect()]
     return [] if isinstance(model, FunctionModel) else _misread_events(events, model)
