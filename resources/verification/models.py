@@ -18,6 +18,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import comparable_partitions, examples
 from millrace.resources.read_models.stored.past import remove_now
+from millrace.resources.read_models.stored.rollup_tables import differing_partitions
 from millrace.resources.read_models.stored.versions import current_version, versions
 from millrace.resources.verification.looks import Report, Watcher
 
@@ -92,6 +93,13 @@ def _look_at(
     if serving is None or not any(v.serves for v in versions(connection, model.name) if v.version == serving.version):
         return (
             f"no version of its declaration serves: millrace run drain {model.name} --once, or millrace view approve."
+        )
+    watcher.at(f"groups of rows of read model {model.name}")
+    for name, differing in differing_partitions(connection, serving).items():
+        report.add(
+            "groups_differ",
+            f"Groups are not those of the rows: rollup {name} of read model {model.name}, log partition"
+            f" {', '.join(map(str, differing))}. Rebuild these in Dagster: that computes their groups anew.",
         )
     candidates = comparable_partitions(connection, serving.view, model.view)
     if chosen is not None and chosen not in candidates:

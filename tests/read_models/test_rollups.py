@@ -23,7 +23,12 @@ from millrace.resources.read_models.declared.columns import KeyColumn
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
+from millrace.resources.read_models.stored.rollup_tables import (
+    RollupFailed,
+    differing_partitions,
+    drop_rollups,
+    keep_rollups,
+)
 from millrace.resources.read_models.stored.tables import DependentObjects
 from millrace.resources.read_models.stored.versions import (
     ensure_version,
@@ -151,6 +156,21 @@ def test_a_row_that_changes_its_group_leaves_one_and_joins_another(built: psycop
     assert shown(built) == [("new", 2, 2, 3, "12.50", 6.25), (None, 1, 0, 0, "0.00", 0.0)]
     merge(built, Orders, (1, "o-1", "paid", 0, "-0.25"), (2, "o-3", "new", 5, "1.00"))
     assert shown(built) == [("new", 2, 2, 6, "3.00", 1.5), ("paid", 1, 1, 2, "10.25", 10.25)]
+
+
+def test_who_compares_groups_with_rows_waits_for_one_who_drops_them_and_not_the_other_way_round(
+    built: psycopg.Connection, connect: Connect
+) -> None:
+    dropping, comparing = connect(), connect()
+    (pid,) = rows(comparing, "select pg_backend_pid()")[0]
+    model = orders(by_status())
+    with dropping.transaction():
+        dropping.execute("lock table read_models.orders_state")  # as the first of its triggers goes
+        compared = start(lambda: differing_partitions(comparing, model))
+        wait_blocked(built, pid)
+        drop_rollups(dropping, model, with_views=True)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        compared.result(patience())
 
 
 def test_a_change_of_the_rollup_alone_takes_the_present_rows_beside_a_commit_that_runs(

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count, sum_
+from millrace.resources.read_models.declared.rollups import rollup
+from millrace.resources.read_models.declared.words import count, row, sum_
 from millrace.resources.read_models.stored.differences import comparable_partitions
 from millrace.resources.read_models.stored.past import remove_expired
 from millrace.resources.read_models.stored.tables import child_table
@@ -188,6 +190,28 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(
     things.connection.execute("set session_replication_role = replica")
     things.connection.execute("delete from event_store.event_log where partition = 0")
     assert comparable_partitions(things.connection, "counted_v2", summed.view) == [7]
+
+
+def test_groups_that_are_not_those_of_the_rows_are_told(
+    things: EventStore, operator: psycopg.Connection, dsn: str, spark: "SparkSession"
+) -> None:
+    by_events = {"__doc__": "Things by their events.", "events": row("events"), "things": count()}
+    of_things = rollup(of=Counted, key=["events"])(type("ByEvents", (), by_events))
+    model = replace(Counted, rollups=(of_things,), all_rollups=True)
+    for seed in (1, 2):
+        fill(things, 40, seed)
+        drain(dsn, spark, model)
+    groups = sql.Identifier("read_models", of_things.state_table)
+    left = sql.SQL("select count(*) > 0 from {} where _rows = 0").format(groups)
+    assert things.connection.execute(left).fetchall() == [(True,)]
+    assert look(operator, spark, model).faults == []
+
+    partition = busiest(things)
+    planted = sql.SQL("update {} set things = things + 1 where partition = %s and _rows > 0").format(groups)
+    things.connection.execute(planted, (partition,))
+    (fault,) = look(operator, spark, model).faults
+    told = f"rollup by_events of read model counted, log partition {partition}. Rebuild"
+    assert (fault.kind, told in fault.text) == ("groups_differ", True)
 
 
 def test_a_declaration_that_makes_other_rows_of_the_same_events_is_told(

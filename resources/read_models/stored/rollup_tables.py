@@ -145,6 +145,28 @@ def _replace(
         connection.execute(sql.SQL("insert into {} {}").format(relation(table), share))
 
 
+def differing_partitions(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
+    """Return, by rollup, the log partitions whose groups are not those of the present rows, whatever is declared."""
+    differing = {}
+    for table in kept_tables(connection, model):
+        # a group that lost its last row is not in the view
+        query = sql.SQL(
+            """
+            with kept as (select * from {kept} where _rows <> 0), computed as (table {computed})
+            select distinct partition from (
+              (table kept except all table computed) union all (table computed except all table kept)
+            ) differing order by 1
+            """
+        ).format(kept=relation(table), computed=relation(f"{table}_all"))
+        with connection.transaction():
+            # first, as by whoever drops a rollup or swaps rows in; then one statement, as of one moment
+            connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
+            found = [partition for (partition,) in connection.execute(query)]
+        if found:
+            differing[name_of(table)] = found
+    return differing
+
+
 def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views: bool = False) -> None:
     """Remove the rollups of a version of a model, and the views that show them to people; within a transaction.
 
