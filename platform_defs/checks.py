@@ -26,7 +26,7 @@ from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.events.registering import State, standing_of
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.known_names import LOOKED_AT, unknown_names
+from millrace.resources.read_models.shown.known_names import LOOKED_AT, unknown_names
 from millrace.resources.read_models.stored.differences import examples, last_diff
 from millrace.resources.read_models.stored.versions import waiting_version
 from millrace.resources.spark.resource import SparkResource

@@ -6,8 +6,8 @@ The three ideas, and the files that are each:
        so that a reader meets no gap that fills later.          sequencer.py
     2  A view's rows and its checkpoint are one transaction:    sql/functions/bulk/commit_batch.sql
        what is consumed is consumed exactly once.               consumption/commit.py
-    3  Columns that merge: a batch of new events is added to    read_models/columns.py
-       the rows, and gives what a rebuild of all events gives.  read_models/merge.py
+    3  Columns that merge: a batch of new events is added to    read_models/declared/columns.py
+       the rows, and gives what a rebuild of all events gives.  read_models/stored/merge.py
 
 The rooms, from top to bottom; each knows only those below it, which tests/test_architecture.py holds:
 

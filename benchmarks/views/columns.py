@@ -41,8 +41,6 @@ from millrace.resources.spark import spark_session
 
 EVENTS = 1000
 WARM_UP = 5
-# so many keys are read one by one
-READS = 1000
 
 
 def _model(view: str, key: Mapping[str, Any], **columns: object) -> ReadModel:

@@ -1,7 +1,7 @@
 """The command that compares declarations with a store, for CI: `millrace check`.
 
 Belongs here: its options, what it prints, and its exit code. Not here: how an event stands in a store
-(`resources.events.registering`), which names are unknown (`resources.read_models.declared.known_names`).
+(`resources.events.registering`), which names are unknown (`resources.read_models.shown.known_names`).
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +36,7 @@ def check_command(
     built anew are told.
     """
     from millrace.resources.events.registering import known_schemas, standing_of
-    from millrace.resources.read_models.declared.known_names import unknown_properties
+    from millrace.resources.read_models.shown.known_names import unknown_properties
     from millrace.resources.read_models.stored.versions import built_anew
 
     if history is not None:

@@ -18,7 +18,7 @@ from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.connecting import PASSING
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
-from millrace.resources.read_models.built.stream_histories import HistoryShortened
+from millrace.resources.event_log_source.reading import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
 
 _LONGEST_CAUSE = 2000

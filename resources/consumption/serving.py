@@ -1,6 +1,6 @@
 """When a version of a read model begins to serve.
 
-Belongs here: the tries of one consumer. Not here: what serving is (`read_models.versions`).
+Belongs here: the tries of one consumer. Not here: what serving is (`read_models.stored.versions`).
 """
 
 import time

@@ -208,7 +208,7 @@ def begun_partitions(ranges: Sequence[Lease], locked: Sequence[LockedPartition])
 def stage_events(
     events: "DataFrame", dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
 ) -> Staged:
-    """Build and stage the rows of some events, in log partitions that are `begun` from the present rows on.
+    """Build and stage the rows of some events; streams of the log partitions in `begun` go on from their rows.
 
     Raises:
         PartFails: More events are misread than one list has.

@@ -45,6 +45,10 @@ _MARKS = "select partition, earliest_position, high_water_mark from event_store.
 Keep = Callable[[Sequence[LogRange], Mapping[int, LogRange]], Sequence[LogRange]]
 
 
+class HistoryShortened(Exception):
+    """The log does not hold events any more that the rows of a stream need."""
+
+
 @dataclass(frozen=True)
 class EventLogInput(InputPartition):
     """What one Spark task reads: slices of ranges, or what the lease of the log partition `retried` retries."""

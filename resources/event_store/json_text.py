@@ -14,7 +14,7 @@ from millrace.resources.errors import Malformed
 from millrace.resources.event_store.rows import Json, NewEvent
 
 # an escaped NUL, and not what follows an escaped backslash
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def events_json(events: Iterable[NewEvent]) -> str:
@@ -41,7 +41,7 @@ def written(value: object) -> str:
         text = _ENCODER.encode(value)
         if "\\ud" in text:
             json.dumps(value, default=_uuid_text, ensure_ascii=False).encode()
-        if "\\u0000" in text and _NUL.search(text):
+        if "\\u0000" in text and NUL.search(text):
             raise ValueError("a text has the character NUL")
     except (TypeError, ValueError, RecursionError) as error:
         raise Malformed(

@@ -12,7 +12,7 @@ import pytest
 from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.event_log_source import DataLoss, Unreadable
-from millrace.resources.read_models.built.stream_histories import HistoryShortened
+from millrace.resources.event_log_source.reading import HistoryShortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

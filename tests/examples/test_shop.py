@@ -9,7 +9,7 @@ from millrace.examples.shop.events import SHOP, register_shop
 from millrace.resources.errors import DataRefused, EventNotRegistered, StreamClosed
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.registering import State, known_schemas, standing_of
-from millrace.resources.read_models.declared.known_names import unknown_properties
+from millrace.resources.read_models.shown.known_names import unknown_properties
 
 DECLARED = declared("millrace.examples.shop", ["events", "read_models"])
 

@@ -1,4 +1,4 @@
-"""The SQL functions do the steps of the protocols: after each the store is as the protocol's state says."""
+"""The real functions do the steps of the protocols: after each the store is as the protocol's state says."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -48,7 +48,7 @@ def orders(store: EventStore) -> EventStore:
     return register_orders(store)
 
 
-# (b): one session does every step of every state, and savepoints lead back
+# leases: one session does every step of every state, and savepoints lead back
 
 
 @dataclass
@@ -135,7 +135,7 @@ def test_leases_and_commits_go_as_the_protocol_says_in_each_step_of_each_state(o
     assert (len(seen), steps) == (len(graph), sum(map(len, graph.values())))
 
 
-# (a): a session for each transaction and each sequencer; what is committed stays, so walks lead to each step
+# the sequencer: a session for each transaction and each sequencer; what is committed stays, so walks lead to each step
 
 
 @dataclass
@@ -223,7 +223,7 @@ def way_to(
     return []
 
 
-# (c): a session for the switch, which stops after each of its steps, and one for everybody else; walks, as for (a)
+# versions: a session for the switch, which stops after each of its steps, and one for everybody else; walks, too
 
 OLD = ReadModel("orders", "orders", "", {"order_id": stream_id()}, {"events": count()}, deciders=("order",))
 NEW = replace(OLD, columns={**OLD.columns, "again": count()})

@@ -11,8 +11,8 @@ from millrace.platform_defs.checks import names_check
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.columns import Column
 from millrace.resources.read_models.declared.declaration import ReadModel, read_model
-from millrace.resources.read_models.declared.known_names import unknown_names
 from millrace.resources.read_models.declared.words import bucket, count, field, last, max_, stream_id, sum_
+from millrace.resources.read_models.shown.known_names import unknown_names
 from tests.support.elsewhere import postgres_at
 
 KNOWN = ["order"]

@@ -24,9 +24,8 @@ from millrace.resources.consumption.rounds.slots import Value
 from millrace.resources.consumption.rounds.worker_connections import KeptStates, read
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
-from millrace.resources.event_log_source.reading import PLAN, fields_apart, query
+from millrace.resources.event_log_source.reading import PLAN, HistoryShortened, fields_apart, query
 from millrace.resources.read_models.built.fold_task import FoldFailed, FoldTask, folder
-from millrace.resources.read_models.built.stream_histories import HistoryShortened
 from millrace.resources.read_models.declared.carried import Carried
 from millrace.resources.read_models.declared.columns import ORDER
 from millrace.resources.read_models.declared.fold import READ
@@ -234,7 +233,7 @@ class Task:
         ordered = events.select(list(READ)).sort_by(
             [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
         )
-        # from the first event on there is no state before: streams that failed have a lock
+        # at the first event no stream has a state, but some that failed: these are locked, and no round reads them
         begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
         fold = folder(replace(reader.task, begun=begun, stored=KeptStates), reader.schema)
         rows = io.BytesIO()

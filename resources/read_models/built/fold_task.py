@@ -270,7 +270,7 @@ Folded = TypeVar("Folded", bound=StreamFold)
 
 
 class StoredStates:
-    """The stored states of streams, looked up for all streams of a batch of events; it connects at the first need."""
+    """A query that a task runs, such as for the stored states of a batch's streams; it connects at the first need."""
 
     def __init__(self, dsn: str, query: str) -> None:
         self._dsn = dsn

@@ -1,6 +1,6 @@
 """Spark's plans of read models: from events to rows of the state, for each kind of model.
 
-Belongs here: columns, folds, and functions of whole streams, as plans. Not here: a kind's words (`columns`, `fold`,
+Belongs here: columns, folds, and functions of whole streams, as plans. Not here: a kind's words (`words`, `fold`,
 `recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
 """
 
@@ -46,9 +46,9 @@ def state_rows(
 ) -> "DataFrame":
     """Return the rows that some events add to the model's state, whatever kind of model it is.
 
-    In log partitions that are `begun`, streams may have rows of events before; in others nobody looks at their rows. At
-    most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so many seconds to
-    return one.
+    Streams of the log partitions in `begun` may have rows already. Those of others are built from nothing, whatever
+    rows there are. At most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so
+    many seconds to return one.
     """
     if isinstance(model, Recompute):
         return recomputed_rows(events, model, dsn, begun, live_readers, plan_s)

@@ -12,17 +12,13 @@ import pyarrow as pa
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_log_source.arrow import arrow_connection
-from millrace.resources.event_log_source.reading import PLAN, upcast_data
+from millrace.resources.event_log_source.reading import PLAN, HistoryShortened, upcast_data
 
 if TYPE_CHECKING:
     from psycopg import sql
 
 # the streams that one statement looks up
 _STREAMS = 1_000
-
-
-class HistoryShortened(Exception):
-    """The log does not hold the first events of the streams any more."""
 
 
 def history_reader(

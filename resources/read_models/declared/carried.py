@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.resources.event_log_source.reading import upcast_data
-from millrace.resources.read_models.built.stream_histories import HistoryShortened
+from millrace.resources.event_log_source.reading import HistoryShortened, upcast_data
 from millrace.resources.read_models.declared.columns import ORDER, data_path
 
 # from the parameters of a statement to its rows

@@ -42,7 +42,7 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
-# what no column is: the text of an array that was no array
+# no type of a column: that of a text which `each=` found in place of an array
 ARRAY = "JSON array"
 
 # what an error quotes of a text that its type does not hold

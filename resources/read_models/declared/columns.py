@@ -68,8 +68,8 @@ class StateColumn:
         name: Its name in the state table.
         spark_type: Its type in Spark.
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
-        merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row. That
-            of one partial value is this value.
+        merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row. The
+            merge of a single partial value is that value: a rebuild leaves it out.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
         bounds: Of a sum, between what it must stay.
         shown: The merge for people, which never raises; None: as `merge`.

@@ -14,9 +14,9 @@ runs (`consumption`).
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from psycopg import sql
 
@@ -40,7 +40,7 @@ from millrace.resources.user_code import snake_case
 if TYPE_CHECKING:
     from millrace.resources.read_models.declared.rollups import Rollup
 
-# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_v999_bounds`
+# Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row besides the model's
 _TAKEN = {"partition", "batch", "attempt", "staged_at"}
@@ -100,7 +100,6 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
-    is_rollup: ClassVar[bool] = False
     rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
     all_rollups: bool = field(default=False, repr=False, compare=False)
     each: str | None = None
@@ -218,7 +217,7 @@ class ReadModel:
 
     @property
     def read_keys(self) -> dict[str, KeyColumn]:
-        """What it reads of an event before all other values: its keys, and before them an array that is none."""
+        """What it reads of an event before its columns: the array of `each=`, then its keys."""
         return ({} if self.each is None else {"each=": KeyColumn(self.each, ARRAY)}) | self.keys
 
     @property
@@ -331,15 +330,11 @@ def read_model(
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
                 ),
-                (
-                    [n for n in key if n not in keys],
-                    "is named in key= but is no stream_id(), field(…), carried(…) or bucket(…)",
-                ),
+                *key_problems(name, key, keys, columns, "stream_id(), field(…), carried(…) or bucket(…)"),
                 (
                     [n for n, c in keys.items() if c.by_decider and {*dict(c.by_decider)} != {*(deciders or ())}],
                     "has a source for each of some deciders: name these in deciders=, and no others",
                 ),
-                ([n for n in keys if n not in key], "is a key column that key= does not name"),
                 (
                     [each] if each is not None and not all(data_path(each) or [""]) else [],
                     "is named in each= but is no field data.<key>[.<key>…]",
@@ -356,8 +351,6 @@ def read_model(
                     [n for n, sources in read.items() if each in sources],
                     "reads the array of each=: read its elements, item",
                 ),
-                ([] if key else [name], "has no key"),
-                ([] if columns else [name], "has no columns besides its key"),
             ),
         )
         model = ReadModel(
@@ -398,8 +391,15 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
         on: The column of this row, of the key's type.
         column: The column of the other row.
     """
-    if not isinstance(model, ReadModel) or model.is_rollup:
+    # it imports this module
+    from millrace.resources.read_models.declared.rollups import Rollup
+
+    if not isinstance(model, ReadModel):
         raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
+    if isinstance(model, Rollup):
+        raise InvalidColumn(
+            f"lookup({model.name}): it is a rollup; look up a read model, or join the rollup in a view of your own"
+        )
     keys = model.public_key
     if len(keys) > 1:
         raise InvalidColumn(
@@ -409,6 +409,16 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
     if column not in types:
         raise InvalidColumn(f"lookup({model.name}): it has no column {column!r}; it has {', '.join(types)}")
     return Lookup(model.name, on, column, keys[0], types[keys[0]], types[column])
+
+
+def key_problems(
+    name: str, key: Sequence[str], keys: Collection[str], columns: Collection[str], words: str
+) -> Iterator[Problem]:
+    """List the problems of a key: what key= names, what there is, and the words that make keys."""
+    yield [n for n in key if n not in keys], f"is named in key= but is no {words}"
+    yield [n for n in keys if n not in key], "is a key column that key= does not name"
+    yield [] if key else [name], "has no key"
+    yield [] if columns else [name], "has no columns besides its key"
 
 
 def naming_problems(

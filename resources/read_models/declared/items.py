@@ -8,7 +8,6 @@ What an element has comes as Postgres' `->>` gives it: a number keeps its digits
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.resources.archive.json_fields import at
+from millrace.resources.event_store.json_text import NUL
 from millrace.resources.read_models.declared.column_types import QUOTED
 from millrace.resources.read_models.declared.columns import ORDER
 
@@ -26,7 +26,6 @@ ITEM_ORDER = "item_order"
 PLACES = 2**20
 # of rows that are held at once: each has all that is read of its event
 _BYTES, _ROW_BYTES = 4 * 2**20, 64
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class _Number(str):
@@ -50,8 +49,8 @@ class Items:
     def apart(self, events: pa.Table) -> Iterator[pa.Table]:
         """Yield a row for each element of each event's array, with what is read of it, and ITEM_ORDER.
 
-        The array's own column is null in these rows. An event whose array is none has one row, in which this column
-        has the beginning of what is there instead. An event without the array has no row.
+        The array's own column is null in these rows. An event with another value there has one row, in which this
+        column has the value's beginning. An event without the array has no row.
         """
         sizes = self._sizes(events)
         rows: list[tuple[Any, ...]] = []
@@ -103,10 +102,10 @@ def elements(text: str) -> list[Any]:
         RecursionError: It is nested too deeply.
     """
     found = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
-    if not isinstance(found, list) or len(found) > PLACES:
+    if not isinstance(found, list):
         raise ValueError("no array")
     # a text in which a text says an array may have half of a surrogate pair, or this character
-    if "\\u" in text and (_NUL.search(text) or not json.dumps(found, ensure_ascii=False).encode()):
+    if "\\u" in text and (NUL.search(text) or not json.dumps(found, ensure_ascii=False).encode()):
         raise ValueError("no text")
     return found
 

@@ -16,7 +16,6 @@ what a row had added: it is a group, and the change of a row is +new -old.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from psycopg import sql
 
@@ -26,6 +25,7 @@ from millrace.resources.read_models.declared.declaration import (
     InvalidReadModel,
     Problem,
     ReadModel,
+    key_problems,
     naming_problems,
     refuse,
 )
@@ -47,7 +47,6 @@ class Rollup(ReadModel):
         of: The read model, maybe as one of its versions.
     """
 
-    is_rollup: ClassVar[bool] = True
     of: ReadModel = field(repr=False)
 
     @property
@@ -59,7 +58,8 @@ class Rollup(ReadModel):
     def state_table(self) -> str:
         """The table of groups; its name tells what it was made from."""
         # the state's name is that of a version, whose declaration no other one has
-        made_from = self.groups((sql.Identifier(self.of.state_table), 1)).as_string()
+        rows = self.groups((sql.Identifier(self.of.state_table), 1))
+        made_from = f"{[*self.public_columns()]} {rows.as_string()}"
         return f"{self.name}{_STATE}{hashlib.sha256(made_from.encode()).hexdigest()[:_DIGITS]}"
 
     @property
@@ -181,10 +181,7 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
                 ),
                 (["key"] if isinstance(key, str) else [], "is a text: write a list"),
                 *naming_problems(name, members, None, None, declaration.__doc__, "built"),
-                ([n for n in key if n not in keys], "is named in key= but is no row(…) or bucket(…)"),
-                ([n for n in keys if n not in key], "is a key column that key= does not name"),
-                ([] if key else [name], "has no key"),
-                ([] if columns else [name], "has no columns besides its key"),
+                *key_problems(name, key, keys, columns, "row(…) or bucket(…)"),
                 ([of.name] if isinstance(of, Rollup) else [], "is a rollup: name the read model that it is of"),
                 (
                     [of.name] if of.crosses_streams else [],
@@ -237,15 +234,3 @@ def _problems(of: ReadModel, members: Mapping[str, Column | KeyColumn]) -> Itera
         if one.kind != "count":
             exact = found in {"bigint", "int"} or found.startswith("numeric")
             yield [name] if not exact else [], f"{over}; sums are of bigint, int or decimal(p,s), which add up exactly"
-            yield (
-                [name] if not _holds(one.type, found) else [],
-                f"{over}, which type={one.type!r} does not hold; write type='decimal(38,{_scale(found)})'",
-            )
-
-
-def _holds(type_: str, found: str) -> bool:
-    return found in {"bigint", "int"} or (type_ != "bigint" and _scale(found) <= _scale(type_))
-
-
-def _scale(type_: str) -> int:
-    return int(type_.rstrip(")").rpartition(",")[2]) if "," in type_ else 0

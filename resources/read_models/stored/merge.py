@@ -333,7 +333,8 @@ def swap_children(
     """Put the tables that `fill_child` filled for a batch in the place of the present ones, all at once.
 
     Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new
-    ones. Only the swaps themselves, at the end, lock them out. Exception: a REPEATABLE READ transaction that started
+    ones. The swaps at the end lock them out, and behind these the groups of rollups that this process does not
+    declare. Exception: a REPEATABLE READ transaction that started
     before the tables were filled and first reads the model after the swap sees these log partitions empty, as after
     TRUNCATE.
 

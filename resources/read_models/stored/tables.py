@@ -295,7 +295,7 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         _require_no_circle(connection, model)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model.name, model.public_columns())
-        # a switch of theirs has ended before they are read, or waits; to read one keeps it from being replaced
+        # their locks first: a switch of theirs has ended, or waits; reading their queries keeps them as they are
         for name in sorted(_looking_up(connection, model)):
             connection.execute("select event_store_platform.lock_model(%s)", (name,))
         _require_no_circle(connection, model)

@@ -242,7 +242,8 @@ def approve_version(connection: psycopg.Connection, model: ReadModel, reason: st
     Raises:
         NothingToApprove: No version of the declaration waits.
 
-    Raises the errors of `serve_if_caught_up` but the last one, when it is approved.
+    Raises the errors of `serve_if_caught_up` when it is approved, but LockNotAvailable: where readers hold the view it
+    returns False.
     """
     with connection.transaction():
         _lock(connection, model)
