@@ -27,7 +27,7 @@ run: $(STAMP) ## Start everything: Postgres, Spark, Dagster on http://127.0.0.1:
 	@exec $(BIN)/millrace up
 
 test: $(STAMP) ## Test every promise once, on real Postgres servers and a real Spark; ONLY=sql runs one folder of tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/$(ONLY) $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/$(ONLY) $(ARGS)
 
 test-processes: $(STAMP) ## Test whole platforms, clusters, wheels and many kills, and walk through the UI in a browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)

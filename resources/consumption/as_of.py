@@ -25,11 +25,13 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import LEASE_S
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.past import (
     AsOf,
+    all_as_of,
     at_mark,
     finish,
     first_marked_at,
@@ -124,8 +126,12 @@ def build_as_of(
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
+            except (PartitionsFailed, psycopg.errors.UndefinedTable):
+                # who was stopped for longer than leases last finds that another process has removed the tables
+                if noted in all_as_of(connection, model.name):
+                    raise
             else:
-                finish(connection, past, commit.rows, len(commit.failures))
+                finish(connection, noted, past, commit.rows, len(commit.failures))
 
 
 def build_beside(

@@ -32,6 +32,8 @@ from millrace.resources.read_models.stored.merge import (
     require_room,
     swap_children,
 )
+from millrace.resources.read_models.stored.rollup_tables import fill_rollups
+from millrace.resources.read_models.stored.tables import new_child_table
 from millrace.resources.read_models.stored.versions import mark_built
 
 SWAP_ATTEMPTS = 5
@@ -146,9 +148,11 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
         with store.connection.transaction(force_rollback=True):
             store.commit_batch(model.view, work.leases)
             if work.rebuild:
-                for lease in work.leases:
-                    fill_child(store.connection, model, lease.partition, batch, staged)
-                require_room(store.connection, model, [lease.partition for lease in work.leases], batch)
+                new = {lease.partition: new_child_table(batch, lease.partition) for lease in work.leases}
+                for partition in new:
+                    fill_child(store.connection, model, partition, batch, staged)
+                require_room(store.connection, model, [*new], batch)
+                fill_rollups(store.connection, model, new)
             else:
                 merge_batch(store.connection, model, batch, staged)
     except psycopg.Error as error:

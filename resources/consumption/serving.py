@@ -32,8 +32,11 @@ class Serving:
         try:
             self._serves = serve_if_caught_up(store.connection, self._model)
             report.in_the_way = None
-        except (DependentObjects, LookupFailed, RollupFailed) as error:
+        except (DependentObjects, LookupFailed) as error:
             report.in_the_way = error
+        except RollupFailed as error:
+            # each try groups all rows while commits wait
+            report.in_the_way, self._not_before = error, time.monotonic() + SERVE_AGAIN_S
         except psycopg.errors.LockNotAvailable:
             # each try keeps other readers waiting for a moment
             self._not_before = time.monotonic() + SERVE_AGAIN_S

@@ -29,7 +29,7 @@ def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owne
 ) -> None:
     graph = defs.resolve_asset_graph()
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
-    expected |= {dg.AssetKey(["read_models", name]) for name in SHOP.models}
+    expected |= {dg.AssetKey(["read_models", name]) for name in (*SHOP.models, *SHOP.rollups)}
     expected |= {
         dg.AssetKey(["consumption", "view_events"]),
         dg.AssetKey(["consumption", "as_of"]),

@@ -81,6 +81,10 @@ def empty(things: EventStore) -> EventStore:
     return things
 
 
+# how the fill of a table begins
+FILLING = 'select exists (select from "read_models"'
+
+
 def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
     empty: EventStore, dsn: str, connect: Connect, observer: psycopg.Connection
 ) -> None:
@@ -92,7 +96,7 @@ def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
 
     with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
         running = start(filled)
-        wait_until(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
+        wait_until(lambda: len(all_blocked(observer, FILLING)) == 3, "three tables are filled")
     assert running.result(patience()) == 3000
     assert len(new_tables(observer)) == 16
     assert rows_of(observer, Everything) == []
@@ -109,8 +113,8 @@ def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
 
     with held(connect(), "lock table read_models.everything_staging in access exclusive mode"):
         running = start(filled)
-        wait_until(lambda: len(all_blocked(observer, 'insert into "read_models"')) == 3, "three tables are filled")
-        terminate(observer, all_blocked(observer, 'insert into "read_models"')[1])
+        wait_until(lambda: len(all_blocked(observer, FILLING)) == 3, "three tables are filled")
+        terminate(observer, all_blocked(observer, FILLING)[1])
         # although the others wait for a lock that nobody gives them
         with pytest.raises(psycopg.errors.AdminShutdown):
             running.result(patience())

@@ -17,13 +17,15 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.merge import fill_child, merge_batch, next_batch, swap_children
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
-from millrace.resources.read_models.stored.tables import NotOwned, drop_new_children
+from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned, drop_new_children
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.declared.declaration import ReadModel
+
+MEMBERS = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": count()}
 
 
 # mypy takes a decorated class for the class
@@ -116,9 +118,8 @@ def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:
 
 def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) -> None:
     one, other, reader = login("event_store_owner"), login("event_store_owner"), login("event_store_reader")
-    members = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": count()}
-    grouped = rollup(of=Everything, key=["last_event"])(type("Grouped", (), members))
-    another = rollup(of=Everything, key=["last_event"])(type("Another", (), members))
+    grouped = rollup(of=Everything, key=["last_event"])(type("Grouped", (), MEMBERS))
+    another = rollup(of=Everything, key=["last_event"])(type("Another", (), MEMBERS))
     declared = replace(Everything, all_rollups=True)
     serve_if_caught_up(one, ensure_version(one, replace(declared, rollups=(grouped,))))
     added = "insert into read_models.everything_state (partition, thing_id, last_event) values (%s, 'a', 'made')"
@@ -181,6 +182,22 @@ def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
         with psycopg.connect(dsn, user="member", autocommit=True) as member:
             assert owners(member) == {"event_store_owner"}
             rebuild(member, 3)
+        # what the migrating login makes is its own, and members change it once it has migrated again
+        theirs = replace(Everything, name="theirs", view="theirs", all_rollups=True)
+        grouped = rollup(of=theirs, key=["last_event"])(type("Grouped", (), MEMBERS))
+        with psycopg.connect(dsn, user="migrator", autocommit=True) as migrator:
+            ensure_version(migrator, theirs)
+            with psycopg.connect(dsn, autocommit=True) as admin:
+                admin.execute("update event_store.migrations set name = 'other' where version = 0")
+            migrate(make_conninfo(dsn, user="migrator"))
+            serve_if_caught_up(migrator, ensure_version(migrator, replace(theirs, rollups=(grouped,))))
+        with psycopg.connect(dsn, user="member", autocommit=True) as member:
+            member.execute(
+                "insert into read_models.theirs_state (partition, thing_id, last_event) values (4, 'a', 'made')"
+            )
+            assert rows(member, "select * from read_models.grouped") == [("made", 1)]
+            with pytest.raises((RollupFailed, DependentObjects)):
+                serve_if_caught_up(member, ensure_version(member, theirs))
     finally:
         with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
             admin.execute("drop database migrated with (force)")

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from psycopg import sql
 
@@ -100,6 +100,7 @@ class ReadModel:
     upcasts: tuple[Upcast, ...] | None = None
     computed: dict[str, Computed] = field(default_factory=dict)
     lookups: dict[str, Lookup] = field(default_factory=dict)
+    is_rollup: ClassVar[bool] = False
     rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
     all_rollups: bool = field(default=False, repr=False, compare=False)
     each: str | None = None
@@ -391,12 +392,9 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
         on: The column of this row, of the key's type.
         column: The column of the other row.
     """
-    # it imports this module
-    from millrace.resources.read_models.declared.rollups import Rollup
-
     if not isinstance(model, ReadModel):
         raise InvalidColumn(f"lookup({model!r:.100}): name a read model, imported from the file that declares it")
-    if isinstance(model, Rollup):
+    if model.is_rollup:
         raise InvalidColumn(
             f"lookup({model.name}): it is a rollup; look up a read model, or join the rollup in a view of your own"
         )

@@ -16,6 +16,7 @@ what a row had added: it is a group, and the change of a row is +new -old.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from psycopg import sql
 
@@ -48,6 +49,7 @@ class Rollup(ReadModel):
     """
 
     of: ReadModel = field(repr=False)
+    is_rollup: ClassVar[bool] = True
 
     @property
     def crosses_streams(self) -> bool:

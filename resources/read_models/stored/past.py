@@ -94,21 +94,26 @@ def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: 
     return noted
 
 
-def finish(connection: psycopg.Connection, past: ReadModel, rows: int, failed_streams: int) -> None:
+def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
     """Record that a model is built as of a moment: no view of the event store consumes it any more.
 
     Where another process builds the same one, that one removes the view.
     """
-    built = "update read_models.as_of set built_at = clock_timestamp(), rows = %s, failed_streams = %s where name = %s"
+    # who was stopped meanwhile may find that another process has built it, or another declaration in its place
+    built = (
+        "update read_models.as_of set built_at = clock_timestamp(), rows = %s, failed_streams = %s"
+        " where name = %s and fingerprint = %s and built_at is null"
+    )
+    said = (rows, failed_streams, noted.name, noted.fingerprint)
     try:
         with connection.transaction():
             models = ReadModelStore(connection)
             models.lock_model(past.name)
-            connection.execute(built, (rows, failed_streams, past.name))
-            models.drop_version(past.name, past.version)
-            EventStore(connection).unregister_view(past.view, f"read model {past.name} is built")
+            if connection.execute(built, said).rowcount:
+                models.drop_version(past.name, past.version)
+                EventStore(connection).unregister_view(past.view, f"read model {past.name} is built")
     except ViewInUse:
-        connection.execute(built, (rows, failed_streams, past.name))
+        connection.execute(built, said)
 
 
 def remove_expired(connection: psycopg.Connection) -> list[str]:

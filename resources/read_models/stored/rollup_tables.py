@@ -74,23 +74,25 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
 
     Raises:
         DependentObjects: Something in the database depends on columns that go.
-        RollupFailed: A text is too long for a key, or the rows belong to a role that the login is no member of.
+        RollupFailed: A text is too long for a key, Postgres does not know a zone, or the tables belong to a role that
+            the login is no member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
     kept = kept_tables(connection, model)
-    for one in declared_rollups(model):
-        if one.state_table not in kept:
-            try:
+    try:
+        for one in declared_rollups(model):
+            if one.state_table not in kept:
                 _begin(connection, one)
-            except (psycopg.errors.ProgramLimitExceeded, psycopg.errors.InsufficientPrivilege) as error:
-                raise RollupFailed(
-                    f"Rollup {one.name} of read model {model.name} cannot be made of the present rows.",
-                    detail=error.diag.message_primary,
-                    hint=f"Change its declaration, or drain as a member of {OWNERS}; the next drain tries again.",
-                ) from error
-    if shown:
-        show_rollups(connection, model)
-    _drop(connection, model, _gone(model, kept), with_views=True)
+        if shown:
+            show_rollups(connection, model)
+        _drop(connection, model, _gone(model, kept), with_views=True)
+    # a text is too long for a key; a zone is none to Postgres; another role's tables
+    except (psycopg.errors.ProgramLimitExceeded, psycopg.DataError, psycopg.errors.InsufficientPrivilege) as error:
+        raise RollupFailed(
+            f"The rollups of read model {model.name} cannot be made of the present rows, or removed.",
+            detail=error.diag.message_primary,
+            hint=f"Change their declaration, or drain as a member of {OWNERS}; the next drain tries again.",
+        ) from error
 
 
 def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -225,6 +227,8 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
                 table, sql.Identifier(f"{rollup.state_table}_key"), parts["key"]
             ),
+            # whoever commits rows changes groups, whichever login made the rollup
+            sql.SQL("grant select, insert, update, delete on {} to event_store_owner").format(table),
             sql.SQL("comment on table {} is 'Groups per log partition; read the view {} instead.'").format(
                 table, sql.SQL(rollup.name)
             ),

@@ -439,7 +439,7 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
     """Execute a statement that drops a view or a table of the model; within a transaction.
 
     Raises:
-        DependentObjects: Something in the database depends on it.
+        DependentObjects: Something in the database depends on it, or another role owns it.
     """
     try:
         with connection.transaction():
@@ -457,6 +457,12 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
             f"The view or a table of read model {model.name} cannot be replaced: other objects depend on it.",
             detail=error.diag.message_detail,
             hint="Drop them, try again (the next drain does), and create them anew.",
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise DependentObjects(
+            f"The view or a table of read model {model.name} cannot be replaced: another role owns it, or what looks it up.",
+            detail=error.diag.message_primary,
+            hint=f"Drain as a member of {OWNERS}; the next drain tries again.",
         ) from error
 
 

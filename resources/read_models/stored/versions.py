@@ -220,6 +220,8 @@ def _keep_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
     if are_kept(connection, model, shown=_serves(connection, model)):
         return
     with connection.transaction():
+        # it groups the rows as they are once commits wait, not as they were when this began to wait
+        connection.execute("set transaction isolation level read committed")
         _lock(connection, model)
         wait_for_locks_at_most(connection, LOCK_TIMEOUT)
         # it may be gone
