@@ -121,12 +121,14 @@ class Consumer:
         return cls(connection, dsn, model, version, spark, owner, lease_s, archive, limits)
 
     def close(self) -> None:
-        """Give back every lease and close the connection."""
+        """Give back every lease, count no more as a consumer, and close the connection."""
         try:
             end_interrupted(self._store.connection)
             if self._store.connection.closed:
                 self._reconnect()
             self._store.release_owner(self.owner)
+            # the session may end a moment later, and who removes the model meanwhile would be refused
+            self._store.detach_consumer(self.model.view, self.owner)
         finally:
             self._store.connection.close()
 

@@ -47,6 +47,7 @@ def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spar
     with Consumer.open(dsn, Counted, lambda: spark, "next") as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
     assert things.lease_owners("counted") == []
+    assert rows(things.connection, "select view from event_store.consumers") == []
 
 
 def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, dsn: str, spark: "SparkSession") -> None:
