@@ -47,7 +47,9 @@ def test_a_second_request_to_stop_ends_a_command_at_once(second: Signals) -> Non
             process.kill()
 
 
-def test_ctrl_c_while_spark_begins_leaves_no_jvm() -> None:
+def test_ctrl_c_while_spark_begins_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a Spark of its own, whichever one other tests use
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
     with Popen([sys.executable, "-c", SPARK], stderr=DEVNULL) as process:
         program = psutil.Process(process.pid)
         # launched, and long before it answers
