@@ -19,7 +19,7 @@ from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import sum_
 from millrace.resources.read_models.stored.differences import take
-from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, note, remove_expired
+from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, finish, note, remove_expired
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support.building import read_models as models
@@ -249,6 +249,14 @@ def test_what_is_over_of_an_owner_that_one_is_no_member_of_stays_for_that_one(th
     assert {theirs.state_table, theirs.name, f"{diff.name}_before"} < relations(connection)
     assert sorted(remove_expired(connection)) == sorted([theirs.name, diff.name])
     assert relations(connection) == before
+
+
+def test_a_build_that_another_declaration_has_overtaken_does_not_say_that_this_one_is_built(things: EventStore) -> None:
+    mark, connection = things.mark_log("now"), things.connection
+    overtaken = note(connection, Counted, mark, timedelta(days=1))
+    note(connection, replace(Counted, events=("made",)), mark, timedelta(days=1))
+    finish(connection, overtaken, at_mark(Counted, mark), 1, 0)
+    assert [one.built_at for one in all_as_of(connection, "counted")] == [None]
 
 
 def test_before_the_first_moment_there_is_none(things: EventStore) -> None:
