@@ -1,6 +1,6 @@
 """The real functions do the steps of the protocols: after each the store is as the protocol's state says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -192,19 +192,27 @@ def test_transactions_are_sequenced_as_the_protocol_says_in_each_step_of_each_st
             EventStore(session).append_events([new_event(stream) for stream in streams[one]])
         marks = [held.high_water_mark for held in orders.partition_info()]
         walk = Walk(orders.connection, transactions, sequencers, streams, (marks[0], marks[1]))
-        state = sequencer.protocol().first
-        while way := way_to(graph, state, left):
-            for said, after in way:
-                left.discard((state, said))
-                walk.do(said)
-                state = after
-                assert (walk.log(), walk.marks) == (state.log, state.marks), said
-                if state.lock is not None or not state.committed - state.seen:
-                    # who sequences now does not wait, and finds nothing to do
-                    assert orders.sequence_events() == 0
+        for said, state in steps_to(graph, sequencer.protocol().first, left):
+            walk.do(said)
+            assert (walk.log(), walk.marks) == (state.log, state.marks), said
+            if state.lock is not None or not state.committed - state.seen:
+                # who sequences now does not wait, and finds nothing to do
+                assert orders.sequence_events() == 0
         for session in (*transactions.values(), *sequencers.values()):
             session.rollback()
         orders.sequence_events()
+
+
+def steps_to(
+    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
+) -> Iterator[tuple[str, State]]:
+    """Yield steps, with the states behind them, while one that is left can be reached; these are left no more."""
+    state = first
+    while way := way_to(graph, state, left):
+        for said, after in way:
+            left.discard((state, said))
+            yield said, after
+            state = after
 
 
 def way_to(
@@ -428,12 +436,8 @@ def test_versions_are_built_and_switched_as_the_protocol_says_in_each_step_of_ea
     while left:
         walk = Versions(orders, switch, stream, orders.partition_info()[0].high_water_mark)
         walk.begin()
-        state = versions.protocol().first
-        while way := way_to(graph, state, left):
-            for said, after in way:
-                left.discard((state, said))
-                walk.do(said)
-                state = after
-                assert walk.state() == state, said
-                assert state.is_locked or walk.read() == versions.read(state), said
+        for said, state in steps_to(graph, versions.protocol().first, left):
+            walk.do(said)
+            assert walk.state() == state, said
+            assert state.is_locked or walk.read() == versions.read(state), said
         walk.end()
