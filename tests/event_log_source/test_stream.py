@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tenacity import Retrying, retry_if_exception_message, stop_after_delay
 
 from millrace.resources.event_log_source import (
     DataLoss,
@@ -250,7 +251,13 @@ class Query:
         return writer.foreachBatch(effect or once_per_batch(self.batches))
 
     def available_now(self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object) -> None:
-        query = self.writer(effect, **options).trigger(availableNow=True).start()
+        # Spark gives its Python ten seconds to come, which on a busy machine it may need
+        patiently = Retrying(
+            retry=retry_if_exception_message(match="(?s).*Timed out while waiting for the Python worker"),
+            stop=stop_after_delay(patience()),
+            reraise=True,
+        )
+        query = patiently(self.writer(effect, **options).trigger(availableNow=True).start)
         assert query.awaitTermination(patience())
 
     def written(self) -> list[Positions]:
