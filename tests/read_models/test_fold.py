@@ -14,8 +14,8 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built.fold_task import (
     FoldFailed,
     FoldTask,
-    StoredStates,
     StreamFold,
+    TaskQuery,
     Watch,
     stored_row,
 )
@@ -81,7 +81,7 @@ def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException
     def fails(*_: object) -> State | None:
         raise error
 
-    task = FoldTask("counted", fails, {"n": "int"}, False, "", frozenset(), "", StoredStates, 60, False)
+    task = FoldTask("counted", fails, {"n": "int"}, False, "", frozenset(), "", TaskQuery, 60, False)
     stream = StreamFold(task, Watch(60, for_all=False), (0, DECIDER, "t-1"), -1, None)
     with pytest.raises(FoldFailed, match=f"offset 7, event 'seen': {type(error).__name__}"):
         stream.take(0, "seen", 1, "{}", datetime.now(UTC), 7)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from millrace.resources.connecting import lasting
 from millrace.resources.consumption.rounds.slots import Value
-from millrace.resources.consumption.rounds.worker_connections import KeptStates, read
+from millrace.resources.consumption.rounds.worker_connections import KeptQuery, read
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, HistoryShortened, fields_apart, query
@@ -199,7 +199,7 @@ class Task:
     def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
         if reader.carried is not None:
             ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
-            (events,) = reader.carried.filled([ordered], KeptStates(self.dsn, reader.carried.query).rows)
+            (events,) = reader.carried.filled([ordered], KeptQuery(self.dsn, reader.carried.query).rows)
         for key in reader.keys:
             events = events.filter(pc.is_valid(_read(reader.values[key], events)))
         if reader.items is None:
@@ -235,7 +235,7 @@ class Task:
         )
         # at the first event no stream has a state, but some that failed: these are locked, and no round reads them
         begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
-        fold = folder(replace(reader.task, begun=begun, stored=KeptStates), reader.schema)
+        fold = folder(replace(reader.task, begun=begun, connecting=KeptQuery), reader.schema)
         rows = io.BytesIO()
         with pa.ipc.new_stream(rows, reader.schema) as stream:
             for batch in fold(iter(ordered.combine_chunks().to_batches())):

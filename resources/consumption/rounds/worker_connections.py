@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
-from millrace.resources.read_models.built.fold_task import StoredStates
+from millrace.resources.read_models.built.fold_task import TaskQuery
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Read = TypeVar("Read")
 
 # by connection string
 _arrow: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
-_states: "dict[str, psycopg.Connection]" = {}
+_queries: "dict[str, psycopg.Connection]" = {}
 
 
 def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
@@ -61,10 +61,10 @@ def _look(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
         return look(connection)
 
 
-class KeptStates(StoredStates):
-    """The stored states of streams, looked up through a connection that outlives the task.
+class KeptQuery(TaskQuery):
+    """A query that a task runs through a connection that outlives it.
 
-    Raises, in a look-up, psycopg's LockNotAvailable where somebody has locked the table.
+    Raises, when it runs, psycopg's LockNotAvailable where somebody has locked the table.
     """
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +76,7 @@ class KeptStates(StoredStates):
 
         from millrace.resources.connecting import connect
 
-        kept = _states.get(self._dsn)
+        kept = _queries.get(self._dsn)
         if kept is not None:
             try:
                 return kept.execute(self._query, given).fetchall()
@@ -84,7 +84,7 @@ class KeptStates(StoredStates):
                 raise
             except psycopg.OperationalError:
                 kept.close()
-        kept = _states[self._dsn] = connect(self._dsn)
+        kept = _queries[self._dsn] = connect(self._dsn)
         # somebody may have locked the table: the other models do not wait for that
         wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
         return kept.execute(self._query, given).fetchall()

@@ -51,7 +51,7 @@ class FoldTask:
         begun: The log partitions whose streams may have stored states.
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
-        stored: How these are looked up.
+        connecting: How it is run.
         patience_s: How long the function may take for an event.
         for_all: Whether it may take so long for all events together.
     """
@@ -63,7 +63,7 @@ class FoldTask:
     dsn: str
     begun: frozenset[int]
     states: str
-    stored: "type[StoredStates]"
+    connecting: "type[TaskQuery]"
     patience_s: float
     for_all: bool = False
 
@@ -72,7 +72,8 @@ class FoldTask:
 
         Raises what `kind.take` raises.
         """
-        with self.stored(self.dsn, self.states) as stored, Watch(self.patience_s, for_all=self.for_all) as watch:
+        with self.connecting(self.dsn, self.states) as query, Watch(self.patience_s, for_all=self.for_all) as watch:
+            stored = StoredStates(query)
             # the stream whose events come now; they may go on in the next batch
             now: Folded | None = None
             for batch in batches:
@@ -269,33 +270,20 @@ class TriedFold(StreamFold):
 Folded = TypeVar("Folded", bound=StreamFold)
 
 
-class StoredStates:
-    """A query that a task runs, such as for the stored states of a batch's streams; it connects at the first need."""
+class TaskQuery:
+    """A query that a task runs; it connects at the first need."""
 
     def __init__(self, dsn: str, query: str) -> None:
         self._dsn = dsn
         self._query = query
-        self._found: dict[Stream, tuple[int, State | None]] = {}
         self._connection: Any = None
 
-    def __enter__(self) -> "StoredStates":
+    def __enter__(self) -> "TaskQuery":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._connection is not None:
             self._connection.close()
-
-    def look_up(self, streams: set[Stream]) -> None:
-        """Read the states of streams that have one, in place of those that were read before."""
-        self._found = {}
-        if not streams:
-            return
-        partitions, deciders, ids = (list(values) for values in zip(*streams, strict=True))
-        # the state comes as text
-        for partition, decider, decider_id, position, text in self.rows(
-            {"partitions": partitions, "deciders": deciders, "ids": ids}
-        ):
-            self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
     def rows(self, given: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
         """Return the rows of the query, given its parameters."""
@@ -305,6 +293,26 @@ class StoredStates:
             self._connection = connect(self._dsn)
         found: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, given)
         return found
+
+
+class StoredStates:
+    """The stored states of a batch's streams, as a query finds them."""
+
+    def __init__(self, query: TaskQuery) -> None:
+        self._query = query
+        self._found: dict[Stream, tuple[int, State | None]] = {}
+
+    def look_up(self, streams: set[Stream]) -> None:
+        """Read the states of streams that have one, in place of those that were read before."""
+        self._found = {}
+        if not streams:
+            return
+        partitions, deciders, ids = (list(values) for values in zip(*streams, strict=True))
+        # the state comes as text
+        for partition, decider, decider_id, position, text in self._query.rows(
+            {"partitions": partitions, "deciders": deciders, "ids": ids}
+        ):
+            self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
 
     def take(self, stream: Stream) -> tuple[int, State | None]:
         """Return a stream's position and state; where nothing is stored, one before all positions and None."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.built import fold_task as tasks
-from millrace.resources.read_models.built.fold_task import FoldTask, StoredStates, folder
+from millrace.resources.read_models.built.fold_task import FoldTask, TaskQuery, folder
 from millrace.resources.read_models.built.stream_histories import history_reader
 from millrace.resources.read_models.declared.carried import Carried
 from millrace.resources.read_models.declared.column_types import QUOTED, arrow_type, misread, typed
@@ -174,7 +174,7 @@ def carried_rows(events: "DataFrame", carried: Carried, dsn: str) -> "DataFrame"
     """Return events with the keys that they take over from the events of their stream before them."""
 
     def fill(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        with StoredStates(dsn, carried.query) as log:
+        with TaskQuery(dsn, carried.query) as log:
             yield from carried.filled(batches, log.rows)
 
     ordered = events.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
@@ -245,9 +245,7 @@ def ordered_events(events: "DataFrame") -> "DataFrame":
 def fold_task(model: Fold, dsn: str, begun: frozenset[int]) -> FoldTask:
     """Return the needs of the tasks that fold events, in these log partitions from stored states on."""
     with_decider, states = "decider" in model.keys, stored_states(model)
-    return FoldTask(
-        model.name, model.function, model.types, with_decider, dsn, begun, states, StoredStates, tasks.CALL_S
-    )
+    return FoldTask(model.name, model.function, model.types, with_decider, dsn, begun, states, TaskQuery, tasks.CALL_S)
 
 
 def recomputed_rows(
