@@ -29,8 +29,7 @@ QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
 def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
     capture = capture or captured.capture
     return build_defs(
-        declarations=Declarations(captures={capture.name: capture}),
-        resources={"postgres": postgres_at(captured.dsn)},
+        declarations=Declarations(captures={capture.name: capture}), resources={"postgres": postgres_at(captured.dsn)}
     )
 
 

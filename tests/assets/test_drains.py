@@ -268,11 +268,7 @@ def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterializati
 
 @pytest.mark.usefixtures("spark_remote")
 def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_write(
-    instance: dg.DagsterInstance,
-    shop: EventStore,
-    drain: Run,
-    drain_together: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop, 40)
     with monkeypatch.context() as patch:

@@ -126,9 +126,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(
-        declarations=Declarations(),
-        settings=Settings(archive_dir=root),
-        resources={"postgres": postgres_at(dsn)},
+        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
     )
     result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
@@ -144,9 +142,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     """Return what the schedule asks for; at most one run."""
     context = dg.build_schedule_context(
-        resources={"postgres": postgres_at(dsn)},
-        scheduled_execution_time=NOW,
-        repository_def=defs.get_repository_def(),
+        resources={"postgres": postgres_at(dsn)}, scheduled_execution_time=NOW, repository_def=defs.get_repository_def()
     )
     tick = archive_schedule(Settings()).evaluate_tick(context)
     assert tick.run_requests or "archived" in str(tick.skip_message)
@@ -177,9 +173,7 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(
-        declarations=Declarations(),
-        settings=Settings(archive_dir=root),
-        resources={"postgres": postgres_at(dsn)},
+        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
     )
     job = defs.resolve_job_def("archive")
     request = schedule_tick(dsn, defs)

@@ -3,15 +3,7 @@
 import pytest
 
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
 @pytest.fixture

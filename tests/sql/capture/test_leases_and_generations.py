@@ -11,16 +11,7 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
-from tests.support.capturing.captures import (
-    BEGAN,
-    START,
-    Source,
-    event_ids,
-    events,
-    inserted,
-    table,
-    truncated,
-)
+from tests.support.capturing.captures import BEGAN, START, Source, event_ids, events, inserted, table, truncated
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
 from tests.support.patience import patience, wait_until
 

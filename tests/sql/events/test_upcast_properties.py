@@ -156,7 +156,7 @@ def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: Event
     """What a property meets rarely."""
     told: dict[tuple[str, ...], tuple[str, list[Move], str | None]] = {
         # the default has the key, and what is there has not
-        ("a", "b"): ('{"a": {}}', [default("a", {"b": 1})], None),
+        ("a", "b"): ('{"a": {}}', [default("a", {"b": 1})], None)
     }
     not_told: list[tuple[tuple[str, ...], list[Move]]] = [
         (("a",), [rename("a.b", "c")]),

@@ -24,18 +24,7 @@ from millrace.resources.errors import (
 )
 from millrace.resources.event_store import EventStore, Json, NewEvent
 from millrace.resources.event_store.json_text import flat
-from millrace.resources.events.moves import (
-    InvalidEvent,
-    cast,
-    default,
-    drop,
-    lift,
-    moved,
-    nest,
-    rename,
-    scale,
-    values,
-)
+from millrace.resources.events.moves import InvalidEvent, cast, default, drop, lift, moved, nest, rename, scale, values
 from tests.support.factories import Connect, everything, refusal, rows, start, value, wait_blocked
 from tests.support.logins import Login
 from tests.support.patience import patience

@@ -3,17 +3,7 @@
 from millrace.resources.event_store import EventStore
 from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import LOCKS_READ
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    pump,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append, append_to, pump, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
 
 
