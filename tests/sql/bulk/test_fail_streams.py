@@ -14,45 +14,10 @@ from tests.support.factories import (
     at_once,
     ids_of_one_partition,
     new_event,
-    value,
 )
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # A21
-
-
-def test_a_poisoned_stream_waits_and_the_others_of_its_batch_are_acknowledged(
-    bulk: EventStore, streams: list[str]
-) -> None:
-    bad, good, other = streams
-    a, b, c, d = (event.event_id for event in append_to(bulk, bad, good, bad, other))
-    assert finish(bulk, bulk.claim_batch("v", "me"), {bad}) == [(good, b), (other, d)]
-    assert value(bulk.connection, "select position from event_store.checkpoints where partition = 0") == 4
-    assert locks(bulk) == [(bad, 1)]
-    at(bulk, 5)
-    assert finish(bulk, bulk.claim_batch("v", "me")) == [(bad, a), (bad, c)]
-    assert locks(bulk) == []
-
-
-def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
-    bulk.register_view("v", mode="bulk", max_attempts=4)
-    append_to(bulk, streams[0])
-    finish(bulk, bulk.claim_batch("v", "me"), streams)
-    due = 0
-    for attempt, delay in enumerate((5, 10, 20), start=1):
-        assert locks(bulk) == [(streams[0], attempt)]
-        at(bulk, due + delay - 1)
-        assert bulk.claim_batch("v", "me") == []
-        due += delay
-        at(bulk, due)
-        (lease,) = bulk.claim_batch("v", "me")
-        assert (lease.from_position, lease.to_position) == (1, 1)
-        assert finish(bulk, [lease], streams) == []
-    (dead,) = bulk.dead_letters("v")
-    assert (dead.decider_id, dead.attempts, dead.last_error, dead.waiting) == (streams[0], 4, "no such customer", 1)
-    at(bulk, 10**9)
-    assert bulk.claim_batch("v", "me") == []
-    assert bulk.poll_views()[0].due == 0
 
 
 def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
@@ -87,26 +52,6 @@ def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_
     assert [event_id for name, event_id in taken if name == retried] == [e.event_id for e in (*events[::3], later[0])]
     assert [event_id for name, event_id in taken if name == discarded] == [events[4].event_id, later[1].event_id]
     assert locks(bulk) == []
-
-
-def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: EventStore, streams: list[str]) -> None:
-    bad, good, other = streams
-    first = [event.event_id for event in append_to(bulk, bad, good)]
-    finish(bulk, bulk.claim_batch("v", "me"), {bad})
-    second = [event.event_id for event in append_to(bulk, other, bad, good, bad)]
-    at(bulk, 5)
-    (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_position, lease.to_position) == (2, 6)
-    assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
-    bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
-    assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
-    assert_locks_know_versions(bulk.connection)
-    (lease,) = bulk.claim_batch("v", "me")
-    assert (lease.from_position, lease.to_position) == (3, 6)
-    assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
-    bulk.commit_batch("v", [lease])
-    assert locks(bulk) == []
-    assert bulk.claim_batch("v", "me") == []
 
 
 def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
@@ -301,35 +246,3 @@ def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered
 
 
 # Rebuilds
-
-
-def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
-    bulk: EventStore, streams: list[str]
-) -> None:
-    recovered, dead, _ = streams
-    bulk.register_view("v", mode="bulk", max_attempts=1)
-    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
-    events = [event.event_id for event in append_to(bulk, *streams, *streams, elsewhere)]
-    finish(bulk, bulk.claim_batch("v", "me"), {recovered, dead, elsewhere})
-    assert len(bulk.dead_letters()) == 3
-    (later,) = append_to(bulk, streams[2])
-    lease = bulk.claim_partition("v", 0, "me")
-    assert [e.event_id for e in bulk.read_batch("v", lease)] == [*events[:6], later.event_id]
-    before = state(bulk)
-    with pytest.raises(PositionOutOfRange, match="position 6, leased up to 7"):
-        bulk.commit_batch("v", [replace(lease, to_position=6)])
-    assert bulk.release_batch("v", [lease]) == 1
-    assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
-    assert before != state(bulk)
-    lease = bulk.claim_partition("v", 0, "me")
-    with bulk.connection.transaction():
-        assert bulk.fail_streams("v", lease, [failure(dead, "again")]) == 1
-        bulk.commit_batch("v", [lease])
-    assert {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()} == {
-        (dead, "again", 2),
-        (elsewhere, "no such customer", 1),
-    }
-    assert bulk.claim_batch("v", "me") == []
-    assert bulk.retry_dead_letters("v", "order", dead) == 1
-    # its rows were made anew without it
-    assert [each for _, each in finish(bulk, bulk.claim_batch("v", "me"))] == [events[1], events[4]]
