@@ -17,6 +17,7 @@ from millrace.resources.consumers.declaration import subscription
 from millrace.resources.event_store import Delivery, EventStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
+from tests.support.running import in_process
 from tests.support.running.shop import PACKAGE, own_shop
 
 
@@ -39,13 +40,7 @@ MAILS = dg.AssetKey(["subscriptions", "mails"])
 def tick(
     instance: dg.DagsterInstance, dsn: str, cursor: str | None = None, sensor: str = "watch_subscriptions"
 ) -> dg.SensorResult:
-    defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
-    context = dg.build_sensor_context(
-        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
-    )
-    result = defs.resolve_sensor_def(sensor)(context)
-    assert isinstance(result, dg.SensorResult)
-    return result
+    return in_process.tick(instance, dsn, DECLARED, sensor, cursor)
 
 
 def observed(result: dg.SensorResult) -> dict[str, dict[str, object]]:
