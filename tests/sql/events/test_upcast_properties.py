@@ -102,7 +102,7 @@ def by_postgres(
     )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     found=st.lists(documents, min_size=1, max_size=12),
     chain=chains,
@@ -118,7 +118,7 @@ def test_sql_and_python_move_any_data_alike(
     assert [moved(text, version, upcasts) for text, _ in expected] == [text for _, text in expected]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     found=st.lists(dense_documents.filter(lambda text: text.startswith("{")), min_size=1, max_size=12),
     chain=dense_chains,
