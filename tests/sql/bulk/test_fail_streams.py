@@ -20,6 +20,27 @@ from tests.support.views.failing_streams import at, failure, finish, locks, read
 # A21
 
 
+def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
+    bulk.register_view("v", mode="bulk", max_attempts=4)
+    append_to(bulk, streams[0])
+    finish(bulk, bulk.claim_batch("v", "me"), streams)
+    due = 0
+    for attempt, delay in enumerate((5, 10, 20), start=1):
+        assert locks(bulk) == [(streams[0], attempt)]
+        at(bulk, due + delay - 1)
+        assert bulk.claim_batch("v", "me") == []
+        due += delay
+        at(bulk, due)
+        (lease,) = bulk.claim_batch("v", "me")
+        assert (lease.from_position, lease.to_position) == (1, 1)
+        assert finish(bulk, [lease], streams) == []
+    (dead,) = bulk.dead_letters("v")
+    assert (dead.decider_id, dead.attempts, dead.last_error, dead.waiting) == (streams[0], 4, "no such customer", 1)
+    at(bulk, 10**9)
+    assert bulk.claim_batch("v", "me") == []
+    assert bulk.poll_views()[0].due == 0
+
+
 def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
     append_to(bulk, *streams)
     (lease,) = bulk.claim_batch("v", "me")

@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import PartitionLeased
-from millrace.resources.event_store import EventStore, ExpiredLease
-from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock
+from millrace.resources.event_store import EventStore, ExpiredLease, StreamFailure
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock, value
 
 
 def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: EventStore) -> None:
@@ -83,3 +83,19 @@ def test_while_somebody_commits_a_rebuild_is_refused_and_new_events_still_get_th
     rebuilding.connection.rollback()
     committing.connection.commit()
     assert bulk.claim_partition("v", 4, "rebuilder").to_position == 1
+
+
+def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    append_to(bulk, "o-1", "o-1")
+    (lease,) = bulk.claim_batch("v", "me")
+    bulk.fail_streams("v", lease, [StreamFailure("order", "o-1", "no")])
+    bulk.commit_batch("v", [lease])
+    set_clock(bulk.connection, "2030-01-01 00:00:05+00")
+    leases = bulk.claim_batch("v", "me")
+    delivered = bulk.read_batch("v", leases[0])
+    assert bulk.release_batch("v", leases) == 1
+    again = bulk.claim_batch("v", "them")
+    assert bulk.read_batch("v", again[0]) == delivered
+    assert len(delivered) == 2
+    assert value(bulk.connection, "select attempts from event_store.stream_locks") == 1
