@@ -75,6 +75,26 @@ def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_
     assert locks(bulk) == []
 
 
+def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: EventStore, streams: list[str]) -> None:
+    bad, good, other = streams
+    first = [event.event_id for event in append_to(bulk, bad, good)]
+    finish(bulk, bulk.claim_batch("v", "me"), {bad})
+    second = [event.event_id for event in append_to(bulk, other, bad, good, bad)]
+    at(bulk, 5)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_position, lease.to_position) == (2, 6)
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
+    bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
+    assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
+    assert_locks_know_versions(bulk.connection)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert (lease.from_position, lease.to_position) == (3, 6)
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
+    bulk.commit_batch("v", [lease])
+    assert locks(bulk) == []
+    assert bulk.claim_batch("v", "me") == []
+
+
 def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
     bulk: EventStore, streams: list[str]
 ) -> None:
