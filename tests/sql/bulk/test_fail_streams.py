@@ -287,3 +287,35 @@ def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered
 
 
 # Rebuilds
+
+
+def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
+    bulk: EventStore, streams: list[str]
+) -> None:
+    recovered, dead, _ = streams
+    bulk.register_view("v", mode="bulk", max_attempts=1)
+    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
+    events = [event.event_id for event in append_to(bulk, *streams, *streams, elsewhere)]
+    finish(bulk, bulk.claim_batch("v", "me"), {recovered, dead, elsewhere})
+    assert len(bulk.dead_letters()) == 3
+    (later,) = append_to(bulk, streams[2])
+    lease = bulk.claim_partition("v", 0, "me")
+    assert [e.event_id for e in bulk.read_batch("v", lease)] == [*events[:6], later.event_id]
+    before = state(bulk)
+    with pytest.raises(PositionOutOfRange, match="position 6, leased up to 7"):
+        bulk.commit_batch("v", [replace(lease, to_position=6)])
+    assert bulk.release_batch("v", [lease]) == 1
+    assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
+    assert before != state(bulk)
+    lease = bulk.claim_partition("v", 0, "me")
+    with bulk.connection.transaction():
+        assert bulk.fail_streams("v", lease, [failure(dead, "again")]) == 1
+        bulk.commit_batch("v", [lease])
+    assert {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()} == {
+        (dead, "again", 2),
+        (elsewhere, "no such customer", 1),
+    }
+    assert bulk.claim_batch("v", "me") == []
+    assert bulk.retry_dead_letters("v", "order", dead) == 1
+    # its rows were made anew without it
+    assert [each for _, each in finish(bulk, bulk.claim_batch("v", "me"))] == [events[1], events[4]]
