@@ -63,6 +63,24 @@ def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: 
     assert len(view.stream_events("v")) == 1
 
 
+def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
+    """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
+    hot, other = ids_of_one_partition(view.connection, 2)
+    append_to(view, hot)
+    pump(view, "v")
+    append_to(view, *[other] * 5, hot)
+    view.sequence_events()
+    for _ in range(2):
+        (event,) = view.stream_events("v", 1)
+        assert event.decider_id == hot
+        view.ack_event("v", hot, event.offset)
+    view.dispatch_events("v", 2)  # not up to the second event of the hot stream
+    assert hot in waiting(view)
+    while view.dispatch_events("v", 2):
+        pass
+    assert waiting(view) == [other]
+
+
 def test_it_never_waits_for_a_consumer(view: EventStore, connect: Connect) -> None:
     append_to(view, "a", "b")
     pump(view, "v")
