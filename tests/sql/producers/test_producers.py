@@ -77,13 +77,6 @@ def test_any_text_round_trips_as_producer_id(producer: ProducerStore) -> None:
         assert [found.producer_id for found in producer.producer_statistics(name)] == [name]
 
 
-def test_a_malformed_producer_is_refused(producer: ProducerStore) -> None:
-    for name, partition in (("", 0), ("x" * 1025, 0), ("ü" * 513, 0), ("x", -1)):
-        refusal(Malformed, partial(producer.register_producer, name, partition))
-    with pytest.raises(Malformed):
-        producer.register_producer("a\0b")
-
-
 def test_each_message_is_counted_as_what_it_became(producer: ProducerStore) -> None:
     do(producer, 0)
     producer.abandon_transaction(opened(producer, 1), "why")
