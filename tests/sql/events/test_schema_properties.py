@@ -221,6 +221,7 @@ BORDERS: list[tuple[dict[str, Any], list[Any]]] = [
     *((schema, SOME) for schema in (NUMBER | {"maxLength": 3}, NATURAL, NATURAL | {"type": ["integer", "null"]})),
     *(({"items": items}, SOME) for items in (NEEDED | OBJECT | A, NATURAL)),
     *((schema, SOME) for schema in ({"additionalProperties": WORD}, {"not": {"type": "string"}, "minLength": 1})),
+    ({"not": {"const": "x"}}, SOME),
     ({"anyOf": [NATURAL, {"type": "null"}, NEEDED | OBJECT | A]}, SOME),
     *((schema, SOME) for schema in ({"oneOf": [WORD, NUMBER]}, {"not": NEEDED | OBJECT | A}, {"not": WORD})),
     # patterns of ECMA-262
