@@ -1,13 +1,5 @@
 """Dagster's instance for tests of assets."""
 
-from collections.abc import Iterator
+from tests.support.running.in_process import instance
 
-import dagster as dg
-import pytest
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    """Yield an empty instance, whose storage is in memory."""
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
+__all__ = ["instance"]

@@ -19,6 +19,8 @@ from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows
+from tests.support.running import in_process
+from tests.support.running.in_process import failed_with, reason
 
 __all__ = ["captured", "new_source"]
 
@@ -26,12 +28,13 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 QUICKLY = {"ops": {"change_capture": {"config": {"idle_s": 0}}}}
 
 
-def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
+def declaring(captured: Captured, capture: Capture | None = None) -> Declarations:
     capture = capture or captured.capture
-    return build_defs(
-        declarations=Declarations(captures={capture.name: capture}),
-        resources={"postgres": postgres_at(captured.dsn)},
-    )
+    return Declarations(captures={capture.name: capture})
+
+
+def definitions(captured: Captured, capture: Capture | None = None) -> dg.Definitions:
+    return build_defs(declarations=declaring(captured, capture), resources={"postgres": postgres_at(captured.dsn)})
 
 
 def run(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.ExecuteInProcessResult:
@@ -45,24 +48,8 @@ def shown(result: dg.ExecuteInProcessResult, asset: dg.AssetKey) -> dict[str, An
     return {name: metadata.value for name, metadata in found[-1].metadata.items()}
 
 
-def failed_with(result: dg.ExecuteInProcessResult) -> str:
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    error = failure.step_failure_data.error
-    assert error is not None
-    return error.to_string()
-
-
 def tick(instance: dg.DagsterInstance, captured: Captured, capture: Capture | None = None) -> dg.SensorResult:
-    defs = definitions(captured, capture)
-    context = dg.build_sensor_context(instance, definitions=defs, resources={"postgres": postgres_at(captured.dsn)})
-    result = defs.resolve_sensor_def("poll_shop")(context)
-    assert isinstance(result, dg.SensorResult)
-    return result
-
-
-def reason(result: dg.SensorResult) -> str:
-    assert isinstance(result.skip_reason, dg.SkipReason)
-    return result.skip_reason.skip_message or ""
+    return in_process.tick(instance, captured.dsn, declaring(captured, capture), "poll_shop")
 
 
 def forget(captured: Captured) -> None:

@@ -30,6 +30,7 @@ from millrace.resources.read_models.declared.words import first, last, min_
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
+from tests.support.running.in_process import failed_with
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
 QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
@@ -106,13 +107,6 @@ def orders(store: EventStore) -> int:
     return store.connection.execute("select count(*) from read_models.orders").fetchall()[0][0]  # type: ignore[no-any-return]
 
 
-def failed_with(result: Result) -> str:
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    error = failure.step_failure_data.error
-    assert error is not None
-    return error.to_string()
-
-
 def progress(instance: dg.DagsterInstance, view: str = "orders") -> dict[str, object]:
     """Return what the newest drain of a view shows."""
     wanted = dg.AssetRecordsFilter(asset_key=KEY, asset_partitions=[view])
@@ -145,11 +139,6 @@ def said_of_columns(instance: dg.DagsterInstance) -> dict[str, list[str]]:
     lineage = newest.asset_materialization.metadata[COLUMN_LINEAGE].value
     assert isinstance(lineage, dg.TableColumnLineage)
     return {column: [dep.column_name for dep in deps] for column, deps in lineage.deps_by_column.items()}
-
-
-def test_the_partitions_that_a_person_picks_are_rebuilt_in_one_run(dsn: str) -> None:
-    asset = definitions(dsn, {"orders": ORDERS}).resolve_asset_graph().get(READ_MODEL)
-    assert asset.backfill_policy == dg.BackfillPolicy.single_run()
 
 
 # One view --------------------------------------------------------------------------------------------------
@@ -268,11 +257,7 @@ def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterializati
 
 @pytest.mark.usefixtures("spark_remote")
 def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_write(
-    instance: dg.DagsterInstance,
-    shop: EventStore,
-    drain: Run,
-    drain_together: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop, 40)
     with monkeypatch.context() as patch:

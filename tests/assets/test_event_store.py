@@ -29,19 +29,7 @@ NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
 
 
-def test_applying_the_schema_reports_every_table(instance: dg.DagsterInstance, dsn: str) -> None:
-    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
-    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
-    assert result.success
-    event = result.asset_materializations_for_node("event_store")
-    (log,) = [m for m in event if m.asset_key.path[-1] == "event_log"]
-    schema = log.metadata["dagster/column_schema"].value
-    assert isinstance(schema, dg.TableSchema)
-    assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
-    assert schema.columns[0].description == "The log partition."
-
-
-def test_applying_the_schema_registers_declared_events_and_shows_those_that_are_refused(
+def test_applying_the_schema_reports_every_table_registers_declared_events_and_plots_messages_of_producers(
     instance: dg.DagsterInstance, dsn: str, store: EventStore
 ) -> None:
     @event(decider="cart")
@@ -55,35 +43,34 @@ def test_applying_the_schema_registers_declared_events_and_shows_those_that_are_
         cents: int
 
     store.register_event_schema("cart", "emptied", {"type": "array"})
-    events = tuple(each for each in map(declared_event, (Emptied, Paid)) if each)
-    defs = build_defs(declarations=Declarations(events=events), resources={"postgres": postgres_at(dsn)})
-    result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
-    (shown,) = [m for m in result.asset_materializations_for_node("event_store") if m.asset_key.path[-1] == "deciders"]
-    refused = shown.metadata["refused"].value
-    assert isinstance(refused, dict)
-    assert list(refused) == ["event emptied version 1 of decider cart"]
-    assert "event has another schema" in str(refused)
-    found = store.connection.execute("select event from event_store.event_schemas order by 1").fetchall()
-    assert found == [("emptied",), ("paid",)]
-
-
-def test_what_became_of_all_producers_messages_is_plotted_and_one_that_nobody_ends_is_a_warning(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
     producers = ProducerStore(store.connection)
     for name in ("one", "two"):
         epoch = producers.register_producer(name).epoch
         producers.ingest_events(name, 0, epoch, 0)
     store.connection.execute("set event_store.clock = '2000-01-01'")
     producers.begin_transaction("two", 0, epoch, 1)
-    defs = build_defs(declarations=Declarations(), resources={"postgres": postgres_at(dsn)})
+    events = tuple(each for each in map(declared_event, (Emptied, Paid)) if each)
+    defs = build_defs(declarations=Declarations(events=events), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
-    (shown,) = [m for m in result.asset_materializations_for_node("event_store") if m.asset_key.path[-1] == "producers"]
+    assert result.success
+    shown = {m.asset_key.path[-1]: m.metadata for m in result.asset_materializations_for_node("event_store")}
+    schema = shown["event_log"]["dagster/column_schema"].value
+    assert isinstance(schema, dg.TableSchema)
+    assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
+    assert schema.columns[0].description == "The log partition."
+    # those that are refused are shown
+    refused = shown["deciders"]["refused"].value
+    assert isinstance(refused, dict)
+    assert list(refused) == ["event emptied version 1 of decider cart"]
+    assert "event has another schema" in str(refused)
+    found = store.connection.execute("select event from event_store.event_schemas order by 1").fetchall()
+    assert found == [("emptied",), ("paid",)]
+    # what became of all messages, and one that nobody ends
     names = ("producers", "received", "committed", "duplicates", "open")
-    assert [shown.metadata[name].value for name in names] == [2, 3, 2, 0, 1]
-    (check,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
-    assert (check.check_name, check.severity) == ("messages_are_settled", dg.AssetCheckSeverity.WARN)
-    assert "Partition 0: message 1, begun" in str(check.metadata["two"].value)
+    assert [shown["producers"][name].value for name in names] == [2, 3, 2, 0, 1]
+    failed = {each.check_name: each for each in result.get_asset_check_evaluations() if not each.passed}
+    assert failed["messages_are_settled"].severity == dg.AssetCheckSeverity.WARN
+    assert "Partition 0: message 1, begun" in str(failed["messages_are_settled"].metadata["two"].value)
 
 
 def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
@@ -126,9 +113,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(
-        declarations=Declarations(),
-        settings=Settings(archive_dir=root),
-        resources={"postgres": postgres_at(dsn)},
+        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
     )
     result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
@@ -144,9 +129,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     """Return what the schedule asks for; at most one run."""
     context = dg.build_schedule_context(
-        resources={"postgres": postgres_at(dsn)},
-        scheduled_execution_time=NOW,
-        repository_def=defs.get_repository_def(),
+        resources={"postgres": postgres_at(dsn)}, scheduled_execution_time=NOW, repository_def=defs.get_repository_def()
     )
     tick = archive_schedule(Settings()).evaluate_tick(context)
     assert tick.run_requests or "archived" in str(tick.skip_message)
@@ -177,9 +160,7 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(
-        declarations=Declarations(),
-        settings=Settings(archive_dir=root),
-        resources={"postgres": postgres_at(dsn)},
+        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
     )
     job = defs.resolve_job_def("archive")
     request = schedule_tick(dsn, defs)

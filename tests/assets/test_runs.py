@@ -35,9 +35,7 @@ def test_the_process_of_a_run_that_is_over_stops_its_work(
     monkeypatch.setattr(runs, "LOOK_EVERY_S", 0.02)
     with dg.instance_for_test(temp_dir=str(tmp_path_factory.mktemp("dagster"))) as instance:
         result = dg.execute_job(
-            dg.reconstructable(working),
-            instance,
-            run_config={"ops": {"work": {"config": {"end": end}}}},
+            dg.reconstructable(working), instance, run_config={"ops": {"work": {"config": {"end": end}}}}
         )
         run = instance.get_run_by_id(result.run_id)
         assert run is not None

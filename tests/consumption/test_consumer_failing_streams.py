@@ -33,16 +33,7 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.building.poison import (
-    TOTALS,
-    WORTHS,
-    assert_holds_all_but,
-    at,
-    correct,
-    locks,
-    offsets_of,
-    poison,
-)
+from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, at, correct, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
 from tests.support.patience import patience, wait_until

@@ -1,6 +1,9 @@
 """Rebuilds of log partitions beside drains, readers and each other: no reader sees a half, nothing deadlocks."""
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,7 +100,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
     assert_equals_a_clean_run(things, Counted)
 
 
-def test_several_log_partitions_are_rebuilt_together_or_none_is(
+def test_several_log_partitions_are_rebuilt_together_or_none_is_and_two_that_do_so_take_turns(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 80)
@@ -116,13 +119,6 @@ def test_several_log_partitions_are_rebuilt_together_or_none_is(
     assert (commit.events, len(commit.leases), sum(commit.rows_of.values())) == (80, 16, commit.rows)
     assert rows_of(things.connection, Counted) == before
 
-
-def test_two_rebuilds_of_the_same_partitions_in_any_order_take_turns(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 80)
-    drain(dsn, spark, Counted)
-
     def rebuild(owner: str, *partitions: int) -> Commit:
         with Consumer.open(dsn, Counted, lambda: spark, owner) as consumer:
             return consumer.rebuild(*partitions, wait_s=patience())
@@ -132,35 +128,29 @@ def test_two_rebuilds_of_the_same_partitions_in_any_order_take_turns(
     assert_equals_a_clean_run(things, Counted)
 
 
-def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_other(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 120)
-    drain(dsn, spark, Counted)
-    first, second = [lag.partition for lag in things.view_lag(Counted.view) if lag.position][:2]
-    reader, observer = connect(), connect()
-
-    def rebuild(partition: int) -> Commit:
-        with Consumer.open(dsn, Counted, lambda: spark, f"rebuilder of {partition}") as consumer:
-            return consumer.rebuild(partition)
-
-    with held(reader, "select from read_models.counted"):
-        both = [start(lambda p=p: rebuild(p)) for p in (first, second)]  # type: ignore[misc]
-        wait_until(
-            lambda: value(observer, "select count(*) = 2 from pg_locks where not granted and locktype = 'relation'"),
-            "both swaps wait for the reader",
-        )
-    assert [one.result(patience()).leases[0].partition for one in both] == [first, second]
-    assert_equals_a_clean_run(things, Counted)
-
-
-def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
+def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_other_nor_do_their_swaps_deadlock(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
     fill(things, 120)
     drain(dsn, spark, Counted)
     partitions = [lag.partition for lag in things.view_lag(Counted.view) if lag.position][:2]
-    observer, rows_holder, staging_holder = connect(), connect(), connect()
+    reader, observer = connect(), connect()
+
+    def rebuilt(building: "Callable[[], SparkSession]") -> list[Future[Commit]]:
+        def rebuild(partition: int) -> Commit:
+            with Consumer.open(dsn, Counted, building, f"rebuilder of {partition}") as consumer:
+                return consumer.rebuild(partition)
+
+        return [start(partial(rebuild, partition)) for partition in partitions]
+
+    with held(reader, "select from read_models.counted"):
+        both = rebuilt(lambda: spark)
+        wait_until(
+            lambda: value(observer, "select count(*) = 2 from pg_locks where not granted and locktype = 'relation'"),
+            "both swaps wait for the reader",
+        )
+    assert [one.result(patience()).leases[0].partition for one in both] == partitions
+    rows_holder, staging_holder = connect(), connect()
     claimed, go = threading.Barrier(3), threading.Event()
 
     def building() -> "SparkSession":
@@ -168,11 +158,7 @@ def test_swaps_of_two_partitions_that_come_at_the_same_moment_do_not_deadlock(
         assert go.wait(patience())
         return spark
 
-    def rebuild(partition: int) -> Commit:
-        with Consumer.open(dsn, Counted, building, f"rebuilder of {partition}") as consumer:
-            return consumer.rebuild(partition)
-
-    both = [start(lambda p=p: rebuild(p)) for p in partitions]  # type: ignore[misc]
+    both = rebuilt(building)
     claimed.wait(patience())
     # both are held after their new tables were made and before they are swapped in
     with staging_holder.transaction():

@@ -9,12 +9,7 @@ import pytest
 from psycopg import sql
 from pyspark.errors import PySparkException
 
-from millrace.resources.event_log_source import (
-    DataLoss,
-    InvalidOption,
-    LogRange,
-    Unreadable,
-)
+from millrace.resources.event_log_source import DataLoss, InvalidOption, LogRange, Unreadable
 from millrace.resources.event_log_source.arrow import BATCH_BYTES
 from millrace.resources.event_log_source.ranges import stated_ranges
 from millrace.resources.event_log_source.reading import PLAN, EventLogInput, query

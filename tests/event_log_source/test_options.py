@@ -5,12 +5,7 @@ import re
 import pytest
 
 from millrace.resources import event_log_source
-from millrace.resources.event_log_source import (
-    COLUMNS,
-    OPTIONS,
-    EventLogOptions,
-    InvalidOption,
-)
+from millrace.resources.event_log_source import COLUMNS, OPTIONS, EventLogOptions, InvalidOption
 from millrace.resources.event_log_source.options import BOTH, Mode
 from millrace.resources.settings import PROJECT
 from tests.support.building.event_log_reads import options_of
@@ -81,12 +76,7 @@ ELSEWHERE: list[tuple[Mode, str, str, str]] = [
     ("stream", "endingTimestamp", "0", "only with spark.read, not with spark.readStream"),
     ("batch", "maxOffsetsPerTrigger", "1", "only with spark.readStream, not with spark.read"),
     ("batch", "startingOffsets", "latest", 'earliest, or JSON {"<log partition>": <position>, …}'),
-    (
-        "batch",
-        "endingOffset",
-        "{}",
-        "dsn, startingOffsets, startingTimestamp, endingOffsets, endingTimestamp, failOn",
-    ),
+    ("batch", "endingOffset", "{}", "dsn, startingOffsets, startingTimestamp, endingOffsets, endingTimestamp, failOn"),
     ("stream", "path", "x", "dsn, startingOffsets, startingTimestamp, maxOffsetsPerTrigger, failOnDataLoss, minPa"),
 ]
 

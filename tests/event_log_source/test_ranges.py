@@ -79,16 +79,6 @@ def test_a_limit_is_shared_in_proportion_to_what_is_pending() -> None:
     assert advance({0: 5, 1: 0}, {0: 5, 1: 3}, 100) == {0: 5, 1: 3}
 
 
-def test_below_one_each_log_partitions_take_turns() -> None:
-    position = dict.fromkeys(range(3), 0)
-    target = dict.fromkeys(range(3), 2)
-    seen = []
-    for _ in range(6):
-        position = advance(position, target, 1)
-        seen.append(tuple(position.values()))
-    assert seen == [(1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2)]
-
-
 def test_a_position_beyond_the_target_stays_where_it_is() -> None:
     assert advance({0: 7, 1: 0}, {0: 5, 1: 2}, None) == {0: 7, 1: 2}
 

@@ -10,11 +10,11 @@ import pytest
 from millrace.assets.consumption import LAG_CHECK, model_objective
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.checks import lag_check
-from millrace.platform_defs.definitions import build_defs
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
+from tests.support.running import in_process
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
@@ -32,13 +32,7 @@ def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None, max_lag_s: 
     models = {model.name: model for model in (ORDERS, SHIPMENTS)}
     with psycopg.connect(dsn) as connection:
         connection.execute("update event_store.views set max_lag_s = %s", (max_lag_s,))
-    defs = build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
-    context = dg.build_sensor_context(
-        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
-    )
-    result = defs.resolve_sensor_def("watch_freshness")(context)
-    assert isinstance(result, dg.SensorResult)
-    return result
+    return in_process.tick(instance, dsn, Declarations(models=models), "watch_freshness", cursor)
 
 
 def said(instance: dg.DagsterInstance, model: str) -> list[bool]:

@@ -12,7 +12,6 @@ import pytest
 
 from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.launcher import PatientRunLauncher
-from millrace.resources.settings import PROJECT
 
 
 class _Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -63,10 +62,3 @@ def test_a_run_whose_code_server_takes_long_goes_on_and_one_without_a_code_serve
     asking(f"{silent}-is-gone")
     with pytest.raises(dg.DagsterError):
         launcher.launch_run(context)
-
-
-def test_the_instance_that_millrace_makes_launches_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", "postgresql://nobody@127.0.0.1:1/nothing")
-    (tmp_path / "dagster.yaml").write_text((PROJECT / "platform_defs" / "dagster.yaml").read_text())
-    launcher = dg._core.instance.ref.InstanceRef.from_dir(str(tmp_path)).run_launcher
-    assert isinstance(launcher, PatientRunLauncher)

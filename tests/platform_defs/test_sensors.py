@@ -24,6 +24,8 @@ from millrace.resources.read_models.declared.words import last
 from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
+from tests.support.running import in_process
+from tests.support.running.in_process import reason
 
 ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=())
 
@@ -54,19 +56,7 @@ def tick(
     cursor: str | None = None,
     **others: ReadModel,
 ) -> dg.SensorResult:
-    models = {"orders": model, **others}
-    defs = build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
-    context = dg.build_sensor_context(
-        instance, cursor=cursor, definitions=defs, resources={"postgres": postgres_at(dsn)}
-    )
-    result = defs.resolve_sensor_def(sensor)(context)
-    assert isinstance(result, dg.SensorResult)
-    return result
-
-
-def reason(result: dg.SensorResult) -> str:
-    assert isinstance(result.skip_reason, dg.SkipReason)
-    return result.skip_reason.skip_message or ""
+    return in_process.tick(instance, dsn, Declarations(models={"orders": model, **others}), sensor, cursor)
 
 
 def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:

@@ -10,6 +10,7 @@ import dagster as dg
 import psycopg
 import pytest
 
+from millrace.platform_defs.launcher import PatientRunLauncher
 from millrace.platform_defs.prune import forget_evaluations
 from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -51,6 +52,7 @@ def test_dagster_yaml_gives_our_storage_and_a_quick_queue(instance: dg.DagsterIn
     coordinator = instance.run_coordinator
     assert isinstance(coordinator, dg.QueuedRunCoordinator)
     assert coordinator.dequeue_interval_seconds == 1
+    assert isinstance(instance.run_launcher, PatientRunLauncher)
     assert instance.run_monitoring_enabled
     assert instance.run_monitoring_max_resume_run_attempts == 0
     assert not instance.telemetry_enabled

@@ -115,11 +115,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         {"deletes": ["gone"], "events": ["placed"]},
         "'gone' is named in deletes= but not in events=: name it in both",
     ),
-    (
-        declare(order_id=stream_id(), city=field("data.city"), n=count()),
-        {},
-        "'city' is a key column that key= does",
-    ),
+    (declare(order_id=stream_id(), city=field("data.city"), n=count()), {}, "'city' is a key column that key= does"),
     *(
         (
             declare(order_id=field({"order": "decider_id", "fee": "data.order_id"}), n=count()),

@@ -44,12 +44,7 @@ def orders(looked_up: ReadModel, column: str = "name", name: str = "Orders") -> 
 CUSTOMERS = customers()
 ORDERS = orders(CUSTOMERS)
 NAMED = {"partition": [1], "customer_id": ["c-1"], "name": ["Ada"], "name_offset": [1]}
-ORDERED = {
-    "partition": [1, 2],
-    "order_id": ["o-1", "o-2"],
-    "customer_id": ["c-1", "c-2"],
-    "customer_id_offset": [2, 3],
-}
+ORDERED = {"partition": [1, 2], "order_id": ["o-1", "o-2"], "customer_id": ["c-1", "c-2"], "customer_id_offset": [2, 3]}
 
 
 @pytest.fixture
@@ -95,10 +90,7 @@ def test_a_new_version_of_the_other_model_serves_and_the_views_above_stay_as_the
 
 @pytest.mark.parametrize(
     "changed",
-    [
-        customers(visits=count()),
-        replace(CUSTOMERS, keys={"customer_id": field("data.number", type="bigint")}),
-    ],
+    [customers(visits=count()), replace(CUSTOMERS, keys={"customer_id": field("data.number", type="bigint")})],
 )
 def test_a_new_version_without_what_others_look_up_does_not_serve(
     built: psycopg.Connection, changed: ReadModel

@@ -11,7 +11,7 @@ import psycopg
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.times import TimeForm
-from millrace.resources.read_models.declared.column_types import exact, misread, typed
+from millrace.resources.read_models.declared.column_types import exact, misread, refusal, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:
@@ -50,7 +50,16 @@ TEXTS: list[tuple[str, str, object]] = [
     *((MONEY, text, None) for text in ("12.345".translate(ARABIC), "1" + ".234".translate(ARABIC), "12".translate(FULL_WIDTH), "1_000", "1,5", "NaN", "Infinity", "", "1 2", "1\n", "0x1")),
     *(("double", text, 12.5) for text in ("12.5", "1.25e1", " 12.5", "+12.50", "1250E-2")),
     *(("double", text, None) for text in ("NaN", "Infinity", "1d", "1e400", "1".translate(ARABIC), "1_0", "0x1p3", "")),
-    *(("bigint", text, 12) for text in ("12", "+12", "012")),
+    *(("decimal(5,2)", text, Decimal("123.45")) for text in ("123.450", "12345e-2")),
+    *(("decimal(5,2)", text, None) for text in (" +000123456.70 ", "-1234.", "-", "\u00a012345678", "0" * 50 + "12345")),
+    *(("decimal(5,2)", text, None) for text in (" +" + "9" * 45 + ".5", "9" * 38)),
+    *(("decimal(38,0)", text, Decimal(text)) for text in ("9" * 38, "5.0")),
+    *(("decimal(38,0)", text, None) for text in ("9" * 39, "0.5")),
+    ("decimal(3,3)", "0.123", Decimal("0.123")),
+    *(("decimal(3,3)", text, None) for text in ("-0.00001", "1", "1.5")),
+    *(("double", "1e300", 1e300), ("double", "a lot", None), ("int", "5", 5), ("int", "2147483648", None), ("int", "ü💥", None)),
+    *(("bigint", text, None) for text in ("it's \\ so", "1.5", "a\nb", "x" * 3000)),
+    *(("bigint", text, 12) for text in ("12", "+12", "012", " 12 ")),
     *(("bigint", text, None) for text in ("12.0", "1e1", "12".translate(FULL_WIDTH), "1_2", "9223372036854775808", "")),
     *(("boolean", text, True) for text in ("true", "T", "yes", "Y", "1")),
     *(("boolean", text, False) for text in ("false", "f", "NO", "n", "0")),
@@ -78,6 +87,11 @@ def test_spark_reads_a_text_as_its_value_or_refuses_it(spark: "SparkSession") ->
 def micros(moment: datetime) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 10**6 + since.microseconds
+
+
+def test_a_refusal_names_field_text_and_type() -> None:
+    said = "[USER_RAISED_EXCEPTION] data.v is 'a lot', which is not exactly a bigint SQLSTATE: P0001"
+    assert refusal("a lot", "data.v", "bigint") == said
 
 
 def test_a_fold_and_an_import_read_it_as_the_same() -> None:

@@ -47,10 +47,7 @@ def declare(function: Callable[["DataFrame"], "DataFrame"] = last_texts, **optio
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"key": "thing_id"},
-        "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called",
-    ),
+    ({"key": "thing_id"}, "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called"),
     ({"key": []}, "'key' is no list"),
     ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
     ({"key": ["number"]}, "'number' is a column and in the key: rename one"),

@@ -19,6 +19,7 @@ from millrace.resources.read_models.stored.merge import (
 )
 from millrace.resources.read_models.stored.tables import new_child_table
 from millrace.resources.read_models.stored.versions import ensure_version
+from tests.read_models.test_tables import new_children
 from tests.support.building.drains import (
     Everything,
     all_blocked,
@@ -31,7 +32,7 @@ from tests.support.building.drains import (
     rows_of,
     things,
 )
-from tests.support.factories import Connect, refusal, rows, start, terminate, value
+from tests.support.factories import Connect, refusal, start, terminate, value
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ class Building:
 
     def go(self) -> None:
         self._told.set()
-
-
-def new_tables(connection: psycopg.Connection) -> list[str]:
-    query = r"select relname from pg_class where relname ~ '^_new_\d+_p\d+$' order by 1"
-    return [name for (name,) in rows(connection, query)]
 
 
 def staged(store: EventStore, partition: int, number: int) -> tuple[int, list[StagedRows]]:
@@ -98,7 +94,7 @@ def test_tables_are_filled_on_as_many_connections_as_allowed_at_the_same_time(
         running = start(filled)
         wait_until(lambda: len(all_blocked(observer, FILLING)) == 3, "three tables are filled")
     assert running.result(patience()) == 3000
-    assert len(new_tables(observer)) == 16
+    assert len(new_children(observer)) == 16
     assert rows_of(observer, Everything) == []
 
 
@@ -118,7 +114,7 @@ def test_a_table_that_cannot_be_filled_ends_all_others_and_leaves_none(
         # although the others wait for a lock that nobody gives them
         with pytest.raises(psycopg.errors.AdminShutdown):
             running.result(patience())
-    assert new_tables(observer) == []
+    assert new_children(observer) == []
 
 
 def test_a_rebuild_that_lost_its_staged_rows_or_its_lease_swaps_nothing_in_and_the_next_one_drops_what_was_left(
@@ -141,7 +137,7 @@ def test_a_rebuild_that_lost_its_staged_rows_or_its_lease_swaps_nothing_in_and_t
         # as after a crash of the server
         observer.execute("truncate read_models.everything_staging")
     refusal(StagedRowsLost, lambda: running.result(patience()))
-    assert new_tables(observer) == []
+    assert new_children(observer) == []
     assert rows_of(observer, Everything) == before
 
     late = Building(spark)
@@ -154,9 +150,9 @@ def test_a_rebuild_that_lost_its_staged_rows_or_its_lease_swaps_nothing_in_and_t
     with held(connect(), "select from event_store.checkpoints for update"):
         late.go()
         wait_until(lambda: all_blocked(observer, "commit_batch"), "both have filled a table")
-        assert new_tables(observer) != [new_child_table(theirs, partition)]
+        assert new_children(observer) != [new_child_table(theirs, partition)]
     refusal(LeaseLost, lambda: losing.result(patience()))
-    assert new_tables(observer) == [new_child_table(theirs, partition)]
+    assert new_children(observer) == [new_child_table(theirs, partition)]
     with observer.transaction():
         things.release_batch("everything", [lease])
         swap_children(observer, Everything, [partition], theirs, [])
@@ -167,7 +163,7 @@ def test_a_rebuild_that_lost_its_staged_rows_or_its_lease_swaps_nothing_in_and_t
         fill_child(observer, Everything, left, next_batch(observer), [])
     with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
         consumer.rebuild(partition)
-        assert len(new_tables(observer)) == 1
+        assert len(new_children(observer)) == 1
         consumer.rebuild(*range(16))
-    assert new_tables(observer) == []
+    assert new_children(observer) == []
     assert_equals_a_clean_run(things)

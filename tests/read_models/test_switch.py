@@ -11,19 +11,9 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.versions import (
-    ensure_version,
-    serve_if_caught_up,
-    versions,
-)
+from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up, versions
 from tests.support.building.drains import all_blocked, drain, fill, held, observer, things, wait_blocked_in
-from tests.support.building.model_versions import (
-    EventsOf,
-    Latest,
-    built,
-    columns,
-    consume,
-)
+from tests.support.building.model_versions import EventsOf, Latest, built, columns, consume
 from tests.support.factories import Connect, start, terminate, value
 from tests.support.patience import patience, wait_until
 

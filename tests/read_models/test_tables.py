@@ -1,10 +1,9 @@
 """Whose the tables of a read model are: made by one login, rebuilt and reset by another."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -21,6 +20,7 @@ from millrace.resources.read_models.stored.tables import DependentObjects, NotOw
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building import read_models as models
 from tests.support.factories import Connect, refusal, rows
+from tests.support.logins import Login, logins
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.declared.declaration import ReadModel
@@ -31,25 +31,12 @@ MEMBERS = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": 
 # mypy takes a decorated class for the class
 Everything = cast("ReadModel", models.Everything)
 
-Login = Callable[[str], psycopg.Connection]
-
 
 @pytest.fixture
-def login(dsn: str, store: EventStore) -> Iterator[Login]:
-    """Yield a login: it connects as a new user with one of the roles, and nothing else."""
-    users: list[tuple[str, psycopg.Connection]] = []
-
-    def connect(role: str) -> psycopg.Connection:
-        user = f"user_{uuid4().hex}"
-        store.connection.execute(f"create role {user} login in role {role}".encode())
-        users.append((user, psycopg.connect(dsn, user=user, autocommit=True)))
-        return users[-1][1]
-
-    yield connect
-    for user, connection in users:
-        connection.close()
-        store.connection.execute(f"drop owned by {user} cascade".encode())
-        store.connection.execute(f"drop role {user}".encode())
+def login(store: EventStore) -> Iterator[Login]:
+    """Yield what opens a session as a new user with some roles, and nothing else."""
+    with logins(store.connection) as made:
+        yield made
 
 
 def rebuild(connection: psycopg.Connection, partition: int) -> int:

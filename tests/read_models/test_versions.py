@@ -350,10 +350,7 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
 
 def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     things.register_view("everything", mode="bulk")
-    with (
-        pytest.raises(WrongView, match="registered already"),
-        Consumer.open(dsn, Everything, lambda: spark, "next"),
-    ):
+    with pytest.raises(WrongView, match="registered already"), Consumer.open(dsn, Everything, lambda: spark, "next"):
         pass
 
 

@@ -9,19 +9,31 @@ from collections.abc import Callable
 
 import pytest
 
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import (
     LeaseLost,
     Malformed,
     MillraceError,
     NotInFlight,
     PositionOutOfRange,
+    UnknownCapture,
     UnknownPartition,
+    UnknownProducer,
+    VerificationOver,
 )
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
+from millrace.resources.producers.store import ProducerStore
+from tests.support.capturing.captures import Source
 from tests.support.factories import append, everything, pump
 
-# the calls, in which ? stands for each of the texts behind them; %(offset)s is in flight, %(partition)s leased
+TABLE = '{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}'
+SCHEMA = (
+    '{"schema": "public", "table": "t", "identity": "default", "commit_lsn": "0/1", "commit_idx": 0, "columns": ['
+    '{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}'
+)
+# the calls, in which ? stands for each of the texts behind them; %(offset)s is in flight, %(partition)s leased,
+# %(transaction)s open
 REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     # events
     (Malformed, "register_decider_event(?)", ("'', 'e', 'd'", "'d', '', 'd'", "null, 'e', 'd'", "'d', null, 'd'")),
@@ -146,6 +158,109 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
             ),
         ),
     ),
+    # producers
+    (Malformed, "register_producer(?)", ("''", f"'{'x' * 1025}'", f"'{'ü' * 513}'", "'x', -1")),
+    (Malformed, "begin_transaction(?)", ("'', 0, 1, 0", "'p', -1, 1, 0", "'p', 0, 0, 0", "'p', 0, 1, -1")),
+    (Malformed, "begin_transaction('p', 0, 1, 0, ?)", ("0", f"{2**31}")),
+    (UnknownProducer, "begin_transaction(?)", ("'nobody', 0, 1, 0", "'p', 1, 1, 0")),
+    (UnknownProducer, "ingest_events('nobody', 0, 1, 0)", ("",)),
+    (Malformed, "ingest_events('p', 0, 1, 0, v_state => '?')", ("[1]", "1", '{"": 1}', f'{{"{"x" * 1025}": 1}}')),
+    (Malformed, "add_state_change('%(transaction)s', ?, '1')", ("''", f"'{'x' * 1025}'")),
+    (Malformed, "add_events('%(transaction)s', '?')", ("[]", '[{"event_id": "no uuid"}]')),
+    (Malformed, "expire_transactions(?)", ("-1", f"{2**31}", "1, 0")),
+    (Malformed, "overdue_transactions(?)", ("-1", f"{2**31}", "0, 0")),
+    # the archive and alerts
+    (Malformed, "purge_events(0, ?)", ("0", "-1")),
+    (UnknownPartition, "purge_events(?)", ("16", "-1")),
+    (UnknownPartition, "mark_archived(?, 0)", ("16", "-1")),
+    (UnknownPartition, "raise_low_water_mark(?, 0)", ("16", "-1")),
+    (UnknownPartition, "list_archive_file(?, 0, 1, 'c', 1, repeat('0', 64))", ("16", "-1")),
+    (UnknownPartition, "archive_state(?)", ("16", "-1")),
+    (UnknownPartition, "lock_archive(?, 'me')", ("16", "-1")),
+    (Malformed, "observe_incidents(?)", ("'', '[]'", f"'{'a' * 201}', '[]'", "'a', '[]', null", "'a', '[]', true, -1")),
+    (Malformed, "settle_alert(gen_random_uuid(), null)", ("",)),
+    # captures; %(capture)s is leased
+    (Malformed, f"register_capture(?, 's', 'p', '[{TABLE}]')", ("''", "'1a'", "'A'", "'a b'", f"'{'a' * 32}'", "'ä'")),
+    (Malformed, f"register_capture('d', ?, '[{TABLE}]')", ("'', 'p'", "'s', ''")),
+    (
+        Malformed,
+        "register_capture('d', 's', 'p', '?')",
+        (
+            *("null", "{}", "[]", '[{"schema": "s", "table": "t", "decider": "d"}]'),
+            *(f"[{TABLE.replace(*other)}]" for other in (('"s"', '""'), ('"s"', "1"))),
+            *(f"[{TABLE[:-1]}, {key}}}]" for key in ('"key_columns": "a"', '"key_columns": [1]')),
+            *(f"[{TABLE}, {TABLE.replace(*other)}]" for other in (('"d"', '"e"'), ('"t"', '"u"'))),
+        ),
+    ),
+    (Malformed, "claim_capture('c', ?)", ("''", "'me', 0", "'me', -1", f"'me', {2**31}")),
+    (Malformed, "extend_capture('c', %(capture)s, ?)", ("0", "-1", f"{2**31}")),
+    (
+        Malformed,
+        "begin_generation('c', %(capture)s, ?)",
+        ("'', 'd', '0/1', '1', '1'", "'1', '', '0/1', '1', '1'", "'1', 'd', '0/1', '1', '1 0/10'"),
+    ),
+    (Malformed, "follow_timelines('c', %(capture)s, ?, '0/1000')", ("''", "'x'", "'0'", "'1 0/1'", "'1 0/1,2'")),
+    (
+        Malformed,
+        "follow_timelines('c', %(capture)s, ?)",
+        ("'1 0/1, 2\n', '0/1000'", "'1 0/1, 2, ', '0/1000'", "'2', null"),
+    ),
+    (Malformed, "record_gap('c', null, null, '')", ("",)),
+    (Malformed, "restart_capture('c', '')", ("",)),
+    (
+        Malformed,
+        "compare_changes('c', '?')",
+        ("{}", '[{"commit_lsn": "x", "commit_idx": 1}]', '[{"commit_lsn": "0/1", "commit_idx": "x"}]'),
+    ),
+    (Malformed, "purge_wal_events('c', now(), ?)", ("0", "-1", "10000000")),
+    (Malformed, "emit_changes('c', %(capture)s, ?)", ("0", "-1", "100001")),
+    (Malformed, "requeue_changes('c', null, '[1]')", ("",)),
+    (Malformed, "finish_backfill('c', %(capture)s, 'public', ?)", ("'none'", "'t', 0")),
+    (
+        Malformed,
+        "emit_backfill('c', %(capture)s, 'public', 't', '800:800:', '0/1', ?, null, true)",
+        tuple(
+            f"'{{{ids}}}', array[{event_ids}]::uuid[], gen_random_uuid(), array[{data}]::text[], '{{{faults}}}'"
+            for ids, event_ids, data, faults in (
+                *(("", "gen_random_uuid()", "'{}'", ""), ("[1]", "gen_random_uuid()", "", "")),
+                *(("[1]", "gen_random_uuid()", "'{}'", "null,null"), ("[1]", "gen_random_uuid()", "'{'", "")),
+                ("[1]", "null", "'{}'", ""),
+            )
+        ),
+    ),
+    (
+        Malformed,
+        "keep_schemas('c', %(capture)s, '0/1', '?')",
+        ("{}", *(f"[{SCHEMA.replace(*other)}]" for other in (("0/1", "x"), ('"t"', '"other"')))),
+    ),
+    (Malformed, "begin_verification('c', 'public', ?)", ("'x', '1', false, null", "'t', '1', true, null")),
+    (Malformed, "end_verification(0, true, 0)", ("",)),
+    (VerificationOver, "end_verification(0, true)", ("",)),
+    *(
+        (LeaseLost, call, ("",))
+        for call in (
+            "emit_changes('c', %(capture)s + 1)",
+            "keep_schemas('c', %(capture)s + 1, '0/1', '[]')",
+            "follow_timelines('c', %(capture)s + 1, '2', '0/1000')",
+        )
+    ),
+    *(
+        (UnknownCapture, f"{function}('none'{arguments})", ("",))
+        for function, arguments in {
+            "begin_verification": ", 'public', 't', '1', false, null",
+            "capture_info": "",
+            "claim_capture": ", 'me'",
+            "compare_changes": ", '[]'",
+            "emit_changes": ", 1",
+            "keep_schemas": ", 1, '0/1', '[]'",
+            "purge_wal_events": ", now()",
+            "record_gap": ", null, null, 'x'",
+            "release_capture": ", 1",
+            "requeue_changes": "",
+            "restart_capture": ", 'x'",
+            "unregister_capture": "",
+        }.items()
+    ),
 ]
 
 
@@ -159,6 +274,10 @@ def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) 
     (event,) = orders.lease_events("r")
     (lease,) = orders.claim_batch("b", "me")
     values: dict[str, object] = {"offset": event.offset, "partition": lease.partition, "token": lease.lease_token}
+    source, producers = Source(CaptureStore(orders.connection)), ProducerStore(orders.connection)
+    source.begin()
+    producers.register_producer("p")
+    values |= {"capture": source.token, "transaction": producers.begin_transaction("p", 0, 1, 0).transaction_id}
     values["failure"] = '{"decider": "order", "decider_id": "o-1", "error": "e"}'
     before = everything(orders)
     wrong: list[tuple[str, object]] = []
@@ -185,7 +304,8 @@ def test_a_text_that_postgres_does_not_take_is_malformed(orders: EventStore) -> 
         lambda: orders.register_view("v", "yesterday evening"),
         lambda: orders.seek_view("r", "EXACT_TIMESTAMP", timestamp="yesteryear"),
         lambda: orders.offset_for_timestamp(0, "soon"),
+        lambda: orders.connection.execute("select event_store_platform.register_capture('d', 's', 'p', '[1]')"),
     ]
     for call in calls:
-        with pytest.raises(Malformed):
+        with pytest.raises(Malformed), refusals():
             call()

@@ -52,11 +52,9 @@ texts = (st.sampled_from(WORDS) | _any_text).flatmap(
     lambda text: st.booleans().map(lambda plain: json.dumps(text, ensure_ascii=plain))
 )
 scalars = st.one_of(st.sampled_from(NUMBERS), texts, st.sampled_from(("true", "false")))
-documents = st.one_of(
-    scalars,
-    _nested(scalars),
-    _nested(st.recursive(scalars, _nested, max_leaves=4)),
-).filter(lambda text: len(text) < 200_000)
+documents = st.one_of(scalars, _nested(scalars), _nested(st.recursive(scalars, _nested, max_leaves=4))).filter(
+    lambda text: len(text) < 200_000
+)
 
 
 def append_text(

@@ -281,10 +281,7 @@ def row_types(connection: psycopg.Connection, functions: list[Function]) -> dict
 
 def main() -> None:
     """Write the page from a new database."""
-    with (
-        tempfile.TemporaryDirectory(prefix="millrace-") as directory,
-        EmbeddedPostgres(Path(directory)) as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="millrace-") as directory, EmbeddedPostgres(Path(directory)) as server:
         server.create_database("page")
         migrate(server.dsn("page"))
         PAGE.write_text(page(server.dsn("page")))

@@ -10,15 +10,7 @@ from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.consumption.rounds.read_task import WHERE, Reader, Task
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
-from tests.support.building.drains import (
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    later,
-    observer,
-    thing,
-    things,
-)
+from tests.support.building.drains import assert_equals_a_clean_run, drain, fill, later, observer, thing, things
 from tests.support.building.poison import poison
 from tests.support.building.shared_drains import FEW, share, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at

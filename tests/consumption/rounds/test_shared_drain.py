@@ -29,15 +29,7 @@ from tests.support.building.drains import (
     things,
     wait_blocked_in,
 )
-from tests.support.building.shared_drains import (
-    ALL_WELL,
-    FEW,
-    TOGETHER,
-    consumers,
-    positions,
-    share,
-    why_away,
-)
+from tests.support.building.shared_drains import ALL_WELL, FEW, TOGETHER, consumers, positions, share, why_away
 from tests.support.factories import Connect, at_once, rows, start, terminate
 from tests.support.patience import patience, wait_until
 

@@ -128,11 +128,7 @@ def test_another_schema_one_that_is_not_taken_and_a_file_that_fails_are_wrong(
 COLUMNS: tuple[tuple[str, list[str], list[str]], ...] = (
     ('x = sum_("data.cents")\n    y = last("data.by")\n    z = last("event")', [], []),
     ('x = last("data.bye")', [], [SENTENCE.format("x", "bye", "did you mean data.by?")]),
-    (
-        'x = sum_("data.x_y_z", events=["item_added"])',
-        [SENTENCE.format("x", "x_y_z", "there are data.cents")],
-        [],
-    ),
+    ('x = sum_("data.x_y_z", events=["item_added"])', [SENTENCE.format("x", "x_y_z", "there are data.cents")], []),
     ('x = last("data.by", events=["item_added"])', [SENTENCE.format("x", "by", "there are data.cents")], []),
     # of an event without a schema nothing is known
     ('x = last("data.x_y_z", events=["emptied"])', [], []),

@@ -110,12 +110,7 @@ def test_services_start_in_order_and_stop_in_reverse(home: Path) -> None:
     supervisor.start(said.append)
     supervisor.stop(said.append)
     supervisor.stop(said.append)
-    assert said == [
-        "Starting first ...",
-        "Starting second ...",
-        "Stopping second ...",
-        "Stopping first ...",
-    ]
+    assert said == ["Starting first ...", "Starting second ...", "Stopping second ...", "Stopping first ..."]
 
 
 @pytest.mark.usefixtures("quick")

@@ -32,11 +32,7 @@ def test_a_new_repository_comes_up_shows_its_rows_and_ends_all_that_it_started(s
     """Spark is that of the tests: to start one is among `processes/test_services.py`."""
     folder = home.parent / "our_platform"
     make_repository(folder)
-    more = {
-        "SPARK_REMOTE": spark_remote,
-        SPARK_TOKEN: os.environ[SPARK_TOKEN],
-        "MILLRACE_DECLARATIONS": "our_platform",
-    }
+    more = {"SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN], "MILLRACE_DECLARATIONS": "our_platform"}
     with started(home, folder=folder, more=more) as deployment:
         assert "<html" in requests.get(deployment.url, timeout=patience()).text
         deployment.rows((folder / "first_events.sql").read_text())

@@ -8,14 +8,12 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
-from tests.support.factories import Connect, append, append_to, pump, rows, start, unprepared, value
+from tests.support.factories import Connect, append, rows, start, unprepared, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
 
@@ -50,35 +48,9 @@ def soon(work: Callable[[], object]) -> object:
     return done.result(patience())
 
 
-def test_views_are_consumed_placed_and_removed_history_is_shortened_reports_are_made_databases_migrated(
-    orders: EventStore, stranger: psycopg.Connection
-) -> None:
+def test_reports_are_made_and_databases_migrated(orders: EventStore, stranger: psycopg.Connection) -> None:
+    """What is no function of the store: of these see below."""
     assert not stranger.closed
-    orders.connection.execute("set lock_timeout = '30s'")
-    orders.register_view("v", "-infinity")
-    orders.register_view("b", "-infinity", mode="bulk")
-    assert {poll.consumers for poll in orders.poll_views()} == {0}
-    assert {info.consumers for info in orders.view_info()} == {0}
-    append_to(orders, "a", "b")
-    pump(orders, "v")
-    assert len(orders.stream_events("v", 10)) == 2
-    leases = orders.claim_batch("b", "me")
-    orders.commit_batch("b", leases)
-    rebuilt = orders.claim_partition("b", leases[0].partition, "me")
-    orders.release_batch("b", [rebuilt])
-    orders.end_locks("v")
-    orders.register_view("v", mode="bulk")
-    orders.seek_view("v", "RESET_TO_LATEST")
-    orders.attach_consumer("v")
-    with orders.connection.transaction():
-        ReadModelStore(orders.connection).lock_model("m")
-    orders.unregister_view("b")
-    archive = ArchiveStore(orders.connection)
-    partition = leases[0].partition
-    assert archive.lock_archive(partition, "me")
-    archive.mark_archived(partition, 1)
-    assert archive.raise_low_water_mark(partition, 1) == 1
-    # a report is written, a database is migrated
     columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
     day = date(2026, 1, 5)
     assert soon(lambda: replace_day(orders.connection, "reports.daily", columns, day, [{"n": 1}])) == 1

@@ -4,7 +4,7 @@ Belongs here: races and kills around end_locks, owners of views, the archive's l
 log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_who_may_do_what).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import psycopg
@@ -29,7 +29,7 @@ from tests.support.factories import (
     value,
     wait_blocked,
 )
-from tests.support.logins import Login, logins
+from tests.support.logins import Login
 from tests.support.patience import patience
 
 __all__ = ["view"]
@@ -43,12 +43,6 @@ def end(observer: psycopg.Connection, session: psycopg.Connection, how: str) -> 
         terminate(observer, session.info.backend_pid)
     else:
         session.commit()
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    with logins(orders.connection) as made:
-        yield made
 
 
 # end_locks

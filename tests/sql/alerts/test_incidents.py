@@ -1,7 +1,6 @@
 """observe_incidents, claim_alert, settle_alert: from the first look to the last message, by a clock that tests move."""
 
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import pairwise
 from typing import LiteralString
 from uuid import uuid4
@@ -12,7 +11,7 @@ import pytest
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse, Malformed
+from millrace.resources.errors import CaptureInUse
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import table
 from tests.support.factories import (
@@ -20,7 +19,6 @@ from tests.support.factories import (
     append_to,
     buffers,
     pump,
-    refusal,
     register_orders,
     rows,
     set_clock,
@@ -243,13 +241,6 @@ def test_a_clock_that_is_set_back_holds_nothing_up(watched: Watched) -> None:
         "tried": False, "gone": True, "new": False
     }  # fmt: skip
     assert {subject for _, subject in watched.send()} == {"tried", "gone", "new"}
-
-
-def test_arguments_that_are_malformed_are_refused(watched: Watched) -> None:
-    for source, complete, hold_s in (("", True, 0), ("a" * 201, True, 0), ("a", None, 0), ("a", True, -1)):
-        refusal(Malformed, partial(watched.store.observe_incidents, source, [], complete, hold_s))  # type: ignore[arg-type]
-    refusal(Malformed, lambda: watched.store.settle_alert(uuid4(), None))  # type: ignore[arg-type]
-    assert watched.store.alert_state().observed_at is None
 
 
 def test_what_is_over_costs_who_looks_nothing(watched: Watched) -> None:

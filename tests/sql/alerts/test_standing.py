@@ -69,9 +69,7 @@ def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails:
         refusal(Malformed, partial(mails.set_max_lag, "mails", seconds))
 
 
-def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds_is_not_late(
-    mails: EventStore,
-) -> None:
+def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds_is_not_late(mails: EventStore) -> None:
     mails.unregister_view("mails")
     mails.register_view("m_v2", "-infinity", mode="bulk")
     give_to_read_model(mails.connection, "m_v2")

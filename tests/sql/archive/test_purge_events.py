@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange, UnknownPartition
+from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import (
@@ -176,23 +176,6 @@ def test_purges_and_appends_at_once(given_up: EventStore, connect: Connect) -> N
     assert sum(result.result() for result in at_once([remove, remove, produce])) == 6
     given_up.sequence_events()
     assert [position for position, _ in kept(given_up)] == list(range(6, 30))
-
-
-def test_what_is_out_of_range_is_refused(bulk: EventStore) -> None:
-    archive = ArchiveStore(bulk.connection)
-    for limit in (0, -1):
-        with pytest.raises(Malformed, match="v_limit"):
-            archive.purge_events(0, limit)
-    for partition in (16, -1):
-        for call in (
-            partial(archive.purge_events, partition),
-            partial(archive.mark_archived, partition, 0),
-            partial(archive.raise_low_water_mark, partition, 0),
-            partial(archive.list_archive_file, partition, 0, 1, "c", 1, CHECKSUM),
-            partial(archive.archive_state, partition),
-            partial(archive.lock_archive, partition, "me"),
-        ):
-            refusal(UnknownPartition, call)
 
 
 def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Malformed, StreamClosed
+from millrace.resources.errors import Conflict, Malformed, StreamClosed
 from millrace.resources.event_store import EventStore, StreamHead
 from tests.sql.events.test_stream_head import purge
 from tests.support.factories import (
@@ -154,6 +154,7 @@ def test_the_mark_is_raised_only_by_a_session_that_sees_what_is_committed(connec
 def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventStore) -> None:
     last = append_to(orders, "o-1", "o-1")[-1]
     purge(orders, "o-1")
+    assert "stream_head" in str(refusal(Conflict, lambda: append(orders, "o-1")).hint)
     assert append(orders, "o-1", last.event_id).previous_id == last.event_id
     orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=3)
     bare(

@@ -3,15 +3,7 @@
 import pytest
 
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
 @pytest.fixture
@@ -23,16 +15,6 @@ def bulk(orders: EventStore) -> EventStore:
 
 def size(leases: list[Lease]) -> int:
     return sum(lease.to_position - lease.from_position for lease in leases)
-
-
-def test_a_claim_leases_what_is_pending(bulk: EventStore) -> None:
-    ids = ids_of_one_partition(bulk.connection, 2, partition=3)
-    append_to(bulk, *ids, ids[0])
-    (lease,) = bulk.claim_batch("v", "me")
-    assert lease == Lease(3, 0, 3, 1)
-    assert rows(
-        bulk.connection, "select partition, lease_owner from event_store.checkpoints where lease_owner <> ''"
-    ) == [(3, "me")]
 
 
 def test_a_claim_takes_at_most_the_limit(bulk: EventStore) -> None:
@@ -74,17 +56,6 @@ def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore
     assert [(lease.partition, lease.to_position) for lease in again] == [
         (lease.partition, lease.to_position) for lease in held
     ]
-
-
-def test_a_range_is_somebody_elses_as_soon_as_its_lease_is_over(bulk: EventStore, connect: Connect) -> None:
-    other = EventStore(connect())
-    append(bulk)
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    (lease,) = bulk.claim_batch("v", "me", lease_s=7)
-    set_clock(other.connection, "2030-01-01 00:00:06+00")
-    assert other.claim_batch("v", "them") == []
-    set_clock(other.connection, "2030-01-01 00:00:07+00")
-    assert other.claim_batch("v", "them") == [Lease(lease.partition, 0, 1, lease.lease_token + 1)]
 
 
 def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:

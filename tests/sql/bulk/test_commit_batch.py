@@ -27,12 +27,6 @@ def leases(bulk: EventStore) -> list[Lease]:
     return claimed
 
 
-def test_a_commit_moves_the_checkpoints_and_ends_the_leases(bulk: EventStore, leases: list[Lease]) -> None:
-    bulk.commit_batch("v", leases)
-    assert all(position == 0 or owner is None for _, position, owner, _ in progress(bulk))
-    assert sum(position for _, position, _, _ in progress(bulk)) == 40
-
-
 def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
     bulk.connection.execute("create table effect (n int)")
     before = progress(bulk)

@@ -14,24 +14,10 @@ from tests.support.factories import (
     at_once,
     ids_of_one_partition,
     new_event,
-    value,
 )
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 # A21
-
-
-def test_a_poisoned_stream_waits_and_the_others_of_its_batch_are_acknowledged(
-    bulk: EventStore, streams: list[str]
-) -> None:
-    bad, good, other = streams
-    a, b, c, d = (event.event_id for event in append_to(bulk, bad, good, bad, other))
-    assert finish(bulk, bulk.claim_batch("v", "me"), {bad}) == [(good, b), (other, d)]
-    assert value(bulk.connection, "select position from event_store.checkpoints where partition = 0") == 4
-    assert locks(bulk) == [(bad, 1)]
-    at(bulk, 5)
-    assert finish(bulk, bulk.claim_batch("v", "me")) == [(bad, a), (bad, c)]
-    assert locks(bulk) == []
 
 
 def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:

@@ -82,23 +82,6 @@ def test_what_waits_in_the_quarantine_of_a_lost_slot_ends_behind_it(source: Sour
     ]
 
 
-def test_malformed_chunks_and_unknown_tables_are_refused(source: Source) -> None:
-    refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "none"))
-    refusal(Malformed, lambda: source.store.finish_backfill("c", source.token, "public", "t", 0))
-    call = "select event_store_platform.emit_backfill('c', %s, 'public', 't', %s, %s, %s, %s, %s, %s, %s, null, %s)"
-    one, data = ["0b5c1d9e-0000-4000-8000-000000000001"], ["{}"]
-    cases: tuple[tuple[object, ...], ...] = (
-        ("800:800:", "0/1", [], one, ID, data, [], True),
-        ("800:800:", "0/1", ["[1]"], one, ID, [], [], True),
-        ("800:800:", "0/1", ["[1]"], one, ID, data, [None, None], True),
-        ("800:800:", "0/1", ["[1]"], one, ID, ["{"], [], True),
-        ("800:800:", "0/1", ["[1]"], [None], ID, data, [], True),
-    )
-    for arguments in cases:
-        refusal(Malformed, lambda a=arguments: source.store._value(int, call, (source.token, *a)))  # type: ignore[misc]
-    assert progress_of(source) == (None, 0, False, None)
-
-
 def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(source: Source) -> None:
     (change,) = source.commit(inserted(1))
     source.emit()

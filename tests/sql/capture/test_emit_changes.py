@@ -1,13 +1,12 @@
 """Stored changes become events: in order, once, and what cannot become one holds up its own stream only."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
-from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
+from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from tests.sql.events.test_stream_head import purge
 from tests.support.capturing.captures import (
@@ -140,9 +139,6 @@ def test_an_idle_capture_writes_nothing_and_its_lease_is_asked_for_all_the_same(
         assert source.emit() == Emitted(0, 0, 0, behind=False)
         assert value(connection, "select pg_current_xact_id_if_assigned()::text") is None
     refusal(LeaseLost, lambda: source.store.emit_changes("c", source.token - 1))
-    refusal(UnknownCapture, lambda: source.store.emit_changes("d", source.token))
-    for limit in (0, -1, 100_001):
-        refusal(Malformed, partial(source.emit, limit))
     source.store.release_capture("c", source.token)
     refusal(LeaseLost, source.emit)
 

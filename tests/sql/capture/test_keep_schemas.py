@@ -8,9 +8,7 @@ import pytest
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.schema_changes import SchemaStore
 from millrace.resources.capture.store import RegisteredTable
-from millrace.resources.errors import LeaseLost, Malformed, UnknownCapture
 from tests.support.capturing.captures import START, Source, inserted, later
-from tests.support.factories import refusal
 
 ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}
 V = {"name": "v", "type_oid": 25, "type_modifier": -1, "type": "text", "key": False}
@@ -140,14 +138,3 @@ def test_schemas_that_no_replay_reaches_are_left_out(read: Source) -> None:
     read.begin()
     keep(read, said(ID, V, lsn=read.lsn), read_lsn=read.lsn)
     assert [(generation, columns) for generation, _, columns in kept(read)] == [(1, 1), (2, 2)]
-
-
-def test_what_cannot_be_kept_is_refused(read: Source) -> None:
-    refusal(Malformed, lambda: keep(read, said(ID, lsn=1) | {"commit_lsn": "x"}))
-    refusal(Malformed, lambda: keep(read, said(ID, table="other")))
-    statement = "select event_store_platform.keep_schemas('c', %s, %s::pg_lsn, %s::jsonb)"
-    refusal(Malformed, lambda: read.store._value(int, statement, (read.token, "0/1", "{}")))
-    store = SchemaStore(read.store.connection)
-    refusal(LeaseLost, lambda: store.keep_schemas("c", read.token + 1, START, []))
-    refusal(UnknownCapture, lambda: store.keep_schemas("other", read.token, START, []))
-    assert len(kept(read)) == 1

@@ -6,9 +6,8 @@ import pytest
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
-from millrace.resources.errors import CaptureInUse, DeciderCaptured, Malformed, UnknownCapture
+from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.refusals import refusals
 from tests.support.capturing.captures import (
     BEGAN,
     Source,
@@ -108,27 +107,6 @@ def test_a_registration_that_waits_for_another_one_sees_what_that_did(connect: C
     wait_blocked(connect(), second.connection.info.backend_pid)
     first.connection.commit()
     assert call.result(patience()) is False
-
-
-def test_a_malformed_capture_is_refused_and_nothing_is_registered(captures: CaptureStore) -> None:
-    for name in ("", "1a", "A", "a b", "a" * 32, "ä"):
-        refusal(Malformed, partial(captures.register_capture, name, "s", "p", [table()]))
-    refusal(Malformed, lambda: captures.register_capture("c", "", "p", [table()]))
-    refusal(Malformed, lambda: captures.register_capture("c", "s", "", [table()]))
-    for tables in (
-        "null", "{}", "[]", "[1]", '[{"schema": "s", "table": "t", "decider": "d"}]',
-        '[{"schema": "", "table": "t", "decider": "d", "fingerprint": ""}]',
-        '[{"schema": 1, "table": "t", "decider": "d", "fingerprint": ""}]',
-        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": "", "key_columns": "a"}]',
-        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": "", "key_columns": [1]}]',
-        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}, {"schema": "s", "table": "t", "decider": "e", "fingerprint": ""}]',
-        '[{"schema": "s", "table": "t", "decider": "d", "fingerprint": ""}, {"schema": "s", "table": "u", "decider": "d", "fingerprint": ""}]',
-    ):  # fmt: skip
-        with pytest.raises(Malformed), refusals():
-            captures.connection.execute(
-                "select event_store_platform.register_capture('c', 's', 'p', %s::jsonb)", (tables,)
-            )
-    assert captures.capture_info() == []
 
 
 KEYED = ["id"]
@@ -287,10 +265,3 @@ def test_a_new_start_is_a_gap_from_what_is_stored_and_audited(source: Source) ->
     assert (entry.operation, entry.reason, entry.detail["gap_id"]) == (
         "restart_capture", "the source was set back", gap.gap_id,
     )  # fmt: skip
-
-
-def test_a_reason_and_a_known_capture_are_needed(source: Source) -> None:
-    refusal(Malformed, lambda: source.store.record_gap("c", None, None, ""))
-    refusal(Malformed, lambda: source.store.restart_capture("c", ""))
-    refusal(UnknownCapture, lambda: source.store.record_gap("none", None, None, "x"))
-    refusal(UnknownCapture, lambda: source.store.restart_capture("none", "x"))

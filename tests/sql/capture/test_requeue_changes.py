@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn, UnknownCapture
+from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     Row,
@@ -85,8 +85,6 @@ def test_one_decider_or_one_stream_is_requeued_alone(connect: Connect) -> None:
     assert source.store.requeue_changes("c", T, "[2]") == Requeued(1, 0)
     assert source.store.requeue_changes("c", "table:public.u") == Requeued(1, 0)
     assert held(source.store) == [("[1]", "inserted", True)]
-    refusal(Malformed, lambda: source.store.requeue_changes("c", None, "[1]"))
-    refusal(UnknownCapture, lambda: source.store.requeue_changes("none"))
 
 
 def test_a_discarded_change_is_gone_and_what_waits_behind_it_flows_with_the_next_requeue(waiting: Source) -> None:

@@ -13,7 +13,7 @@ from psycopg import errors
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesDiffer, Malformed, UnknownCapture
+from millrace.resources.errors import ChangesDiffer, Malformed
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import (
     BEGAN,
@@ -164,16 +164,6 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
     assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.compare_changes("c", more)))
 
 
-def test_what_is_no_array_of_changes_is_refused(source: Source) -> None:
-    source.commit(inserted(1))
-    statement = "select event_store_platform.compare_changes('c', %s::jsonb)"
-    for changes in (
-        "{}", '[{"commit_lsn": "x", "commit_idx": 1}]', '[{"commit_lsn": "0/1", "commit_idx": "x"}]',
-    ):  # fmt: skip
-        refusal(Malformed, partial(source.store._value, int, statement, (changes,)))
-    refusal(UnknownCapture, lambda: source.store.compare_changes("none", []))
-
-
 # purging
 
 
@@ -241,9 +231,3 @@ def test_slots_of_before_are_purged_first_and_other_captures_not_at_all(source: 
     assert not set(event_ids(old)) & there
     assert source.store.purge_wal_events("c", EVER) == 1
     assert left(source) == 1
-
-
-def test_bad_arguments_of_a_purge_are_refused(source: Source) -> None:
-    refusal(UnknownCapture, lambda: source.store.purge_wal_events("none", EVER))
-    for limit in (0, -1, 10**7):
-        refusal(Malformed, partial(source.store.purge_wal_events, "c", EVER, limit))

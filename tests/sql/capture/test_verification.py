@@ -7,7 +7,7 @@ import pytest
 from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, EndedVerification, VerifiedRows
-from millrace.resources.errors import ChangesWaiting, Malformed, UnknownCapture, VerificationOver
+from millrace.resources.errors import ChangesWaiting, VerificationOver
 from tests.support.capturing.captures import (
     Source,
     as_read,
@@ -233,12 +233,6 @@ def test_a_verification_is_over_when_another_one_begins_or_the_table_is_read_ane
     refusal(VerificationOver, third.end)
 
 
-def test_what_is_missing_or_unknown_is_refused(read: Source) -> None:
-    store = CaptureStore(read.store.connection)
-    refusal(UnknownCapture, lambda: store.begin_verification("x", "public", "t", 1, None, repairs=False))
-    refusal(Malformed, lambda: store.begin_verification("c", "public", "x", 1, None, repairs=False))
-    refusal(Malformed, lambda: store.begin_verification("c", "public", "t", 1, None, repairs=True))
-    refusal(VerificationOver, lambda: store.end_verification(0, whole=True))
-    refusal(Malformed, lambda: store.end_verification(0, whole=True, limit=0))
+def test_nothing_is_verified_behind_a_gap(read: Source) -> None:
     read.store.record_gap("c", None, None, "lost")
     refusal(ChangesWaiting, lambda: Verifying(read))

@@ -18,14 +18,7 @@ from millrace.resources.errors import DeciderCaptured, Malformed, MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore
-from tests.support.capturing.captures import (
-    Source,
-    T,
-    append_foreign,
-    events,
-    inserted,
-    table,
-)
+from tests.support.capturing.captures import Source, T, append_foreign, events, inserted, table
 from tests.support.factories import append, new_event, refusal, register_orders, rows, value
 
 Event = dict[str, Any]
@@ -213,11 +206,7 @@ def test_a_session_lowers_the_limit_and_never_raises_it(orders: EventStore) -> N
 
 def test_names_and_descriptions_have_a_length(orders: EventStore) -> None:
     assert orders.register_decider_event("d" * 1024, "e" * 1024, "x" * 10_000)
-    for decider, name, description in (
-        ("d" * 1025, "e", ""),
-        ("d", "e" * 1025, ""),
-        ("d", "e", "x" * 10_001),
-    ):
+    for decider, name, description in (("d" * 1025, "e", ""), ("d", "e" * 1025, ""), ("d", "e", "x" * 10_001)):
         with pytest.raises(Malformed):
             orders.register_decider_event(decider, name, description)
         with pytest.raises(psycopg.errors.CheckViolation):

@@ -58,6 +58,7 @@ def test_what_was_purged_is_not_there(orders: EventStore) -> None:
     append_to(orders, *["o-1"] * 3)
     purge(orders, "o-1")
     assert read(orders) == []
+    assert orders.get_last_event("o-1", "order") is None
     append_to(orders, "o-1", "o-1", "o-2")
     assert read(orders) == [4, 5]
     assert read(orders, backwards=True) == [5, 4]

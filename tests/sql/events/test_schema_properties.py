@@ -26,36 +26,10 @@ counts = st.integers(0, 3)
 lengths = st.sampled_from([0, 1, 2, 3, 5, 253, 254, 255, 256, 300, 1000])
 texts = st.sampled_from(
     [
-        *(
-            "",
-            "a",
-            "ab",
-            "abc",
-            "A1",
-            "a b",
-            "a\nb",
-            "ü",
-            "🌊🌊",
-            "e\u0301",
-            "c-12",
-            "c-٣",
-            "x" * 5,
-            "12",
-            "a-b",
-            "]",
-            "\\",
-            "1.5",
-        ),
-        *(
-            "2024-02-29",
-            "2023-02-29",
-            "1900-02-29",
-            "2000-02-29",
-            "2024-13-01",
-            "2024-04-31",
-            "2024-4-1",
-            "2024-01-01\n",
-        ),
+        *("", "a", "ab", "abc", "A1", "a b", "a\nb", "ü", "🌊🌊", "e\u0301", "c-12", "c-٣", "x" * 5, "12", "a-b", "]"),
+        *("\\", "1.5"),
+        *("2024-02-29", "2023-02-29", "1900-02-29", "2000-02-29", "2024-13-01", "2024-04-31", "2024-4-1"),
+        "2024-01-01\n",
         *("2024-01-01T00:00:00Z", "2024-01-01t23:59:59.5+01:00", "2024-01-01T24:00:00Z", "2024-01-01T00:00:00"),
         *("2024-01-01 00:00:00Z", "2024-01-01T00:00:00-24:00", "2023-02-29T00:00:00Z", "2024-01-01T00:00:00.Z"),
         *(
@@ -70,43 +44,16 @@ texts = st.sampled_from(
 scalars = st.none() | st.booleans() | numbers | texts
 patterns = st.sampled_from(
     [
-        *(
-            "",
-            "^a",
-            "b$",
-            "^a.b$",
-            "^.$",
-            "^[a-c]+$",
-            "[^a]",
-            r"^\w+$",
-            r"\d",
-            r"^\D*$",
-            r"^c-\d+$",
-            r"\s",
-            r"^\S+$",
-            r"^[\w-]+$",
-        ),
-        *(
-            r"^[\w.-]*$",
-            r"^[^\d]$",
-            "^(?:a|ab)$",
-            "(a|b){2}",
-            "^x{5}$",
-            "^x{2,}$",
-            r"^\\$",
-            r"^\]$",
-            r"^[\]]$",
-            "^[a-]$",
-            r"\.",
-        ),
+        *("", "^a", "b$", "^a.b$", "^.$", "^[a-c]+$", "[^a]", r"^\w+$", r"\d", r"^\D*$", r"^c-\d+$", r"\s", r"^\S+$"),
+        r"^[\w-]+$",
+        *(r"^[\w.-]*$", r"^[^\d]$", "^(?:a|ab)$", "(a|b){2}", "^x{5}$", "^x{2,}$", r"^\\$", r"^\]$", r"^[\]]$"),
+        *("^[a-]$", r"\."),
         *("a|^$", "^ü$", r"^1\.5$", r"^[\d]+\.[\d]$", r"^.{0,3}$", "x??$", r"^[[]|]$", "^[^\\s]$", "é|🌊"),
     ]
 )
 
 values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
-    max_leaves=6,
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=6
 )
 
 
@@ -234,12 +181,60 @@ def judged(connection: psycopg.Connection, schema: Any, data: list[Any]) -> list
     )
 
 
+def assert_as_a_validator(store: EventStore, schema: Schema, data: list[Any]) -> None:
+    """Assert that the store takes what a validator takes, and names a rule for all else."""
+    validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
+    expected = [validator.is_valid(each) for each in data]
+    assert judged(store.connection, schema, data) == [(each, each) for each in expected], (schema, data)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_the_store_accepts_what_a_validator_accepts_and_names_a_rule_for_all_else(
     store: EventStore, case: tuple[Any, list[Any]]
 ) -> None:
-    schema, data = case
-    validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
-    expected = [validator.is_valid(each) for each in data]
-    assert judged(store.connection, schema, data) == [(each, each) for each in expected]
+    assert_as_a_validator(store, *case)
+
+
+# What a property meets rarely. In jsonpath a lax comparison passes an array for what is in it, and comparing different
+# types, or looking into what has no parts, is unknown: so is "not" of it. A predicate leaves out what the rest of it
+# implies, where that rule says it.
+A, OBJECT, NUMBER = {"properties": {"a": {"type": "number"}}}, {"type": "object"}, {"type": "number"}
+NEEDED = {"required": ["a"]}
+ITEMS = {"type": "object", "properties": {"a": {"minimum": 0, "pattern": "^x$"}, "b": {"items": NUMBER}}}
+DEEP = OBJECT | NEEDED | {"properties": {"a": OBJECT | {"required": ["b"], "properties": {"b": NUMBER}}}}
+SOME = [{}, [], True, [1], {"a": 1}, [["x"]], [{"a": 2}, 3], [{"a": 2}, {}], {"a": 5}, {"a": [5]}, 0.5, "x", 5]
+NATURAL, WORD = {"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}
+BORDERS: list[tuple[dict[str, Any], list[Any]]] = [
+    (ITEMS, [{"a": -5}, {"a": "y"}, {"b": [[5]]}, {"b": [{"c": 1}]}, {"a": [-5]}, {"a": ["y"]}, {"b": [5]}, {"b": {}}]),
+    *((schema, [{"a": {}}, {"a": {"b": None}}, {"a": [{"b": 5}]}, *SOME]) for schema in (DEEP, {"not": DEEP})),
+    *((schema, SOME) for schema in ({"const": 1}, {"enum": ["1", None]}, {"not": {"not": {"const": "x"}}}, WORD)),
+    *((schema, SOME) for schema in (NEEDED, {"minimum": 9}, {"items": NEEDED}, {"not": {"type": "array"}})),
+    *(
+        (schema, SOME)
+        for schema in ({"properties": {"a": {"const": 1}}}, {"additionalProperties": False}, A, OBJECT | A)
+    ),
+    *((NEEDED | more, SOME) for more in (A, OBJECT, OBJECT | A, OBJECT | {"properties": {"b": NUMBER}})),
+    (NEEDED | OBJECT | {"properties": {"a": {"minimum": 1}}}, SOME),
+    (NEEDED | OBJECT | {"properties": {"a": {"properties": {"b": NUMBER}}}}, SOME),
+    ({"required": ["b"]} | OBJECT | A, SOME),
+    *((schema, SOME) for schema in (NUMBER | {"maxLength": 3}, NATURAL, NATURAL | {"type": ["integer", "null"]})),
+    *(({"items": items}, SOME) for items in (NEEDED | OBJECT | A, NATURAL)),
+    *((schema, SOME) for schema in ({"additionalProperties": WORD}, {"not": {"type": "string"}, "minLength": 1})),
+    ({"not": {"const": "x"}}, SOME),
+    ({"anyOf": [NATURAL, {"type": "null"}, NEEDED | OBJECT | A]}, SOME),
+    *((schema, SOME) for schema in ({"oneOf": [WORD, NUMBER]}, {"not": NEEDED | OBJECT | A}, {"not": WORD})),
+    # patterns of ECMA-262
+    *(({"pattern": pattern}, ["aZ_9", "ü", "_", ""]) for pattern in (r"^\w+$", r"^\W$")),
+    *(({"pattern": pattern}, ["12", "٣", "3"]) for pattern in (r"^\d+$", r"^\D$")),
+    *(({"pattern": pattern}, ["\u2003", "_", "\u00a0"]) for pattern in (r"^\s$", r"^[^\s]$")),
+    ({"pattern": r"^[-\d]+$"}, ["1-2", "1.2"]),
+    *(({"pattern": pattern}, ["]-a", "b", "[", "]"]) for pattern in (r"^[\]\-a]+$", r"^[[]$")),
+    *(({"pattern": pattern}, ["🌊", "\n", "xa", "xb", "abab", "ab", "a", "a\n"]) for pattern in ("^.$", "a|^b", "^a$")),
+    ({"pattern": "^(?:ab){2,3}$"}, ["abab", "ab"]),
+]
+
+
+def test_at_the_borders_it_accepts_what_a_validator_accepts(store: EventStore) -> None:
+    for schema, data in BORDERS:
+        assert_as_a_validator(store, schema, data)

@@ -4,6 +4,7 @@ Belongs here: registration, refusals, races. Not here: what each keyword means f
 """
 
 import calendar
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -64,89 +65,6 @@ def refused(store: EventStore, schema: Json, data: Json) -> str | None:
 # What a schema means
 
 
-def test_lax_comparisons_pass_no_array_for_what_is_in_it(orders: EventStore) -> None:
-    within = {"type": "object", "properties": {"a": {"minimum": 0, "pattern": "^x$"}, "b": {"items": NUMBER}}}
-    unfit: list[Json] = [{"a": -5}, {"a": "y"}, [{"a": 5}], {"b": [[5]]}, {"b": [{"c": 1}]}]
-    fit: list[Json] = [{"a": [-5]}, {"a": ["y"]}, {"b": [5]}, {"b": {"c": []}}]
-    for data in unfit:
-        assert refused(orders, within, data), data
-    for data in fit:
-        assert refused(orders, within, data) is None, data
-    assert refused(orders, {"properties": {"a": NUMBER}}, {"a": [5]})
-
-
-def test_an_array_at_the_root_is_judged_as_an_array(orders: EventStore) -> None:
-    for schema in (
-        {"required": ["a"]},
-        {"properties": {"a": {"const": 1}}},
-        {"additionalProperties": False},
-        {"minimum": 9},
-    ):
-        assert refused(orders, schema, [{"a": 2}, 3]) is None
-    assert refused(orders, {"items": {"required": ["a"]}}, [{"a": 2}, {}])
-    assert refused(orders, {"not": {"type": "array"}}, [])
-
-
-def test_what_is_not_known_to_fit_is_refused(orders: EventStore) -> None:
-    """Comparing different types, or looking into what has no parts, is unknown to jsonpath; "not" of it, too."""
-    for schema in (
-        {"const": 1},
-        {"enum": ["1", None]},
-        {"not": {"not": {"const": "x"}}},
-        {"type": "string", "minLength": 1},
-    ):
-        other: list[Json] = [{}, [], True, [1], {"a": 1}, [["x"]]]
-        for data in other:
-            assert refused(orders, schema, data), (schema, data)
-    deep = {
-        "type": "object",
-        "required": ["a"],
-        "properties": {"a": {"type": "object", "required": ["b"], "properties": {"b": NUMBER}}},
-    }
-    broken: list[Json] = [{}, {"a": 5}, {"a": {}}, {"a": {"b": None}}, {"a": [{"b": 5}]}]
-    for data in broken:
-        assert refused(orders, deep, data), data
-        assert refused(orders, {"not": deep}, data) is None, data
-
-
-def test_what_must_be_there_or_has_a_type_is_said_by_another_rule_only_where_that_rule_says_it(
-    orders: EventStore,
-) -> None:
-    """A predicate leaves out what the rest of it implies."""
-    a, object_ = {"properties": {"a": NUMBER}}, {"type": "object"}
-    needed = {"required": ["a"]}
-    unfit: list[tuple[Json, Json]] = [
-        (needed | a, {}),
-        (needed | object_, {}),
-        (needed | object_ | {"properties": {"a": {"minimum": 1}}}, {}),
-        (needed | object_ | {"properties": {"a": {"properties": {"b": NUMBER}}}}, {}),
-        (needed | object_ | {"properties": {"b": NUMBER}}, {}),
-        (needed | object_ | a, []),
-        (object_ | a, []),
-        ({"required": ["b"]} | object_ | a, [{"a": 1}]),
-        (NUMBER | {"maxLength": 3}, "x"),
-        ({"type": "integer", "minimum": 0}, 0.5),
-        ({"type": ["integer", "null"], "minimum": 0}, 0.5),
-        ({"items": needed | object_ | a}, [{}]),
-        ({"items": {"type": "integer", "minimum": 0}}, ["x"]),
-        ({"additionalProperties": {"type": "string", "minLength": 1}}, {"a": 1}),
-        ({"not": {"type": "string"}, "minLength": 1}, "x"),
-    ]
-    for schema, data in unfit:
-        assert refused(orders, schema, data), (schema, data)
-    fit: list[tuple[Json, Json]] = [
-        (needed | a, 5),
-        (a, {}),
-        (object_ | a, {}),
-        ({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}, needed | object_ | a]}, {"a": 1}),
-        ({"oneOf": [{"type": "string", "minLength": 1}, NUMBER]}, 5),
-        ({"not": needed | object_ | a}, {}),
-        ({"not": {"type": "string", "minLength": 1}}, 5),
-    ]
-    for schema, data in fit:
-        assert refused(orders, schema, data) is None, (schema, data)
-
-
 SAID: list[tuple[Any, Any, str]] = [
     ({"type": "string"}, 5, "data is 5, not of type string, by /type of the schema"),
     ({"type": ["integer", "null"]}, "x", 'data is "x", not of type integer or null, by /type'),
@@ -179,12 +97,11 @@ SAID: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "data", "said"), SAID)
-def test_a_refusal_names_the_value_and_the_rule(orders: EventStore, schema: Json, data: Json, said: str) -> None:
-    detail = refused(orders, schema, data)
-    assert detail is not None
-    assert said in detail
-    assert detail.startswith("event judged version 1 of decider order: data")
+def test_a_refusal_names_the_value_and_the_rule(orders: EventStore) -> None:
+    for schema, data, said in SAID:
+        detail = str(refused(orders, schema, data))
+        assert said in detail, schema
+        assert detail.startswith("event judged version 1 of decider order: data")
 
 
 FITS = (
@@ -205,28 +122,8 @@ def test_numbers_are_decimal_and_have_their_digits(orders: EventStore) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fit", "unfit"),
-    [
-        (r"^\w+$", "aZ_9", "ü"),
-        (r"^\W$", "ü", "_"),
-        (r"^\d+$", "12", "٣"),
-        (r"^\D$", "٣", "3"),
-        (r"^\s$", "\u2003", "_"),
-        (r"^[^\s]$", "_", "\u00a0"),
-        (r"^[\w-.]+$", "a-b.c", "a+b"),
-        (r"^[-\d]+$", "1-2", "1.2"),
-        (r"^[\]\-a]+$", "]-a", "b"),
-        (r"^[[]$", "[", "]"),
-        ("^.$", "🌊", "\n"),
-        ("a|^b", "xa", "xb"),
-        ("^(?:ab){2,3}$", "abab", "ab"),
-        ("^a$", "a", "a\n"),
-    ],
-)
-def test_a_pattern_means_what_it_does_in_ecma_262(orders: EventStore, pattern: str, fit: str, unfit: str) -> None:
-    assert refused(orders, {"pattern": pattern}, fit) is None
-    assert refused(orders, {"pattern": pattern}, unfit)
+def test_a_hyphen_behind_a_class_is_itself(orders: EventStore) -> None:
+    assert [refused(orders, {"pattern": r"^[\w-.]+$"}, text) is None for text in ("a-b.c", "a+b")] == [True, False]
 
 
 def test_dates_are_those_of_the_calendar(orders: EventStore) -> None:
@@ -287,48 +184,17 @@ REFUSED: list[tuple[Any, str]] = [
     ({"description": "x" * 65536}, "bytes as text"),
 ]
 UNLIKE = [
-    *(
-        "(?=a)",
-        "(?!a)",
-        "(?<=a)",
-        "(?<n>a)",
-        "(?i)a",
-        r"\bword",
-        r"\B",
-        r"(a)\1",
-        r"\p{L}",
-        r"\u0061",
-        r"\x61",
-        r"\cA",
-        "a{256}",
-    ),
-    *(
-        "a{1,256}",
-        "a{,5}",
-        "a{x}",
-        "[]",
-        "[^]",
-        r"[a-\d]",
-        r"[\D]",
-        r"[\b]",
-        "*a",
-        "(a",
-        "[a",
-        "a**",
-        "***=a",
-        "[b-a]",
-        "\\",
-        r"\A",
-    ),
+    *("(?=a)", "(?!a)", "(?<=a)", "(?<n>a)", "(?i)a", r"\bword", r"\B", r"(a)\1", r"\p{L}", r"\u0061", r"\x61", r"\cA"),
+    "a{256}",
+    *("a{1,256}", "a{,5}", "a{x}", "[]", "[^]", r"[a-\d]", r"[\D]", r"[\b]", "*a", "(a", "[a", "a**", "***=a", "[b-a]"),
+    *("\\", r"\A"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("schema", "why"), [*REFUSED, *(({"pattern": p}, "pattern at /pattern has something") for p in UNLIKE)]
-)
-def test_what_is_not_taken_is_refused_by_keyword_and_place(orders: EventStore, schema: Json, why: str) -> None:
-    error = refusal(Malformed, lambda: orders.register_event_schema("order", "placed", schema))
-    assert why in str(error.detail)
+def test_what_is_not_taken_is_refused_by_keyword_and_place(orders: EventStore) -> None:
+    for schema, why in [*REFUSED, *(({"pattern": p}, "pattern at /pattern has something") for p in UNLIKE)]:
+        error = refusal(Malformed, partial(orders.register_event_schema, "order", "placed", schema))
+        assert why in str(error.detail), schema
     assert schemas(orders) == []
 
 

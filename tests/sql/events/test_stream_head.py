@@ -1,9 +1,8 @@
 """Where a stream stands, as its next writer must know it: also when its events are deleted."""
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, StreamHead
-from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows
+from tests.support.factories import Connect, append, new_event, rows
 
 
 def purge(store: EventStore, decider_id: str) -> None:
@@ -37,15 +36,3 @@ def test_two_deciders_that_share_an_id_have_a_head_each_and_an_uncommitted_event
     assert [head and head.last_event_id for head in heads] == [event.event_id for event in appended]
     append(EventStore(connect(autocommit=False)), "o-2")
     assert orders.stream_head("o-2", "order") is None
-
-
-def test_a_writer_goes_on_after_the_last_event_of_its_stream_was_purged(orders: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    stored = append(orders, decider_id)
-    purge(orders, decider_id)
-    assert orders.get_last_event(decider_id, "order") is None
-    assert "stream_head" in str(refusal(Conflict, lambda: append(orders, decider_id)).hint)
-    head = orders.stream_head(decider_id, "order")
-    assert head == StreamHead(stored.event_id, stored.offset, 1, final=False)
-    append(orders, decider_id, head.last_event_id, event="paid")
-    assert [event.event for event in orders.get_events(decider_id, "order")] == ["paid"]

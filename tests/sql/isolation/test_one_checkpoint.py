@@ -19,18 +19,10 @@ from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased,
 from millrace.resources.event_store import EventStore
 from tests.support.factories import Connect, append_to, at_once, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
-from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat
+from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat, snapshot
 
 EVERY_LEVEL = [None, *of_two(REPEATABLE_READ, SERIALIZABLE)]
 ENDS = ["commit", "kill", pytest.param("rollback", marks=pytest.mark.long)]
-
-
-def session(connect: Connect, level: IsolationLevel | None) -> EventStore:
-    """Open a transaction that has its snapshot, if its level keeps one."""
-    connection = connect(autocommit=False)
-    connection.isolation_level = level
-    connection.execute("select")
-    return EventStore(connection)
 
 
 def whole(connection: psycopg.Connection) -> list[str]:
@@ -56,7 +48,7 @@ def test_a_registration_that_waits_for_another_one_of_the_name_adds_no_checkpoin
     orders: EventStore, connect: Connect, late: IsolationLevel | None, end: str
 ) -> None:
     append_to(orders, "a", "b")
-    first, second = session(connect, None), session(connect, late)
+    first, second = snapshot(connect, None), snapshot(connect, late)
     first.register_view("v", "-infinity")
     waiting = start(lambda: repeat(second, lambda: second.register_view("v", "-infinity", max_attempts=7)))
     wait_blocked(orders.connection, second.connection.info.backend_pid)
@@ -77,7 +69,7 @@ def test_a_registration_that_waits_for_a_removal_has_the_former_checkpoints_or_i
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
     orders.commit_batch("v", orders.claim_batch("v", "me"))
-    remover, registrar = session(connect, None), session(connect, late)
+    remover, registrar = snapshot(connect, None), snapshot(connect, late)
     remover.unregister_view("v")
 
     def register_and_consume() -> int:
@@ -102,7 +94,7 @@ def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither
 ) -> None:
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
-    old = [session(connect, level) for _ in range(4)]
+    old = [snapshot(connect, level) for _ in range(4)]
     orders.unregister_view("v")
     orders.register_view("v", "-infinity", mode="bulk")
     calls: list[Callable[[EventStore], object]] = [

@@ -5,15 +5,7 @@ from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore, LogPosition
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
 def test_an_event_has_its_log_partition_at_once_and_its_position_when_it_is_sequenced(orders: EventStore) -> None:

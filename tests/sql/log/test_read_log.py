@@ -37,12 +37,7 @@ def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore) -> No
 
 
 def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
-    for from_position, fault in (
-        (-1, "negative"),
-        (1, "below the earliest"),
-        (9, "beyond"),
-        (2**62, "beyond"),
-    ):
+    for from_position, fault in ((-1, "negative"), (1, "below the earliest"), (9, "beyond"), (2**62, "beyond")):
         with pytest.raises(PositionOutOfRange, match=f"{fault}.*; earliest position 2, high-water mark 8") as refused:
             log.read_log(0, from_position)
         assert refused.value.hint

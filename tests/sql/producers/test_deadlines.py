@@ -1,8 +1,6 @@
 """Transactions end after their deadline, are told of while they are open after it, and are forgotten long after it."""
 
-from functools import partial
-
-from millrace.resources.errors import Malformed, TransactionEnded, UnknownTransaction
+from millrace.resources.errors import TransactionEnded, UnknownTransaction
 from millrace.resources.producers import ExpiredTransactions, ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
 from tests.support.producing.messages import LATER, START, another, do, effects, opened, staged, state_of, statistics
@@ -73,13 +71,6 @@ def test_a_call_ends_no_more_than_its_limit(producer: ProducerStore, connect: Co
         ExpiredTransactions(4, 4), ExpiredTransactions(2, 2), ExpiredTransactions(0, 0),
     ]  # fmt: skip
     assert statistics(producer).expired == 3
-
-
-def test_arguments_out_of_range_are_refused(producer: ProducerStore) -> None:
-    for keep_s, limit in ((-1, 1), (2**31, 1), (1, 0)):
-        refusal(Malformed, partial(producer.expire_transactions, keep_s, limit))
-    for late_s, limit in ((-1, 1), (2**31, 1), (0, 0)):
-        refusal(Malformed, partial(producer.overdue_transactions, late_s, limit))
 
 
 def found(producer: ProducerStore, late_s: int = 120, limit: int = 100) -> list[tuple[str, int, int]]:

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
-from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import Conflict, Malformed, UnknownProducer
+from millrace.resources.errors import Conflict, Malformed
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore, ReceivedMessage, SettledMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
@@ -97,20 +94,6 @@ def test_after_many_later_messages_and_in_a_new_session_it_still_is_a_duplicate_
     assert begin(fresh, 100_002).status == "gap"
     do(fresh, 100_001)
     assert statistics(fresh).next_sequence == 100_002
-
-
-def test_arguments_out_of_range_and_unknown_producers_are_refused_and_count_nothing(producer: ProducerStore) -> None:
-    unknown = refusal(UnknownProducer, lambda: producer.begin_transaction("nobody", 0, 1, 0))
-    assert "'nobody', partition 0" in str(unknown)
-    # another partition is another producer
-    refusal(UnknownProducer, lambda: producer.begin_transaction("p", 1, 1, 0))
-    assert rows(producer.connection, "select count(*) from event_store.producers") == [(1,)]
-    for arguments in (
-        ("", 0, 1, 0, 60), ("p", -1, 1, 0, 60), ("p", 0, 0, 0, 60), ("p", 0, 1, -1, 60), ("p", 0, 1, 0, 0),
-        ("p", 0, 1, 0, 2**31),
-    ):  # fmt: skip
-        refusal(Malformed, partial(producer.begin_transaction, *arguments))
-    assert statistics(producer).received == 0
 
 
 def test_it_says_of_each_event_whether_it_was_new(producer: ProducerStore) -> None:
@@ -214,12 +197,3 @@ def test_a_refused_event_refuses_all_and_counts_nothing(producer: ProducerStore)
     refusal(Conflict, lambda: producer.ingest_events("p", 0, 1, 0, [new_event("b"), wrong], {"x": 1}))
     assert (effects(producer), statistics(producer)) == before
     assert begin(producer, 0).status == "opened"
-
-
-def test_an_unknown_producer_and_a_state_that_is_no_object_are_refused(producer: ProducerStore) -> None:
-    refusal(UnknownProducer, lambda: producer.ingest_events("nobody", 0, 1, 0))
-    for state in (Jsonb([1]), Jsonb(1)):
-        with pytest.raises(Malformed), refusals():
-            producer.connection.execute(
-                "select * from event_store.ingest_events('p', 0, 1, 0, v_state => %s)", (state,)
-            )

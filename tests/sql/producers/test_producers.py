@@ -1,6 +1,5 @@
 """Producers: registered, owned by a role, counted, held for a backup's cut."""
 
-from collections.abc import Iterator
 from functools import partial
 from random import Random
 from uuid import UUID
@@ -13,7 +12,7 @@ from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore, RegisteredProducer
 from tests.support.factories import Connect, append_to, at_once, refusal, rows, set_clock, start, value, wait_blocked
-from tests.support.logins import Login, logins
+from tests.support.logins import Login
 from tests.support.patience import patience
 from tests.support.producing.messages import another, begin, do, effects, opened, staged, statistics
 
@@ -76,13 +75,6 @@ def test_any_text_round_trips_as_producer_id(producer: ProducerStore) -> None:
         ((entry),) = producer.get_producer_state(name, 0)
         assert (entry.key, entry.value) == (name[:500], name)
         assert [found.producer_id for found in producer.producer_statistics(name)] == [name]
-
-
-def test_a_malformed_producer_is_refused(producer: ProducerStore) -> None:
-    for name, partition in (("", 0), ("x" * 1025, 0), ("ü" * 513, 0), ("x", -1)):
-        refusal(Malformed, partial(producer.register_producer, name, partition))
-    with pytest.raises(Malformed):
-        producer.register_producer("a\0b")
 
 
 def test_each_message_is_counted_as_what_it_became(producer: ProducerStore) -> None:
@@ -152,12 +144,6 @@ def test_counters_add_up_after_any_course(producer: ProducerStore) -> None:
 
 
 WRITER = "event_store_writer"
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    with logins(orders.connection) as made:
-        yield made
 
 
 def name(connection: psycopg.Connection) -> str:

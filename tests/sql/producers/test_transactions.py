@@ -91,17 +91,6 @@ def test_changes_apply_in_the_order_they_were_staged(producer: ProducerStore) ->
     assert rows(producer.connection, "select key, value::text from event_store.producer_state") == [("null", "null")]
 
 
-def test_what_cannot_be_staged_is_refused_at_once(producer: ProducerStore) -> None:
-    transaction = opened(producer, 0)
-    for key in ("", "x" * 1025):
-        refusal(Malformed, partial(producer.add_state_change, transaction, key, 1))
-        refusal(Malformed, partial(producer.ingest_events, "p", 0, 1, 0, state={key: 1}))
-    refusal(Malformed, lambda: producer.add_events(transaction, []))
-    broken = replace(new_event("a"), event_id="no uuid")  # type: ignore[arg-type]
-    with pytest.raises(Malformed):
-        producer.add_events(transaction, [broken])
-
-
 def test_a_second_commit_gives_the_same_answer(producer: ProducerStore, connect: Connect) -> None:
     transaction = staged(producer, 0, total=1)
     first = producer.commit_transaction(transaction, "first")

@@ -3,33 +3,8 @@
 from millrace.resources.event_store import EventStore
 from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import LOCKS_READ
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    pump,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append, append_to, pump, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience
-
-
-def test_all_that_is_in_flight_is_acknowledged_and_its_streams_are_free(view: EventStore) -> None:
-    ids = [f"o-{n}" for n in range(50)]
-    append_to(view, *ids, *ids)
-    pump(view, "v")
-    events = view.lease_events("v", 100)
-    offsets = [event.offset for event in events]
-    assert view.ack_events("v", offsets, [event.lease_token for event in events]) == set(offsets)
-    following = view.stream_events("v", 100)
-    assert [event.decider_id for event in following] == ids
-    assert not {event.offset for event in following} & set(offsets)
-    assert view.ack_events("v", [event.offset for event in following]) == {event.offset for event in following}
-    pump(view, "v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
 
 
 def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventStore) -> None:

@@ -193,24 +193,6 @@ def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventS
 # Refusals
 
 
-def test_what_is_not_in_flight_neither_fails_nor_is_extended(view: EventStore) -> None:
-    first, second = append_to(view, "a", "a")
-    answers = (
-        lambda offset: view.fail_event("v", "a", offset, "no"),
-        lambda offset: view.extend_lock("v", "a", offset),
-    )
-    for answer in answers:
-        for offset in (first.offset, second.offset):
-            refusal(NotInFlight, partial(answer, offset))
-    pump(view, "v")
-    view.lease_events("v")
-    view.fail_event("v", "a", first.offset, "no")
-    before = locks(view)
-    for answer in answers:
-        refusal(NotInFlight, partial(answer, first.offset))
-    assert locks(view) == before
-
-
 def test_a_long_error_and_the_longest_extension_are_taken(view: EventStore) -> None:
     append(view, "a")
     pump(view, "v")

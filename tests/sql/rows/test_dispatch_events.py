@@ -44,35 +44,11 @@ def assert_nothing_falls_between(store: EventStore, acked: int = -1) -> None:
     assert lost == []
 
 
-def test_each_stream_with_new_events_gets_one_lock(view: EventStore) -> None:
-    append_to(view, "a", "b", "a")
-    assert view.dispatch_events("v") == 0  # nothing is sequenced
-    view.sequence_events()
-    assert view.dispatch_events("v", 2**31 - 1) == 3
-    assert waiting(view) == ["a", "b"]
-    assert view.dispatch_events("v") == 0
-    assert value(view.connection, "select sum(position) from event_store.checkpoints") == 3
-
-
 def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
     (decider_id,) = ids_of_one_partition(view.connection, 1)
     append_to(view, *[decider_id] * 25)
     view.sequence_events()
     assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
-
-
-def test_a_lock_goes_when_nothing_is_left_and_comes_back_with_the_next_event(view: EventStore) -> None:
-    (first,) = append_to(view, "a")
-    pump(view, "v")
-    view.stream_events("v")
-    view.dispatch_events("v")
-    assert waiting(view) == ["a"]  # in flight
-    view.ack_event("v", "a", first.offset)
-    view.dispatch_events("v")
-    assert waiting(view) == []
-    (second,) = append_to(view, "a")
-    pump(view, "v")
-    assert [event.offset for event in view.stream_events("v")] == [second.offset]
 
 
 def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:

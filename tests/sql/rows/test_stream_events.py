@@ -5,17 +5,7 @@ from typing import LiteralString
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    pump,
-    rows,
-    set_clock,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append, append_to, pump, rows, set_clock, start, value, wait_blocked
 from tests.support.patience import patience
 
 LOCKS_READ: LiteralString = """

@@ -117,17 +117,6 @@ def test_retrying_at_once_retries_once(view: EventStore, connect: Connect) -> No
 # Given up: written down, and the stream goes on (A21)
 
 
-def test_the_stream_of_an_event_that_is_given_up_goes_on_with_the_next(view: EventStore) -> None:
-    first, second = append_to(view, "a", "a")
-    park(view, "a")
-    discarded = view.discard_dead_letter("v", "order", "a", "a test order")
-    assert discarded is not None
-    assert (discarded.offset, discarded.event_id) == (first.offset, first.event_id)
-    assert view.dead_letters("v") == []
-    assert drained(view) == [("a", second.offset)]
-    assert len(view.get_events("a", "order")) == 2  # the log keeps it
-
-
 def test_an_event_that_the_stream_does_not_stand_at_any_more_is_not_given_up(view: EventStore) -> None:
     first, second = append_to(view, "a", "a")
     park(view, "a")

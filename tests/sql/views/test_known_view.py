@@ -20,12 +20,8 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
     )
     asking = re.compile(rf"\b(?:known_view|own_view)\(\w+, '{mode}'\)")
     found = {name for name, source, _ in functions if asking.search(source)}
-    while more := {
-        name
-        for name, source, _ in functions
-        if name not in found
-        and any(re.search(rf"\bevent_store(_private|_platform)?\.{known}\(", source) for known in found)
-    }:
+    called = [(name, {*re.findall(r"\bevent_store(?:_private|_platform)?\.(\w+)\(", s)}) for name, s, _ in functions]
+    while more := {name for name, those in called if name not in found and those & found}:
         found |= more
     # it passes over unwanted events of bulk views, which it looks up itself
     return found & {name for name, _, for_everybody in functions if for_everybody} - {"raise_low_water_mark"}
@@ -54,15 +50,8 @@ VALUES = {
 }
 # which say of a view that is not there that it has nothing, or make it
 OF_ANY_VIEW = {
-    "audit_log",
-    "detach_consumer",
-    "has_seen",
-    "is_registered",
-    "lease_owners",
-    "purged_discards",
-    "register_view",
-    "retried_events",
-    "version_of_view",
+    *("audit_log", "detach_consumer", "has_seen", "is_registered", "lease_owners", "purged_discards", "register_view"),
+    *("retried_events", "version_of_view"),
 }
 
 

@@ -8,15 +8,7 @@ import pytest
 
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    refusal,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock, value
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:

@@ -6,10 +6,7 @@ from uuid import UUID
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import (
-    PositionOutOfRange,
-    ViewInUse,
-)
+from millrace.resources.errors import PositionOutOfRange, ViewInUse
 from millrace.resources.event_store import EventStore, Seek, StreamFailure
 from tests.support.factories import (
     Connect,

@@ -6,17 +6,7 @@ from typing import Any
 from millrace.resources.errors import LeaseLost, NotInFlight, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from tests.sql.views.test_dead_letters import park
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    at_once,
-    pump,
-    refusal,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock, value
 
 
 def remains(store: EventStore) -> list[tuple[Any, ...]]:

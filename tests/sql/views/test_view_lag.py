@@ -88,24 +88,6 @@ def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> Non
     assert orders.view_lag("v")[0].lag == 1
 
 
-def test_in_bulk_mode_what_waits_or_is_parked_is_pending_and_what_is_parked_has_no_age(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk", max_attempts=1)
-    bad, good = ids_of_one_partition(orders.connection, 2)
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, bad, good, bad)
-    leases = orders.claim_batch("v", "me")
-    orders.fail_streams("v", leases[0], [StreamFailure("order", bad, "no")])
-    orders.commit_batch("v", leases)
-    set_clock(orders.connection, "2030-01-01 00:00:10+00")
-    append_to(orders, bad, good)
-    orders.sequence_events()
-    # two that are parked wait for an operator; those that came now wait for the consumer
-    assert orders.view_lag("v")[0] == PartitionLag(0, 3, 5, 2, 4, 0.0)
-    orders.discard_dead_letter("v", "order", bad, "a test")
-    orders.commit_batch("v", orders.claim_batch("v", "me"))
-    assert orders.view_lag("v")[0] == PartitionLag(0, 5, 5, 0, 0, None)
-
-
 def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: EventStore) -> None:
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
     orders.sequence_events()

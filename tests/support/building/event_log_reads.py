@@ -10,11 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_log_source import (
-    COLUMNS,
-    EventLogOptions,
-    EventLogReader,
-)
+from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import ids_of_one_partition, register_orders
 

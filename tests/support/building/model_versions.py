@@ -12,14 +12,8 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, last, max_, min_
-from millrace.resources.read_models.stored.versions import (
-    ensure_version,
-)
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    fill,
-)
+from millrace.resources.read_models.stored.versions import ensure_version
+from tests.support.building.drains import Everything, all_events, fill
 from tests.support.factories import rows
 
 EventsOf = replace(Everything, columns={"events": count(), "status": last("event")})

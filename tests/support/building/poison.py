@@ -12,13 +12,7 @@ import psycopg
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel, read_model
 from millrace.resources.read_models.declared.words import count, field, stream_id, sum_
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    close,
-    rows_of,
-    thing,
-)
+from tests.support.building.drains import Everything, all_events, close, rows_of, thing
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows

@@ -10,20 +10,7 @@ from uuid import UUID
 
 import psycopg
 
-from millrace import (
-    all_,
-    any_,
-    avg,
-    count,
-    field,
-    first,
-    last,
-    max_,
-    min_,
-    set_union,
-    stream_id,
-    sum_,
-)
+from millrace import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
 from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -91,9 +78,7 @@ def random_column(dice: random.Random) -> Column:
 
 
 def random_model(
-    dice: random.Random,
-    number: int,
-    deciders: Sequence[tuple[str, ...] | None] = (None, (DECIDER,), (DECIDER, OTHER)),
+    dice: random.Random, number: int, deciders: Sequence[tuple[str, ...] | None] = (None, (DECIDER,), (DECIDER, OTHER))
 ) -> ReadModel:
     """Return a model of random columns and keys, of the events of one of these sets of deciders."""
     keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))

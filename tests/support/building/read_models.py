@@ -218,13 +218,7 @@ def expected_uses(events: Iterable[Event]) -> Rows:
         else:
             life.setdefault(event.data.get("text"), []).append(event)
     return [
-        (
-            thing,
-            text,
-            sum(map(Decimal, units)) if units else None,
-            len(own),
-            max(e.created_at for e in own),
-        )
+        (thing, text, sum(map(Decimal, units)) if units else None, len(own), max(e.created_at for e in own))
         for thing, life in lives.items()
         for text, own in life.items()
         for units in [[e.data["units"] for e in own if e.data.get("units") is not None]]

@@ -22,10 +22,7 @@ REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.S
 
 def of_two(first: IsolationLevel, second: IsolationLevel) -> list[object]:
     """Return two levels, of which only `--long` takes the second."""
-    return [
-        pytest.param(first, id=first.name),
-        pytest.param(second, id=second.name, marks=pytest.mark.long),
-    ]
+    return [pytest.param(first, id=first.name), pytest.param(second, id=second.name, marks=pytest.mark.long)]
 
 
 @pytest.fixture(params=of_two(REPEATABLE_READ, SERIALIZABLE))

@@ -412,14 +412,7 @@ class Life(Model, RuleBasedStateMachine):
 
         def call() -> list[Any]:
             return list(
-                self.operator.seek_view(
-                    "v",
-                    kind,
-                    offset if exact else None,
-                    timestamp,
-                    partition,
-                    dry_run=dry_run,
-                )
+                self.operator.seek_view("v", kind, offset if exact else None, timestamp, partition, dry_run=dry_run)
             )
 
         chosen = range(PARTITIONS) if partition is None else [partition]
