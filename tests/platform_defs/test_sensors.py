@@ -25,7 +25,7 @@ from millrace.resources.read_models.stored.versions import ensure_version, serve
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 
-ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=())
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=(), lookups={})
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ query { runsOrError(filter: {tags: [{key: "dagster/asset_partition_range_start",
 """
 # what is right, and what is wrong, in the declaration of each
 SHIPMENTS = 'order_id = first("data.order_id")', 'order_id = first("data.order_id", type="bigint")'
-CUSTOMERS = 'customer_id = field("data.customer_id")', 'customer_id = field("data.customer_id", type="bigint")'
+CUSTOMERS = 'mean_payment = avg("data.amount", type="decimal(18,2)"', 'mean_payment = avg("data.amount", type="bigint"'
 BUILT = """
 select
   (select count(*) from read_models.shipments)
@@ -206,7 +206,7 @@ def test_the_lineage_leads_to_a_read_model_and_what_its_columns_are_computed_fro
     expect(page.get_by_role("heading", name="read_models / orders")).to_be_visible()
     page.get_by_role("link", name="View in Asset Catalog").click()
 
-    expect(page.get_by_text("One row per order: where it stands and what it is worth.")).to_be_visible()
+    expect(page.get_by_text("One row per order: whose it is, where it stands and what it is worth.")).to_be_visible()
     for column, said in COLUMNS.items():
         expect(page.get_by_role("row", name=column).get_by_role("cell", name=said)).to_be_visible()
     picture("read-model")
