@@ -69,8 +69,8 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
     assert rows(store.connection, f"select order_id from read_models.{name}") == [("order-1",)]
     said = millrace(dsn, "show", "as-of", "orders", time, "--keep-days", "30")
     assert "from 1 positions of the log" in said
-    assert cells(said)[0][2:5] == [f"read_models.{name}", "1", "0"]
-    assert cells(millrace(dsn, "show", "as-of", "orders"))[0][2:5] == [f"read_models.{name}", "1", "0"]
+    assert cells(said)[0][:3] == [f"read_models.{name}", "1", "0"]
+    assert cells(millrace(dsn, "show", "as-of", "orders"))[0][:3] == [f"read_models.{name}", "1", "0"]
     with pytest.raises(MillraceError, match=r"(?s)at or before 2001-01-01.*The first one is of"):
         millrace(dsn, "show", "as-of", "orders", "2001-01-01")
     with pytest.raises(MillraceError, match="not a time of a known form"):

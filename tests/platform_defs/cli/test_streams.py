@@ -95,7 +95,9 @@ def test_events_rows_and_what_views_owe_stand_side_by_side(shop: EventStore, dsn
     assert '"total":12345678901234567.89' in millrace(dsn, "order", "order-1", "--json")
     # a customer has rows of several streams
     assert rows["customers"]["rows"] == []
-    assert "its key is customer_id from (decider_id of customer, data.customer_id of order," in rows["customers"]["note"]
+    assert (
+        "its key is customer_id from (decider_id of customer, data.customer_id of order," in rows["customers"]["note"]
+    )
     assert (view_of(found, "orders")["owed"], view_of(found, "orders")["state"]) == (0, "has all that it wants")
     owing = view_of(found, "customers")
     assert (owing["owed"], owing["first_owed"]) == (3, found["events"][0]["offset"])
