@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.table import Column
+from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
@@ -23,7 +24,7 @@ COLUMNS = (Column("rows in", no_wrap=True), "rows", "streams that fail", "moment
 
 @app.command("as-of")
 def as_of_command(
-    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    model: Model,
     time: Annotated[
         str | None,
         typer.Argument(help="The time; without an offset it is UTC. Without it, lists what there is.", metavar="TIME"),
@@ -55,6 +56,9 @@ def as_of_command(
     if as_json:
         for each in found:
             print_json(asdict(each))
+        return
+    if not found:
+        Screen().print(Text(f"{model} was built as of no moment of the log."))
         return
     rows = [
         (

@@ -61,6 +61,7 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
     register_shop_without_schemas(store)
     place(store, "order-1")
     mark = store.mark_log("one order")
+    assert "orders was built as of no moment" in millrace(dsn, "show", "as-of", "orders")
     place(store, "order-2")
     time = mark.marked_at.isoformat()
     name = f"orders_at_{mark.mark_id}"
