@@ -71,7 +71,7 @@ query { assetNodeOrError(assetKey: {path: ["read_models", "payments"]}) {
 RUNS = "query { runsOrError { ... on Runs { results { status } } } }"
 MADE_GREEN = """
 query { assetNodeOrError(assetKey: {path: ["read_models", "payments"]}) {
-  ... on AssetNode { latestMaterializationByPartition(partitions: ["p00"]) { runOrError {
+  ... on AssetNode { latestMaterializationByPartition { runOrError {
     ... on Run { status tags { key value } } } } } } }
 """
 
@@ -302,10 +302,10 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     page.get_by_role("tab", name="Runs").click()
     expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
 
-    now = until(lambda: partitions(platform), lambda now: not now["numFailed"])
-    assert now["numMaterialized"] == now["numPartitions"]
-    (newest,) = platform.ask(MADE_GREEN)["latestMaterializationByPartition"]
-    assert "dagster/backfill" in {tag["key"] for tag in newest["runOrError"]["tags"]}
+    # where the red ones do not all lie side by side, it is several runs
+    until(lambda: partitions(platform), lambda now: now["numMaterialized"] == now["numPartitions"])
+    newest = platform.ask(MADE_GREEN)["latestMaterializationByPartition"]
+    assert "dagster/backfill" in {tag["key"] for each in newest for tag in each["runOrError"]["tags"]}
     open_read_model(page, "payments")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("Materialized (16)")).to_be_visible()
