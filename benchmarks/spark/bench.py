@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
@@ -35,7 +35,7 @@ from millrace.resources.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
 EVENTS_PER_ORDER = 5
 ORDERS_PER_CALL = 2000
 SAMPLE_S = 0.3

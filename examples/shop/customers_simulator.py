@@ -12,8 +12,8 @@ from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_
 from tenacity.wait import wait_exponential
 
 from millrace.examples.shop.customers import make_crm
+from millrace.examples.shop.lives import NAMES
 
-NAMES = ("Ada", "Bram", "Chiara", "Dogan", "Elif", "Femke", "Goran", "Hanna", "Ivo", "Joke", "Kees", "Lena")
 CITIES = ("Utrecht", "Ghent", "Bremen", "Lyon", "Porto", "Turku", "Graz")
 MOST_CUSTOMERS = 500
 

@@ -1,9 +1,10 @@
-"""The example domain: a shop with orders, payments and shipments.
+"""The example domain: a shop with customers, orders, payments and shipments.
 
 Belongs here: which events its deciders may append and which of them end a stream. Not here: in which order they happen;
 that is `lives`.
 
-Ids are `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and its customer.
+Ids are `customer-…`, `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and
+its customer.
 """
 
 from decimal import Decimal
@@ -22,6 +23,13 @@ class Whose(BaseModel):
 
     order_id: str
     customer_id: str
+
+
+@event(decider="customer")
+class CustomerRegistered(BaseModel):
+    """Somebody became a customer."""
+
+    name: str
 
 
 @event(decider="order")
@@ -95,8 +103,8 @@ class ShipmentDelivered(Whose):
 
 
 SHOP = (
-    OrderPlaced, OrderLineAdded, OrderConfirmed, OrderCancelled, PaymentRequested, PaymentReceived, PaymentFailed,
-    ShipmentPrepared, ShipmentDispatched, ShipmentDelivered,
+    CustomerRegistered, OrderPlaced, OrderLineAdded, OrderConfirmed, OrderCancelled, PaymentRequested, PaymentReceived,
+    PaymentFailed, ShipmentPrepared, ShipmentDispatched, ShipmentDelivered,
 )  # fmt: skip
 FINAL = {("order", "order_cancelled"), ("payment", "payment_received"), ("shipment", "shipment_delivered")}
 

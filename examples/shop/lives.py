@@ -12,6 +12,7 @@ from millrace.rows import Json
 
 # few enough that a customer comes back and keys cross streams
 CUSTOMERS = 200
+NAMES = ("Ada", "Bram", "Chiara", "Dogan", "Elif", "Femke", "Goran", "Hanna", "Ivo", "Joke", "Kees", "Lena")
 CHANNELS = ("web", "web", "web", "app", "app", "phone", "store")
 CARRIERS = ("DHL", "PostNL", "UPS", "GLS")
 METHODS = ("card", "card", "ideal", "paypal", "invoice")
@@ -47,26 +48,30 @@ class Step:
 
 @dataclass(frozen=True)
 class Life:
-    """An order's life: the events it is placed with, and the rest."""
+    """An order's life: the first event of its customer, the events it is placed with, and the rest."""
 
+    customer: Step
     start: tuple[Step, ...]
     rest: tuple[Step, ...]
 
 
-def plan_life(chance: random.Random, number: str, most_lines: int = 5) -> Life:
+def plan_life(chance: random.Random, number: str) -> Life:
     """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered, or cancelled on the way.
 
     Args:
         chance: Decides everything.
         number: What its ids end with.
-        most_lines: The most lines it is placed with.
     """
     order, payment, shipment = f"order-{number}", f"payment-{number}", f"shipment-{number}"
-    customer = f"customer-{chance.randint(1, CUSTOMERS):03}"
+    whom = chance.randint(1, CUSTOMERS)
+    customer = f"customer-{whom:03}"
+    # a customer has one name in all lives
+    name = f"{NAMES[whom % len(NAMES)]} {chr(ord('A') + whom // len(NAMES))}."
+    registered = Step("customer", customer, "customer_registered", {"name": name})
     whose = {"order_id": order, "customer_id": customer}
     start = [Step("order", order, "order_placed", {"customer_id": customer, "channel": chance.choice(CHANNELS)})]
     cents = 0
-    for product in chance.sample(sorted(PRODUCTS), min(most_lines, chance.randint(1, 5))):
+    for product in chance.sample(sorted(PRODUCTS), chance.randint(1, 5)):
         quantity = chance.choice((1, 1, 1, 2, 3))
         cents += quantity * PRODUCTS[product]
         line = {"product": product, "quantity": quantity, "amount": quantity * PRODUCTS[product] / 100}
@@ -74,7 +79,7 @@ def plan_life(chance: random.Random, number: str, most_lines: int = 5) -> Life:
     amount = {"amount": cents / 100}
 
     def cancelled(reason: str) -> Life:
-        return Life(tuple(start), (*rest, Step("order", order, "order_cancelled", {"reason": reason})))
+        return Life(registered, tuple(start), (*rest, Step("order", order, "order_cancelled", {"reason": reason})))
 
     rest: list[Step] = []
     if chance.random() < 0.06:
@@ -93,4 +98,4 @@ def plan_life(chance: random.Random, number: str, most_lines: int = 5) -> Life:
     rest.append(Step("shipment", shipment, "shipment_prepared", {**whose, "carrier": chance.choice(CARRIERS)}))
     rest.append(Step("shipment", shipment, "shipment_dispatched", dict(whose)))
     rest.append(Step("shipment", shipment, "shipment_delivered", dict(whose)))
-    return Life(tuple(start), tuple(rest))
+    return Life(registered, tuple(start), tuple(rest))

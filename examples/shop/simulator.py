@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID, uuid4
@@ -80,7 +81,7 @@ def simulate(
         run = _Run(session, random.Random(seed))  # noqa: S311 - lives, not secrets
         pace_from = started
         while not stop.is_set() and (events is None or run.events < events):
-            appended = run.begin(None if events is None else events - run.events) if run.wants_order() else run.step()
+            appended = run.begin(events) if run.wants_order() else run.step()
             if rate is not None:
                 pace_from = max(pace_from + appended / rate, time.monotonic() - CATCH_UP_S)
                 stop.wait(max(0.0, pace_from - time.monotonic()))
@@ -106,6 +107,7 @@ class _Run:
         self._session = session
         self._chance = chance
         self._lives: list[_Running] = []
+        self._customers: set[str] = set()  # who is registered, as far as this run knows
         self._run = uuid4()  # not by the seed: two runs of one seed are different orders
         self.events = 0
         self.orders = 0
@@ -116,26 +118,45 @@ class _Run:
         return not self._lives or (len(self._lives) < MOST_LIVES and self._chance.random() < 0.15)
 
     def begin(self, most_events: int | None) -> int:
-        """Place an order with its lines in one batch; return how many events that was."""
-        most_lines = 5 if most_events is None else most_events - 1
-        life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}", most_lines)
+        """Register the customer, unless that is done; place an order, its lines in one batch; return how many events.
+
+        With `most_events` the run ends there, and the order has only the lines for which there is room.
+        """
+        before = self.events
+        life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}")
+        try:
+            self._register(life.customer)
+            start = life.start[: None if most_events is None else most_events - self.events]
+            if start:
+                self._place(start, life.rest)
+        except _Stopped:
+            pass
+        return self.events - before
+
+    def _register(self, step: Step) -> None:
+        if step.decider_id in self._customers:
+            return
+        # Of all runs one has a customer's first event stored. The id is that of each repetition, so this one knows.
+        first = NewEvent(step.decider, step.decider_id, step.event, data=step.data, expected_version=0)
+        with suppress(Conflict):
+            self._session.call(lambda store: store.append_events([first]))
+            self.events += 1
+        self._customers.add(step.decider_id)
+
+    def _place(self, start: tuple[Step, ...], rest: tuple[Step, ...]) -> None:
         batch: list[NewEvent] = []
         command_id = uuid7()
-        for number, step in enumerate(life.start):
+        for number, step in enumerate(start):
             batch.append(
                 NewEvent(
                     step.decider, step.decider_id, step.event, uuid7(), step.data, command_id,
                     final=step.final, expected_version=number,
                 )
             )  # fmt: skip
-        try:
-            self._session.call(lambda store: store.append_events(batch))
-        except _Stopped:
-            return 0
+        self._session.call(lambda store: store.append_events(batch))
         self.orders += 1
         self.events += len(batch)
-        self._lives.append(_Running(deque(life.rest), {life.start[0].decider_id: batch[-1].event_id}))
-        return len(batch)
+        self._lives.append(_Running(deque(rest), {start[0].decider_id: batch[-1].event_id}))
 
     def step(self) -> int:
         """Append the next event of a life chosen at random, forget the life if that was its last; return 1.

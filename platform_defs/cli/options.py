@@ -23,6 +23,7 @@ DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
 ]
 View = Annotated[str, typer.Argument(help="The view.", metavar="VIEW")]
+Model = Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")]
 Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from millrace.platform_defs.screen import Screen
@@ -29,7 +29,7 @@ class JsonText:
     text: str
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def table(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
     """Make a table; cells are shown as they are, None as nothing."""
     shown = Table(*columns, title=Text(title))
     for row in rows:

@@ -16,7 +16,7 @@ from uuid import uuid4
 import typer
 
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, declared_model
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -54,7 +54,7 @@ def sequencer_command(
 
 @app.command("drain")
 def drain_command(
-    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    model: Model,
     once: Annotated[bool, typer.Option("--once", help="End when the read model has all events.")] = False,
     dsn: DsnOption = None,
 ) -> None:

@@ -4,9 +4,10 @@ Belongs here: their options and how results look. Not here: what they do (`millr
 `millrace.resources`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import zip_longest
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import ViewInfo
+from millrace.resources.event_store import Problem, ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -95,7 +96,7 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
         rows, standing = sorted(store.view_info(), key=_badness), store.standing()
     problems = [
         *map(said_of_service, services_down(Settings().home)),
-        *map(str, standing),
+        *(map(str, standing) if as_json else _each_remedy_once(standing)),
         *_problems(Settings().declared_package),
     ]
     if as_json:
@@ -106,6 +107,13 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
     screen.print(table("Views", VIEWS, (_cells(row, room) for row in rows)))
     for problem in problems:
         Screen().print(Text(problem, style="red"), soft_wrap=True)
+
+
+def _each_remedy_once(standing: Sequence[Problem]) -> Iterator[str]:
+    """Say what is wrong; of several in a row with one remedy, the last one has it."""
+    for one, after in zip_longest(standing, standing[1:]):
+        same = after is not None and after.remedy == one.remedy
+        yield f"{one.what}. {one.cause}" if same else str(one)
 
 
 def _badness(row: ViewInfo) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -159,7 +159,7 @@ def seek_command(
 
 
 @app.command("reset")
-def reset_command(model: str, dsn: DsnOption = None) -> None:
+def reset_command(model: Model, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
     from millrace.resources.read_models.stored.versions import reset_model
 
@@ -170,7 +170,7 @@ def reset_command(model: str, dsn: DsnOption = None) -> None:
 
 
 @app.command("approve")
-def approve_command(model: str, reason: Reason = None, dsn: DsnOption = None) -> None:
+def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
     from millrace.resources.read_models.stored.versions import approve_version
 

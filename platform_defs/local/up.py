@@ -17,7 +17,7 @@ from types import FrameType
 from urllib.parse import quote
 
 import psycopg
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -332,14 +332,10 @@ def _bring(status: Callable[[], list[str]], lines: list[str]) -> bool:
     return False
 
 
-def _table(states: Sequence[ServiceState], lines: Sequence[str]) -> Table:
+def _table(states: Sequence[ServiceState], lines: Sequence[str]) -> Group:
     table = Table.grid(padding=(0, 2))
     colours = {"ready": "green", "starting": "yellow", "ending": "red", "waiting": "red"}
     for state in states:
         restarts = f"started again {state.restarts} times" if state.restarts else ""
         table.add_row(state.name, Text(state.state, style=colours.get(state.state, "")), Text(state.cause or restarts))
-    whole = Table.grid()
-    whole.add_row(table)
-    for line in lines:
-        whole.add_row(Text(line))
-    return whole
+    return Group(table, *map(Text, lines))

@@ -22,6 +22,7 @@ from millrace.resources.commands.decider import Emit
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.signing import made_secret, signed
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.store import PushStore
@@ -32,7 +33,8 @@ from tests.support.patience import patience, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
+MODELS = declared("millrace.examples.shop", ["read_models"]).models
+CUSTOMERS, ORDERS = MODELS["customers"], MODELS["orders"]
 TWO = Place("customer-7", (("whisk", 1), ("kettle", 2)))
 
 
@@ -117,8 +119,9 @@ def test_the_warehouse_takes_signed_events_once_and_no_others(
 
 
 def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "SparkSession") -> None:
-    # its table is there and empty
-    given(dsn=dsn, spark=spark).when(ORDERS)
+    # its table is there and empty, and what it looks up
+    for model in (CUSTOMERS, ORDERS):
+        ensure_version(shop.connection, model)
 
     def drain(events: int) -> None:
         wait_until(lambda: value(shop.connection, "select count(*) from event_store.events") == events, "it is placed")

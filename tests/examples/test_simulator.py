@@ -8,14 +8,17 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from millrace.examples.shop import simulator
-from millrace.examples.shop.events import FINAL
+from millrace.examples.shop.events import FINAL, register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import AppendedEvent, EventStore, NewEvent
+from tests.support.factories import Connect, start, value
+from tests.support.patience import patience, wait_until
 
 
 def run(dsn: str, events: int, seed: int | None = None, stop: threading.Event | None = None) -> SimulationReport:
@@ -35,8 +38,9 @@ def test_orders_live_plausible_lives(dsn: str, store: EventStore, monkeypatch: p
     report = run(dsn, 1500, seed=1)
     events = stored(store)
     lives = defaultdict[str, list[tuple[str, dict[str, Any]]]](list)
-    for _, decider_id, event, data, _ in events:
-        lives[decider_id.split("-", 1)[1]].append((event, data))
+    for decider, decider_id, event, data, _ in events:
+        if decider != "customer":
+            lives[decider_id.split("-", 1)[1]].append((event, data))
     for life in lives.values():
         begins_with_its_lines_and_is_confirmed_for_their_sum(life)
         is_paid_before_it_is_shipped_and_ends(life)
@@ -47,7 +51,7 @@ def test_orders_live_plausible_lives(dsn: str, store: EventStore, monkeypatch: p
     assert report.orders - 8 <= over <= report.orders
     each_event_has_the_data_that_it_promises(events)
     # lives are interleaved, and customers come back
-    orders = [decider_id.split("-", 1)[1] for _, decider_id, _, _, _ in events]
+    orders = [decider_id.split("-", 1)[1] for decider, decider_id, _, _, _ in events if decider != "customer"]
     switches = sum(one != other for one, other in pairwise(orders))
     assert switches > len(orders) / 3  # an order begins with up to six events at once
     customers = [data["customer_id"] for _, _, event, data, _ in events if event == "order_placed"]
@@ -82,6 +86,7 @@ def each_event_has_the_data_that_it_promises(events: list[tuple[str, str, str, d
         assert all(round(data[key], 2) == data[key] for key in ("amount", "total") if key in data)
     whose = {"order_id", "customer_id"}
     assert fields == {
+        "customer_registered": {"name"},
         "order_placed": {"customer_id", "channel"},
         "order_line_added": {"product", "quantity", "amount"},
         "order_confirmed": {"total"},
@@ -110,10 +115,13 @@ def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: EventStore) -> 
     run(dsn, 100, seed=5)
     run(dsn, 100, seed=5)
     events = stored(store)
+    halves = [[event for event in half if event[0] != "customer"] for half in (events[:100], events[100:])]
     strip = re.compile(r"-[0-9a-f]{12}-")
-    first, second = ([strip.sub("-", repr(event)) for event in half] for half in (events[:100], events[100:]))
-    assert first == second
-    assert not {event[1] for event in events[:100]} & {event[1] for event in events[100:]}
+    first, second = ([strip.sub("-", repr(event)) for event in half] for half in halves)
+    # the customers of the first are registered: the second has room for more
+    assert first == second[: len(first)] != second
+    first_ids, second_ids = ({event[1] for event in half} for half in halves)
+    assert not first_ids & second_ids
 
 
 def test_a_plan_depends_on_the_chance_alone() -> None:
@@ -141,6 +149,44 @@ def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyP
 
 
 # Others ----------------------------------------------------------------------------------------------------
+
+
+def test_each_customer_is_registered_once_before_the_first_order_also_by_runs_at_once(
+    dsn: str, store: EventStore, connect: Connect
+) -> None:
+    register_shop(store)
+    first = plan_life(random.Random(3), "").customer
+    other = EventStore(connect(autocommit=False))
+    other.append_events([NewEvent(first.decider, first.decider_id, first.event, data=first.data, expected_version=0)])
+    running = start(lambda: run(dsn, 300, seed=3))
+    waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    wait_until(lambda: bool(value(store.connection, waiting)), "the run waits for the other one's customer")
+    other.connection.commit()
+    assert running.result(patience()).events == 300 == len(stored(store)) - 1
+    seen: list[str] = []
+    for _, decider_id, event, data, _ in stored(store):
+        if event == "customer_registered":
+            assert decider_id not in seen
+            seen.append(decider_id)
+        assert data.get("customer_id") in {None, *seen}
+
+
+def test_a_registration_whose_answer_is_lost_is_one_event(
+    dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = EventStore.append_events
+    lost: list[str] = []
+
+    def lose_the_first(self: EventStore, events: list[NewEvent]) -> list[AppendedEvent]:
+        done = answered(self, events)
+        if not lost:
+            lost.append(events[0].event)
+            raise psycopg.OperationalError("the connection is lost")
+        return done
+
+    monkeypatch.setattr(EventStore, "append_events", lose_the_first)
+    assert run(dsn, 20, seed=4).events == 20 == len(stored(store))
+    assert lost == ["customer_registered"]
 
 
 class Meddler(threading.Event):

@@ -38,7 +38,7 @@ def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owne
     expected.add(dg.AssetKey(["archive", "events"]))
     expected |= {dg.AssetKey(["change_capture", table]) for table in ("wal_events", "change_events")}
     expected |= {dg.AssetKey(["crm", "public", "customers"]), dg.AssetKey(["subscriptions", "mails"])}
-    expected |= {dg.AssetKey(["events", decider]) for decider in ("order", "payment", "shipment")}
+    expected |= {dg.AssetKey(["events", decider]) for decider in ("customer", "order", "payment", "shipment")}
     assert expected == set(graph.get_all_asset_keys())
     for key in expected:
         node = graph.get(key)

@@ -17,7 +17,7 @@ from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
-ORDERS, SHIPMENTS = MODELS["orders"], MODELS["shipments"]
+ORDERS, SHIPMENTS = replace(MODELS["orders"], lookups={}), MODELS["shipments"]
 
 
 @pytest.fixture

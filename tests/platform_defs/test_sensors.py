@@ -27,7 +27,7 @@ from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
 from tests.support.running.in_process import reason
 
-ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=())
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=(), lookups={})
 
 
 @pytest.fixture

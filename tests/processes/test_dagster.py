@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from tests.support.running.dagster_instance import instance
 
 __all__ = ["instance"]
 
-ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
 DEFINED = """
 import dagster as dg
 

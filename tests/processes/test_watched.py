@@ -43,9 +43,11 @@ MODELS = {
         from event_store.events where decider = 'shipment' group by decider_id
         """,
     "customers": """
-        select data->>'customer_id', count(*) filter (where event = 'order_placed'),
+        select coalesce(data->>'customer_id', decider_id), max(data->>'name'),
+          count(*) filter (where event = 'order_placed'),
           coalesce(sum((data->>'amount')::numeric(18,2)) filter (where event = 'payment_received'), 0), max(created_at)
-        from event_store.events where decider in ('order', 'payment') and data ? 'customer_id' group by 1
+        from event_store.events where decider = 'customer' or decider in ('order', 'payment') and data ? 'customer_id'
+        group by 1
         """,
     "crm_customer_history": """
         select decider_id, "offset", event, data->'record'->>'name'
@@ -55,7 +57,7 @@ MODELS = {
 COLUMNS = {
     "orders": "order_id, lines, total, placed_at, status",
     "shipments": "shipment_id, order_id, delivered, changed_at",
-    "customers": "customer_id, orders, paid, last_seen_at",
+    "customers": "customer_id, name, orders, paid, last_seen_at",
     "crm_customer_history": "record_key, seq, action, name",
 }
 

@@ -8,20 +8,23 @@ from datetime import timedelta
 from typing import Annotated
 
 import typer
+from rich.table import Column
+from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
 
-COLUMNS = ("read model", "moment", "rows in", "rows", "streams that fail", "kept until")
+# the table's name is what one selects from: it is never cut
+COLUMNS = (Column("rows in", no_wrap=True), "rows", "streams that fail", "moment", "kept until")
 
 
 @app.command("as-of")
 def as_of_command(
-    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    model: Model,
     time: Annotated[
         str | None,
         typer.Argument(help="The time; without an offset it is UTC. Without it, lists what there is.", metavar="TIME"),
@@ -54,15 +57,17 @@ def as_of_command(
         for each in found:
             print_json(asdict(each))
         return
+    if not found:
+        Screen().print(Text(f"{model} was built as of no moment of the log."))
+        return
     rows = [
         (
-            each.model,
-            in_utc(each.marked_at),
             f"read_models.{each.name}",
             "is not built" if each.rows is None else f"{each.rows:,}",
             each.failed_streams or 0,
+            in_utc(each.marked_at),
             in_utc(each.expires_at),
         )
         for each in found
     ]
-    Screen().print(table("As of moments of the log", COLUMNS, rows))
+    Screen().print(table(f"{model} as of moments of the log", COLUMNS, rows))

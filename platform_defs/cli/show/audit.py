@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.table import Column
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
-from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.output import in_utc, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import AuditEntry
 
@@ -30,12 +31,13 @@ def audit_command(
     if not entries:
         Screen().print("Nothing was done that is written down.")
         return
-    columns = ("done at", "by", "operation", "view", "reason", "detail")
+    whole = (Column(name, overflow="fold") for name in ("view", "reason", "detail"))
+    columns: list[str | Column] = ["done at", "by", Column("operation", no_wrap=True), *whole]
     Screen().print(table("Audit log", columns, map(_entry, entries)))
 
 
 def _entry(entry: AuditEntry) -> Sequence[object]:
     return (
-        entry.done_at.isoformat(timespec="seconds"), entry.done_by, entry.operation, entry.view, entry.reason,
+        in_utc(entry.done_at), entry.done_by, entry.operation, entry.view, entry.reason,
         entry.detail_json,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
@@ -25,7 +25,7 @@ app = typer.Typer()
 
 @app.command("diff")
 def diff_command(
-    model: Annotated[str, typer.Argument(help="The read model.", metavar="MODEL")],
+    model: Model,
     at: Annotated[
         str | None, typer.Option(help="As of this time, of which what serves was built.", metavar="TIME")
     ] = None,

@@ -43,7 +43,7 @@ def rows_of_stream(
     In a transaction of the caller's, or one of its own. A model that cannot be read is a note, and no error.
     """
     if model.crosses_streams:
-        key = ", ".join(f"{name} ({each.said})" for name, each in model.keys.items())
+        key = ", ".join(f"{name} from {each.said}" for name, each in model.keys.items())
         return StreamRows(model.name, note=f"Not shown: its key is {key}, so a row may be of several streams.")
     own = {"decider_id": decider_id, "decider": decider}
     keys = {name: own[key.source] for name, key in model.keys.items() if key.source in own}

@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import requests
+from rich.console import Console
 
 from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import Endpoints, free_port
-from millrace.platform_defs.local.up import CannotStart, open_to_others, up, where_to_look
+from millrace.platform_defs.local.supervisor import ServiceState
+from millrace.platform_defs.local.up import CannotStart, _table, open_to_others, up, where_to_look
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import Settings
@@ -46,6 +49,12 @@ def home() -> Iterator[Path]:
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-up-") as folder:
         yield Path(folder) / "home"
+
+
+def test_the_names_of_services_are_shown_whole_also_where_nothing_is_said_of_any() -> None:
+    shown = StringIO()
+    Console(width=80, file=shown).print(_table([ServiceState("sequence", "ready", 1, 0, "")], []))
+    assert "sequence  ready" in shown.getvalue()
 
 
 def test_a_lock_just_taken_is_refused_too(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""The read models of what is paid: a payment beside its order, and the days."""
+"""The read models of what is ordered and paid: an order beside its customer, a payment beside its order, the days."""
 
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,21 @@ if TYPE_CHECKING:
 SHOP = declared("millrace.examples.shop", ["read_models"]).models
 
 
+def test_an_order_has_the_name_of_its_customer_as_soon_as_that_is_known(
+    dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    ordered = given(
+        NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}), dsn=dsn, spark=spark
+    )
+    for model in ("customers", "orders"):
+        ordered.when(SHOP[model])
+    named = "select customer_id, o.customer, c.orders from read_models.orders o join read_models.customers c using (customer_id)"
+    assert rows(connect(), named) == [("c-1", None, 1)]
+    ordered.given(NewEvent("customer", "c-1", "customer_registered", data={"name": "Ada"}))
+    ordered.when(SHOP["customers"])
+    assert rows(connect(), named) == [("c-1", "Ada", 1)]
+
+
 def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is_received(
     dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
@@ -25,7 +40,8 @@ def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is
         NewEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "card"}),
         dsn=dsn, spark=spark,
     )  # fmt: skip
-    paid.when(SHOP["orders"])
+    for model in ("customers", "orders"):
+        paid.when(SHOP[model])
     shown = (
         "select payment_id, order_id, method, attempts, took is null, order_status from read_models.payments order by 1"
     )
