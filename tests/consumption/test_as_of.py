@@ -259,6 +259,17 @@ def test_a_build_that_another_declaration_has_overtaken_does_not_say_that_this_o
     assert [one.built_at for one in all_as_of(connection, "counted")] == [None]
 
 
+def test_of_two_that_build_the_same_the_one_that_is_done_last_removes_the_view(things: EventStore) -> None:
+    connection, mark = things.connection, filled(things)
+    noted, past = note(connection, Counted, mark, as_of.KEEP), ensure_version(connection, at_mark(Counted, mark))
+    lease = things.claim_partition(past.view, 0, "last", 60)
+    finish(connection, noted, past, 1, 0)
+    things.release_batch(past.view, [lease])
+    for _ in range(2):
+        finish(connection, noted, past, 1, 0)
+        assert rows(connection, "select from event_store.views") == []
+
+
 def test_before_the_first_moment_there_is_none(things: EventStore) -> None:
     with pytest.raises(NoMark, match="None is recorded"):
         mark_at(things, datetime.now(UTC))

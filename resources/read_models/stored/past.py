@@ -99,17 +99,18 @@ def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: i
 
     Where another process builds the same one, that one removes the view.
     """
-    # who was stopped meanwhile may find that another process has built it, or another declaration in its place
+    # who was stopped meanwhile may find another declaration in its place
     built = (
-        "update read_models.as_of set built_at = clock_timestamp(), rows = %s, failed_streams = %s"
-        " where name = %s and fingerprint = %s and built_at is null"
+        "update read_models.as_of set built_at = coalesce(built_at, clock_timestamp()), rows = %s, failed_streams = %s"
+        " where name = %s and fingerprint = %s"
     )
     said = (rows, failed_streams, noted.name, noted.fingerprint)
     try:
         with connection.transaction():
             models = ReadModelStore(connection)
             models.lock_model(past.name)
-            if connection.execute(built, said).rowcount:
+            # or that another process has removed the view
+            if connection.execute(built, said).rowcount and models.model_versions(past.name):
                 models.drop_version(past.name, past.version)
                 EventStore(connection).unregister_view(past.view, f"read model {past.name} is built")
     except ViewInUse:
