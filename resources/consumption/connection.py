@@ -1,7 +1,7 @@
 """The connection of a consumer, which outlasts a restart of the server.
 
-Belongs here: connecting, whether the password is still the right one, the errors of a transaction that is only tried
-again, and the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
+Belongs here: connecting, time limits, whether the password is still the right one, the errors of a transaction that is
+only tried again, the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
 """
 
 from contextlib import suppress
@@ -15,6 +15,8 @@ from millrace.resources import connecting
 RECONNECT_S = 60
 REFUSED_S = 5
 CANCEL_S = 5
+# a process that is paused within a transaction holds what others wait for
+STANDS_STILL = "1min"
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -23,8 +25,17 @@ CONFLICTS = (
 )
 
 
+def let_work_last(connection: psycopg.Connection) -> None:
+    """Take the time limits of the login, or of the database, off a session, and bound how long it may stand still."""
+    connection.execute(
+        "select set_config(name, case when name like 'idle%%' then %s else '0' end, false) from pg_settings"
+        " where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')",
+        (STANDS_STILL,),
+    )
+
+
 def connect_patiently(dsn: str) -> psycopg.Connection:
-    """Connect, and outlast a restart of the server.
+    """Connect, let work last, and outlast a restart of the server.
 
     Raises:
         psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password for
@@ -36,7 +47,13 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
         stop=_long_enough,
         reraise=True,
     )
-    return patiently(connecting.connect, dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    return patiently(_connect, dsn)
+
+
+def _connect(dsn: str) -> psycopg.Connection:
+    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    let_work_last(connection)
+    return connection
 
 
 def end_interrupted(connection: psycopg.Connection) -> None:
