@@ -115,7 +115,7 @@ def build_as_of(
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
-        let_work_last(connection)
+        let_work_last(connection, dsn)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         while True:

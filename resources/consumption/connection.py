@@ -11,6 +11,7 @@ from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from millrace.resources import connecting
+from millrace.resources.capture.sessions import require_own_session
 
 RECONNECT_S = 60
 REFUSED_S = 5
@@ -25,8 +26,13 @@ CONFLICTS = (
 )
 
 
-def let_work_last(connection: psycopg.Connection) -> None:
-    """Take the time limits of the login, or of the database, off a session, and bound how long it may stand still."""
+def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
+    """Take the time limits of the login, or of the database, off a session, and bound how long it may stand still.
+
+    Raises:
+        SessionsShared: The store is reached through a pooler in transaction mode: others would have these settings.
+    """
+    require_own_session(connection, dsn)
     connection.execute(
         "select set_config(name, case when name like 'idle%%' then %s else '0' end, false) from pg_settings"
         " where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')",
@@ -40,6 +46,7 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
     Raises:
         psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password for
             `REFUSED_S`.
+        SessionsShared: It is reached through a pooler in transaction mode.
     """
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
@@ -52,7 +59,11 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
 
 def _connect(dsn: str) -> psycopg.Connection:
     connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
-    let_work_last(connection)
+    try:
+        let_work_last(connection, dsn)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -57,7 +57,7 @@ def diff_with_serving(
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
-        let_work_last(connection)
+        let_work_last(connection, dsn)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         diff = take(connection, model, mark, partition)
