@@ -11,6 +11,7 @@ from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from millrace.resources import connecting
+from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.capture.sessions import require_own_session
 
 RECONNECT_S = 60
@@ -33,11 +34,8 @@ def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
         SessionsShared: The store is reached through a pooler in transaction mode: others would have these settings.
     """
     require_own_session(connection, dsn)
-    connection.execute(
-        "select set_config(name, case when name like 'idle%%' then %s else '0' end, false) from pg_settings"
-        " where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')",
-        (STANDS_STILL,),
-    )
+    connection.execute(NO_TIME_LIMITS)
+    connection.execute(f"set idle_in_transaction_session_timeout = '{STANDS_STILL}'".encode())
 
 
 def connect_patiently(dsn: str) -> psycopg.Connection:
