@@ -184,7 +184,8 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
     assert (failing.decider_id, "overflow in column total_a" in failing.error) == (streams["a"], True)
 
 
-def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore) -> None:
+@pytest.mark.parametrize("bytes_", [6_400, 32_000])
+def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore, bytes_: int) -> None:
     declared = type(
         "Long", (), {"__doc__": "One row.", "who": field("data.a"), "n": field("data.n", type="int"), "events": count()}
     )
@@ -192,7 +193,7 @@ def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventSto
     ensure_version(things.connection, model)
     batch = next_batch(things.connection)
     # digits that Postgres does not compress below the limit
-    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(100))
+    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(bytes_ // 64))
     things.connection.execute("insert into read_models.long_staging values (3, %s, 1, 1, %s, 1)", (digits, batch))
     staged = [StagedRows(1, 1)]
     fresh = pa.table({"partition": [3], "who": [digits], "n": [1], "events": [1]})
