@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1b3cbf6283b2f8a0cf69d28de79afc6bafafeba012df9c8b3051c5f401cf4e09'),
+  (0, '78e0851edb90715010dcd0d8f63a8d021ff170a1d7974843406738dd85ff167d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

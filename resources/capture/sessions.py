@@ -1,7 +1,7 @@
-"""Whether a connection to the store, or to a source, is a session of its own, as a capture needs it.
+"""Whether a connection to the store, or to a source, is a session of its own, as captures and drains need it.
 
 Belongs here: telling a pooler that gives each transaction any session. Not here: what sessions are needed for
-(`drain`, `source.connection`).
+(`drain`, `source.connection`, `consumption.connection`).
 """
 
 import psycopg
@@ -22,7 +22,7 @@ def require_own_session(
 ) -> None:
     """Refuse a connection, in autocommit mode, whose transactions go to sessions that others use, too.
 
-    A capture's sessions hold its settings, and its next owner ends those that hang: they would be those of others.
+    Sessions hold settings, and a capture's next owner ends those that hang: they would be those of others.
 
     Raises:
         SessionsShared: They do.
@@ -36,7 +36,7 @@ def require_own_session(
     if len(met) > 1 or any(own == others for own, others in met):
         raise SessionsShared(
             f"The {server} is reached through a pooler that gives each transaction any session.",
-            detail="a capture needs sessions of its own",
+            detail="captures and drains need sessions of their own",
             hint=f"Let {named_by} name the server itself, or a pool in session mode.",
         )
 

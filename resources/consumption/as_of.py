@@ -18,10 +18,10 @@ from uuid import uuid4
 
 import psycopg
 
-from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.consumption.consumer import LEASE_S
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.rebuild import Rebuild
@@ -115,7 +115,7 @@ def build_as_of(
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
-        connection.execute(NO_TIME_LIMITS)
+        let_work_last(connection, dsn)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         while True:

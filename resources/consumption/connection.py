@@ -1,7 +1,7 @@
 """The connection of a consumer, which outlasts a restart of the server.
 
-Belongs here: connecting, whether the password is still the right one, the errors of a transaction that is only tried
-again, and the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
+Belongs here: connecting, time limits, whether the password is still the right one, the errors of a transaction that is
+only tried again, the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
 """
 
 from contextlib import suppress
@@ -11,10 +11,14 @@ from psycopg.pq import TransactionStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from millrace.resources import connecting
+from millrace.resources.archive.store import NO_TIME_LIMITS
+from millrace.resources.capture.sessions import require_own_session
 
 RECONNECT_S = 60
 REFUSED_S = 5
 CANCEL_S = 5
+# a process that is paused within a transaction holds what others wait for
+STANDS_STILL = "1min"
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -23,12 +27,24 @@ CONFLICTS = (
 )
 
 
+def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
+    """Take the time limits of the login, or of the database, off a session, and bound how long it may stand still.
+
+    Raises:
+        SessionsShared: The store is reached through a pooler in transaction mode: others would have these settings.
+    """
+    require_own_session(connection, dsn)
+    connection.execute(NO_TIME_LIMITS)
+    connection.execute(f"set idle_in_transaction_session_timeout = '{STANDS_STILL}'".encode())
+
+
 def connect_patiently(dsn: str) -> psycopg.Connection:
-    """Connect, and outlast a restart of the server.
+    """Connect, let work last, and outlast a restart of the server.
 
     Raises:
         psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password for
             `REFUSED_S`.
+        SessionsShared: It is reached through a pooler in transaction mode.
     """
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
@@ -36,7 +52,17 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
         stop=_long_enough,
         reraise=True,
     )
-    return patiently(connecting.connect, dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    return patiently(_connect, dsn)
+
+
+def _connect(dsn: str) -> psycopg.Connection:
+    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    try:
+        let_work_last(connection, dsn)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def end_interrupted(connection: psycopg.Connection) -> None:

@@ -187,7 +187,7 @@ class Consumer:
                         break
                     stop.wait(self.model.pooling_delay_s)
                     continue
-            except psycopg.OperationalError:
+            except psycopg.Error:
                 if not self._store.connection.closed:
                     raise  # connecting anew would not help
                 self._reconnect()

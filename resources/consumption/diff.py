@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S, build_beside
+from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import LeaseLost, PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import LogMark
@@ -57,7 +57,7 @@ def diff_with_serving(
     Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
-        connection.execute(NO_TIME_LIMITS)
+        let_work_last(connection, dsn)
         remove_expired(connection)
         model = with_upcasts(connection, model)
         diff = take(connection, model, mark, partition)

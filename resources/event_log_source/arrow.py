@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 BATCH_BYTES = 4 * 1024 * 1024
 # event stores whose types a process knows
 KEPT = 8
+# A task reads, or stages, as much as it was given: the login, or the database, may limit others. For a transaction.
+NO_TIME_LIMITS = (
+    "select set_config(name, '0', true) from unnest('{statement_timeout, transaction_timeout}'::text[]) name"
+    " where current_setting(name, true) is not null"
+)
 
 
 class ArrowConnection:
@@ -125,6 +130,7 @@ def snapshot(dsn: str, connection: "adbc.AdbcConnection") -> Iterator[ArrowConne
             opened = ArrowConnection(dsn, statement)
             # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
             opened.rows("set transaction isolation level repeatable read, read only")
+            opened.rows(NO_TIME_LIMITS)
             try:
                 yield opened
             finally:

@@ -91,13 +91,13 @@ comment on column read_models.diffs.expires_at is 'From when on it may be remove
 comment on column read_models.diffs.compared_at is 'When it was compared; null while it is not.';
 comment on column read_models.diffs.found is 'How many rows differ, and in which columns.';
 
--- Not in read_models, where owners write: the rows are locked by lock_model alone.
+-- Not in read_models, where owners write: lock_model alone reaches it.
 create table event_store.model_locks (
   model text not null,
   constraint model_locks_pkey primary key (model)
 );
 comment on table event_store.model_locks is
-'One row per read model that ever was: lock_model locks it, and nothing else is done with it.';
+'Always empty: for lock_model, which inserts a read model and deletes it again, so that others wait.';
 comment on column event_store.model_locks.model is 'The read model.';
 
 create sequence read_models.batch_seq;

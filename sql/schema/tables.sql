@@ -1319,7 +1319,7 @@ CREATE TABLE event_store.model_locks (
     model text NOT NULL
 );
 
-COMMENT ON TABLE event_store.model_locks IS 'One row per read model that ever was: lock_model locks it, and nothing else is done with it.';
+COMMENT ON TABLE event_store.model_locks IS 'Always empty: for lock_model, which inserts a read model and deletes it again, so that others wait.';
 
 COMMENT ON COLUMN event_store.model_locks.model IS 'The read model.';
 

@@ -1,29 +1,48 @@
 """Drains that fail, in Spark, in the merge or for want of a server: what failed is named, the rest goes on."""
 
 import os
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from millrace.platform_defs.local.services import free_port
+from millrace.resources.consumption import commit as commits
+from millrace.resources.consumption import connection
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.rounds import round as rounds
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import Counted, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.building.drains import (
+    Counted,
+    Everything,
+    assert_equals_a_clean_run,
+    drain,
+    fill,
+    held,
+    observer,
+    staged,
+    thing,
+    things,
+    wait_blocked_in,
+)
 from tests.support.building.poison import TOTALS
 from tests.support.building.relay import Relay
-from tests.support.factories import ids_of_one_partition, rows
-from tests.support.patience import patience
+from tests.support.building.shared_drains import share
+from tests.support.factories import Connect, ids_of_one_partition, rows, start
+from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["things"]
+__all__ = ["observer", "things"]
 
 
 def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_and_is_consumed_once_it_can_be(
@@ -74,6 +93,66 @@ def test_a_postgres_that_refuses_every_write_ends_the_drain_with_its_reason(
     things.connection.execute("drop trigger refuse on read_models.counted_state")
     drain(dsn, spark, Counted)
     assert_equals_a_clean_run(things, Counted)
+
+
+@pytest.mark.parametrize(("table", "statement"), [("staging", "copy"), ("state", "insert into")])
+def test_time_limits_of_a_login_end_no_drain(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    observer: psycopg.Connection,
+    table: str,
+    statement: str,
+) -> None:
+    """Neither in a task nor in its commit."""
+    fill(things, 50)
+    limited = f"{dsn}&options=-c%20statement_timeout%3D1s"
+    with Consumer.open(limited, Everything, lambda: spark, "limited") as consumer:
+        with held(connect(), f"lock table read_models.everything_{table} in access exclusive mode"):
+            draining = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
+            late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
+            waits = wait_blocked_in(observer, f"{statement}%everything_{table}")
+            wait_until(lambda: rows(observer, late, waits) != [(False,)], "it waits for longer")
+        draining.result(patience())
+    assert_equals_a_clean_run(things, Everything)
+
+
+def in_rounds(dsn: str, spark: "SparkSession") -> None:
+    assert set(share(dsn, spark, [Everything]).values()) == {None}
+
+
+def alone(dsn: str, spark: "SparkSession") -> None:
+    with Consumer.open(dsn, Everything, lambda: spark, "alone") as consumer:
+        assert staged(consumer).drain(budget_s=patience(), idle_s=0).batches == 1
+
+
+@pytest.mark.parametrize(
+    ("door", "module", "merge"), [(in_rounds, rounds, "merge_rows"), (alone, commits, "merge_batch")]
+)
+def test_a_drain_that_was_paused_in_its_commit_lets_others_on_and_commits_anew(
+    things: EventStore,
+    dsn: str,
+    spark: "SparkSession",
+    observer: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    door: Callable[[str, "SparkSession"], None],
+    module: ModuleType,
+    merge: str,
+) -> None:
+    monkeypatch.setattr(connection, "STANDS_STILL", "100ms")
+    whole = getattr(module, merge)
+
+    def paused(session: psycopg.Connection, *given: object) -> object:
+        monkeypatch.setattr(module, merge, whole)
+        (pid,) = rows(session, "select pg_backend_pid()")[0]
+        wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "it is let go")
+        return whole(session, *given)
+
+    monkeypatch.setattr(module, merge, paused)
+    fill(things, 50)
+    door(dsn, spark)
+    assert_equals_a_clean_run(things, Everything)
 
 
 def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leases_back(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import adbc_driver_postgresql
 import pytest
@@ -49,6 +50,11 @@ def test_a_process_reads_the_types_of_a_store_once_and_remembers_few_stores(
             assert connection.rows("select current_setting('application_name')") == [(application,)]
     names = [uri.rpartition("application_name=")[2].partition(" ")[0] for uri in made]
     assert names == [*"ab", *map(str, range(KEPT)), "a"]
+
+
+def test_no_time_limit_of_a_login_ends_a_task(dsn: str) -> None:
+    with arrow_connection(f"{dsn}&options={quote('-c statement_timeout=1h')}") as connection:
+        assert connection.rows("select current_setting('statement_timeout') as set") == [("0",)]
 
 
 def test_all_statements_see_one_snapshot(log: EventStore, dsn: str) -> None:

@@ -95,6 +95,7 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: field({"a": "item.at", "b": "created_at"}, type="timestamp"), "its sources are of several types"),
     (lambda: carried("decider_id"), "carried('decider_id'): name a field data.<key>[.<key>…]; every event has its"),
     (lambda: carried("item.sku"), "carried('item.sku'): name a field data.<key>"),
+    (lambda: carried(cast("Any", {"a": "data.n"})), "carried({'a': 'data.n'}): name a field data.<key>"),
     (lambda: carried("data."), "'data.' is neither a column of the event"),
     (lambda: carried("data.n", type="text"), "type is 'text'; allowed"),
     (lambda: field({}), "field({}): name a source for each decider of the model"),
@@ -106,6 +107,7 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: field({"a": "data.at", "b": "created_at"}, type="timestamp"), "its sources are of several types"),
     (lambda: bucket("data.at", every="1 fortnight"), "every is '1 fortnight'; allowed: '1 day', '1 week' (from Monday"),
     (lambda: bucket("data.at", every="2 day"), "bucket('data.at'): every is '2 day'; allowed"),
+    (lambda: bucket("data.at", every=cast("Any", 15)), "bucket('data.at'): every is 15; allowed"),
     (lambda: bucket("data.at", every="7 hour"), "'n hour' where n divides 24"),
     (lambda: bucket("data.at", every="1 day", zone="CET"), "there is no zone 'CET'; name a city's"),
     (lambda: bucket("event", every="1 day"), "'event' has type string, not timestamp"),
@@ -119,8 +121,13 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
         lambda: sessions("data.at", gap="half an hour"),
         "gap is 'half an hour'; allowed: 'n sec', 'n min', 'n hour', 'n day'",
     ),
+    (lambda: sessions("data.at", gap=cast("Any", None)), "gap is None; allowed"),
+    (
+        lambda: sessions("data.at", gap="100000 sec"),
+        "gap is '100000 sec'; allowed: 'n sec', 'n min', 'n hour', 'n day', n b",
+    ),
     (lambda: sessions("event", gap="1 min"), "'event' has type string, not timestamp"),
-    (lambda: first("nothing"), "'nothing' is neither"),
+    (lambda: first("nothing"), "; over rows, a rollup has count, sum_ and avg"),
     (lambda: last("data.n", by="at"), "'at' is neither a column of the event"),
     (lambda: last("data.n", by="data.good", by_type="boolean"), "a boolean has no order"),
     (lambda: first("data.n", by="data.at", by_type="time"), "type is 'time'; allowed"),
@@ -177,7 +184,8 @@ def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_
     assert (failing.decider_id, "overflow in column total_a" in failing.error) == (streams["a"], True)
 
 
-def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore) -> None:
+@pytest.mark.parametrize("bytes_", [6_400, 32_000])
+def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore, bytes_: int) -> None:
     declared = type(
         "Long", (), {"__doc__": "One row.", "who": field("data.a"), "n": field("data.n", type="int"), "events": count()}
     )
@@ -185,7 +193,7 @@ def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventSto
     ensure_version(things.connection, model)
     batch = next_batch(things.connection)
     # digits that Postgres does not compress below the limit
-    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(100))
+    digits = "".join(sha256(str(number).encode()).hexdigest() for number in range(bytes_ // 64))
     things.connection.execute("insert into read_models.long_staging values (3, %s, 1, 1, %s, 1)", (digits, batch))
     staged = [StagedRows(1, 1)]
     fresh = pa.table({"partition": [3], "who": [digits], "n": [1], "events": [1]})

@@ -153,7 +153,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
             {"each": each},
             f"{each!r} is named in each= but is no field data.<key>",
         )
-        for each in ("lines", "data.", "data..lines", "data", "event", "item", "")
+        for each in ("lines", "data.", "data..lines", "data", "event", "item", "", ["data.lines"])
     ),
     (declare(order_id=field("item.sku"), n=count()), {}, "'order_id' reads item: name the array that it is an element"),
     (declare(order_id=stream_id(), n=top("event", 3, by="item")), {}, "'n' reads item: name the array"),

@@ -246,7 +246,7 @@ def spans(time: str, gap: str, where: str = "true") -> str:
             select min(t) as begun, max(t) as ended from (
               select t, count(*) filter (is_new) over (order by t rows unbounded preceding) as session from (
                 select t, coalesce(t > lag(t) over (order by t) + interval '{gap}', true) as is_new from (
-                  select {time} as t from events e where e.data->>'city' = events.data->>'city' and {where}
+                  select distinct {time} as t from events e where e.data->>'city' = events.data->>'city' and {where}
                 ) where t is not null))
             group by session)), [])
         """

@@ -158,7 +158,7 @@ class SharedDrain:
             # somebody held what a few statements need
             self._rounds.owes = True
             return None
-        except psycopg.OperationalError:
+        except psycopg.Error:
             if not self._store.connection.closed:
                 raise  # connecting anew would not help
             self._begin_anew()

@@ -36,7 +36,7 @@ def require_bucket(said: str, every: str, zone: str) -> None:
     Raises:
         InvalidColumn: It names what is allowed.
     """
-    found = _EVERY.fullmatch(every)
+    found = _EVERY.fullmatch(str(every))
     whole = _PARTS.get(found[2], (1, 0))[0] if found else 0
     if found is None or whole % int(found[1]):
         raise InvalidColumn(f"{said}: every is {every!r}; allowed: {ALLOWED}")

@@ -337,7 +337,7 @@ def read_model(
                     "has a source for each of some deciders: name these in deciders=, and no others",
                 ),
                 (
-                    [each] if each is not None and not all(data_path(each) or [""]) else [],
+                    [each] if each is not None and not (isinstance(each, str) and all(data_path(each) or [""])) else [],
                     "is named in each= but is no field data.<key>[.<key>…]",
                 ),
                 (

@@ -65,7 +65,7 @@ def carried(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002
 
     Events before the first one that has it are left out.
     """
-    if data_path(source) is None:
+    if not isinstance(source, str) or data_path(source) is None:
         raise InvalidColumn(f"carried({source!r}): name a field data.<key>[.<key>…]; every event has its columns")
     return replace(field(source, type=type), is_carried=True)
 
@@ -212,9 +212,11 @@ def sessions(source: str, *, gap: str, events: list[str] | None = None) -> Colum
 
     A time that comes late extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
     """
-    found = _GAP.fullmatch(gap)
+    found = _GAP.fullmatch(str(gap))
     if found is None:
-        raise InvalidColumn(f"sessions({source!r}): gap is {gap!r}; allowed: 'n sec', 'n min', 'n hour', 'n day'")
+        raise InvalidColumn(
+            f"sessions({source!r}): gap is {gap!r}; allowed: 'n sec', 'n min', 'n hour', 'n day', n below 100,000"
+        )
     type_ = _type(source, "timestamp")
     return SessionsColumn("sessions", _source(source), type_, _events(events), int(found[1]) * _SECONDS[found[2]])
 
@@ -244,7 +246,7 @@ def _source(source: str) -> str:
     if (path is None and source not in COLUMNS) or (path is not None and "" in path):
         raise InvalidColumn(
             f"{source!r} is neither a column of the event ({', '.join(COLUMNS)}) nor a field data.<key>[.<key>…], nor"
-            " item[.<key>…] beside each="
+            " item[.<key>…] beside each=; over rows, a rollup has count, sum_ and avg"
         )
     return source
 

@@ -1,6 +1,6 @@
 -- Keeps everybody else from the versions of a read model until the transaction ends: who makes, serves or drops one
--- calls this first. The lock is that of a row which only this function reaches: an advisory key could be held by any
--- login.
+-- calls this first. The lock is that of a key which only this function inserts: an advisory key could be held by any
+-- login. Who inserts a key that another open transaction has inserted waits for that one, though it deleted it again.
 create or replace function event_store_platform.lock_model(
   v_model text
 )
@@ -14,8 +14,10 @@ begin
   if v_model is null then
     perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
   end if;
+  perform event_store_private.bound_idle_transaction();
+  -- a store of before has rows that stayed
   insert into event_store.model_locks (model) values (v_model) on conflict do nothing;
-  perform from event_store.model_locks where model = v_model for update;
+  delete from event_store.model_locks where model = v_model;
 end
 $$;
 

@@ -62,15 +62,21 @@ def test_a_dropped_version_is_gone_and_no_other(models: ReadModelStore) -> None:
     assert [v.version for v in models.model_versions("n")] == [1]
 
 
-def test_one_transaction_at_a_time_changes_the_versions_of_a_model(models: ReadModelStore, connect: Connect) -> None:
+@pytest.mark.parametrize("stayed", [[], ["m"]])
+def test_one_transaction_at_a_time_changes_the_versions_of_a_model(
+    models: ReadModelStore, connect: Connect, stayed: list[str]
+) -> None:
+    models.connection.execute("insert into event_store.model_locks select unnest(%s::text[])", (stayed,))
     holder, other = ReadModelStore(connect(autocommit=False)), ReadModelStore(connect())
-    holder.lock_model("m")
+    for _ in range(2):
+        holder.lock_model("m")
     other.lock_model("n")
     waiting = start(lambda: other.lock_model("m"))
     wait_blocked(models.connection, other.connection.info.backend_pid)
     assert not waiting.done()
-    holder.connection.rollback()
+    holder.connection.commit()
     waiting.result(patience())
+    assert rows(models.connection, "select from event_store.model_locks") == []
 
 
 def test_events_that_were_discarded_and_purged_are_told_for_every_version(models: ReadModelStore) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore
+from millrace.resources.read_models.stored.store import ReadModelStore
 from tests.sql.rows.test_stream_events import fetched
 from tests.support.factories import Connect, append, pump, set_clock, value
 from tests.support.logins import logins
@@ -58,6 +59,7 @@ HOLDING: dict[str, Callable[[EventStore], object]] = {
     "seek_view": lambda store: store.seek_view("b", "RESET_TO_LATEST"),
     "register_decider_event": lambda store: store.register_decider_event("order", "new", "x"),
     "expire_transactions": lambda store: ProducerStore(store.connection).expire_transactions(),
+    "lock_model": lambda store: ReadModelStore(store.connection).lock_model("m"),
 }
 
 

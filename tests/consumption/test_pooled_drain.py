@@ -1,0 +1,54 @@
+"""A drain needs sessions of its own: behind a pool in transaction mode it says so, and gives nobody its settings."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from millrace.resources.capture.sessions import SessionsShared
+from millrace.resources.consumption.as_of import build_as_of
+from millrace.resources.event_store import EventStore
+from tests.support.building.drains import Counted, assert_equals_a_clean_run, drain, fill, things
+from tests.support.building.shared_drains import share
+from tests.support.factories import value
+from tests.support.views.pooler import PROGRAM, pooled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+
+
+def test_behind_a_pool_in_transaction_mode_nothing_is_built(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    mark = things.mark_log("now")
+    # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
+    with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), 1) as address:
+        doors: list[Callable[[], object]] = [
+            lambda: drain(address, spark, Counted),
+            lambda: share(address, spark, [Counted]),
+            lambda: build_as_of(address, Counted, lambda: spark, mark),
+        ]
+        for door in doors:
+            with pytest.raises(SessionsShared, match=r"(?s)any session.*drains need.*MILLRACE_DSN.*in session mode"):
+                door()
+        with psycopg.connect(address, autocommit=True, prepare_threshold=None) as other:
+            assert value(other, "show idle_in_transaction_session_timeout") == value(
+                things.connection, "show idle_in_transaction_session_timeout"
+            )
+
+
+def test_behind_a_pool_in_session_mode_a_drain_builds(things: EventStore, dsn: str, spark: "SparkSession") -> None:
+    fill(things, 40)
+    with (
+        tempfile.TemporaryDirectory(prefix="pool-") as folder,
+        pooled(dsn, Path(folder), 10, mode="session") as address,
+    ):
+        drain(address, spark, Counted)
+    assert_equals_a_clean_run(things, Counted)
