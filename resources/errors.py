@@ -60,12 +60,13 @@ An exception that one module alone raises is declared in that module, below `Mil
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
                      ForeignPublication, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
-                     SessionsShared, TableUnreadable, KeyUnordered, NotText, Stopped
+                     TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
+    sessions         SessionsShared
     settings         InvalidSetting
     testing          StreamsFailed
     user_code        NeverRan

@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '78e0851edb90715010dcd0d8f63a8d021ff170a1d7974843406738dd85ff167d'),
+  (0, 'de9ef2ca65ade2634b78cd4b3407ef585e73d929150251943336d34f7f47d6aa'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -42,6 +42,7 @@ LAYERS = (
         "resources.settings",
         "resources.processes",
         "resources.redact",
+        "resources.sessions",
         "resources.times",
         "resources.user_code",
     ),
@@ -75,6 +76,7 @@ IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
 # where a statement of SQL may stand in Python, and why it is no function of sql/
 SQL = {
     "resources.connecting": "what another session of its own does",
+    "resources.sessions": "which session it is",
     "resources.event_store.sql_functions": "which session it is",
     "resources.event_store.client": "calls functions",
     "resources.event_store.async_client": "calls functions",
@@ -92,7 +94,6 @@ SQL = {
     "resources.capture.store": "calls functions",
     "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
-    "resources.capture.sessions": "which session it is",
     "resources.capture.source.*": "runs on a source, which has none of our functions",
     "resources.consumption.rounds.read_task": "calls functions in Spark's tasks",
     "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",

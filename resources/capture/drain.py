@@ -36,7 +36,6 @@ from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.emitter import Emitter
 from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
-from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.capture.setup import prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.published import published_tables
@@ -44,6 +43,7 @@ from millrace.resources.capture.source.slot import PublicationMissing, SlotLost
 from millrace.resources.capture.source.stream import NotText, SlotStream, Stopped
 from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import ChangesDiffer
+from millrace.resources.sessions import require_own_session
 
 LEASE_S = 30
 # Changes after which one looks at the backfills, whatever else is there

@@ -12,7 +12,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from millrace.resources import connecting
 from millrace.resources.archive.store import NO_TIME_LIMITS
-from millrace.resources.capture.sessions import require_own_session
+from millrace.resources.sessions import require_own_session
 
 RECONNECT_S = 60
 REFUSED_S = 5

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.resources.capture.sessions import SessionsShared
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.event_store import EventStore
+from millrace.resources.sessions import SessionsShared
 from tests.support.building.drains import Counted, assert_equals_a_clean_run, drain, fill, things
 from tests.support.building.shared_drains import share
 from tests.support.factories import value

@@ -13,9 +13,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.sessions import require_own_session
 from millrace.resources.connecting import Connection, connect
 from millrace.resources.errors import Unreachable
+from millrace.resources.sessions import require_own_session
 
 # The server writes values as text in the forms that the session asks for.
 _SETTINGS = {

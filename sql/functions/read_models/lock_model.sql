@@ -15,8 +15,9 @@ begin
     perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
   end if;
   perform event_store_private.bound_idle_transaction();
-  -- a store of before has rows that stayed
-  insert into event_store.model_locks (model) values (v_model) on conflict do nothing;
+  -- one that a store of before has: whoever deletes it goes first
+  delete from event_store.model_locks where model = v_model;
+  insert into event_store.model_locks (model) values (v_model);
   delete from event_store.model_locks where model = v_model;
 end
 $$;

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.sessions import SessionsShared
+from millrace.resources.sessions import SessionsShared
 from tests.support.capturing.captured import Captured
 from tests.support.factories import rows, value
 from tests.support.views.pooler import PROGRAM, pooled

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.follow import follow
-from millrace.resources.capture.sessions import SessionsShared
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.sessions import SessionsShared
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.factories import at_once, rows, start, value
 from tests.support.patience import patience, wait_until

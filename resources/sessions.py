@@ -1,7 +1,7 @@
 """Whether a connection to the store, or to a source, is a session of its own, as captures and drains need it.
 
 Belongs here: telling a pooler that gives each transaction any session. Not here: what sessions are needed for
-(`drain`, `source.connection`, `consumption.connection`).
+(`capture`, `consumption`).
 """
 
 import psycopg
