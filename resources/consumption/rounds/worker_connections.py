@@ -3,6 +3,7 @@
 Belongs here: keeping them, and connecting anew where one was lost. Not here: what is read through them (`read_task`).
 """
 
+import gc
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,6 +49,9 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
     except BaseException:
         _forget(dsn)
         raise
+    finally:
+        # after each task Spark looks for garbage in all that there is: what was imported until now is none
+        gc.freeze()
 
 
 def _forget(dsn: str) -> None:
