@@ -43,11 +43,9 @@ from millrace.resources.spark.bounded import at_most
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A plan of one task gains nothing by a plan that adapts, or by code that is compiled for it. Arrays of so many keys fit
-# into memory; at 128, as Spark has it, it writes them out and sorts them.
+# A plan of one task gains nothing by a plan that adapts, or by code that is compiled for it.
 ROUND_CONFIGURATION = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
