@@ -3,7 +3,6 @@
 Belongs here: keeping them, and connecting anew where one was lost. Not here: what is read through them (`read_task`).
 """
 
-import gc
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +11,7 @@ from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
 from millrace.resources.read_models.built.fold_task import StoredStates
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
+from millrace.resources.spark.workers import spare_imports
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -50,8 +50,7 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
         _forget(dsn)
         raise
     finally:
-        # after each task Spark looks for garbage in all that there is: what was imported until now is none
-        gc.freeze()
+        spare_imports()
 
 
 def _forget(dsn: str) -> None:
