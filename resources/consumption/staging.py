@@ -33,6 +33,7 @@ from millrace.resources.read_models.failing.events import MisreadEvent, misread_
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.read_models.stored.tables import SCHEMA
 from millrace.resources.spark.parallelism import task_number
+from millrace.resources.spark.workers import spare_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -261,6 +262,7 @@ def stager(
                 reader = pa.RecordBatchReader.from_batches(schema, stamped(first))
                 cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)
                 connection.commit()
+        spare_imports()
         if rows or misread:
             yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows], "misread": [misread]}, REPORT)
 

@@ -5,11 +5,13 @@ here: what a computation in Python says of the other kinds (`test_rows`), what a
 """
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import duckdb
@@ -537,6 +539,8 @@ def test_a_merge_of_merges_is_the_merge_of_all_parts_in_any_order(
     moments = sorted({event[1] for event in events if event})
     begins = [moment for n, moment in enumerate(moments) if n == 0 or moment - moments[n - 1] > 10]
     assert [begin.timestamp() for begin in found[0][3]] == begins
+    ends = [moment for moment, after in pairwise([*moments, math.inf]) if after - moment > 10]
+    assert [end.timestamp() for end in found[0][4]] == ends
 
 
 def test_spark_knows_every_zone_that_a_bucket_may_name(spark: "SparkSession") -> None:

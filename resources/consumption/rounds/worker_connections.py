@@ -11,6 +11,7 @@ from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
 from millrace.resources.read_models.built.fold_task import TaskQuery
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
+from millrace.resources.spark.workers import spare_imports
 
 if TYPE_CHECKING:
     import adbc_driver_manager as adbc
@@ -48,6 +49,8 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
     except BaseException:
         _forget(dsn)
         raise
+    finally:
+        spare_imports()
 
 
 def _forget(dsn: str) -> None:

@@ -482,17 +482,31 @@ def _sessions_state(column: Column, name: str, _declared: str) -> tuple[StateCol
 
         return times
 
+    # A round mostly adds one session to one row. Of two rows the one that begins first has the least array of begins,
+    # and of last times, too, where it ends before the other or this is one session that begins in its last one.
     merge = (
-        "(select coalesce(array_agg({one} order by s.r), '{{}}') from ("
+        "case when count(*) = 1 then min({own})"
+        " when count(*) = 2 and (min({ends}))[cardinality(min({begins}))] + {gap} < (max({begins}))[1]"
+        " then min({own}) || max({own})"
+        " when count(*) = 2 and cardinality(max({begins})) = 1 and (max({begins}))[1] between"
+        " (min({begins}))[cardinality(min({begins}))] and (min({ends}))[cardinality(min({begins}))] + {gap}"
+        " then {reaching}"
+        " else (select coalesce(array_agg({one} order by s.r), '{{}}') from ("
         "select range_agg(tstzrange(e.b, e.e + {gap}, '[]')) as united"
-        " from unnest(array_agg(row({names}))) r(b timestamptz[], e timestamptz[]), unnest(r.b, r.e) e(b, e)"
-        ") u, unnest(u.united) s(r))"
+        " from unnest(array_agg(row({begins}, {ends}))) r(b timestamptz[], e timestamptz[]), unnest(r.b, r.e) e(b, e)"
+        ") u, unnest(u.united) s(r)) end"
     )
-    names = sql.SQL(", ").join(map(sql.Identifier, (name, f"{name}_end")))
+    begins, ends = sql.Identifier(name), sql.Identifier(f"{name}_end")
     # of seconds: a day of the zone's clocks has no one length
-    lengths = {"names": names, "gap": sql.SQL("make_interval(secs => {})").format(sql.Literal(column.gap_s))}
-    begin = sql.SQL(merge).format(one=sql.SQL("lower(s.r)"), **lengths)
-    end = sql.SQL(merge).format(one=sql.SQL("upper(s.r) - {gap}").format(gap=lengths["gap"]), **lengths)
+    gap_s = sql.SQL("make_interval(secs => {})").format(sql.Literal(column.gap_s))
+    both = {"begins": begins, "ends": ends, "gap": gap_s}
+    later = sql.SQL(
+        "trim_array(min({ends}), 1) || greatest((min({ends}))[cardinality(min({ends}))], (max({ends}))[1])"
+    ).format(**both)
+    begin = sql.SQL(merge).format(
+        own=begins, reaching=sql.SQL("min({})").format(begins), one=sql.SQL("lower(s.r)"), **both
+    )
+    end = sql.SQL(merge).format(own=ends, reaching=later, one=sql.SQL("upper(s.r) - {}").format(gap_s), **both)
     type_ = "array<timestamp>"
     return (StateColumn(name, type_, partial(-1), begin), StateColumn(f"{name}_end", type_, partial(1), end))
 

@@ -4,14 +4,14 @@ Belongs here: how each type travels. Not here: what becomes of the rows (`merge`
 
 `unnest` gives the rows back. Nothing is staged, so nothing is to be cleaned up, and Postgres plans once. What Python
 cannot hold exactly travels as a number: its times end in the year 9999. What `unnest` would take apart, an array,
-travels as JSON.
+travels as the text of an array, which Arrow writes and Postgres reads at once.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 
 from millrace.resources.read_models.declared.column_types import postgres_type
@@ -32,8 +32,7 @@ _BACK = {
 def travelling(values: pa.ChunkedArray, type_: str) -> list[Any]:
     """Return the values of a column of a Spark type as they travel."""
     if type_.startswith("array<"):
-        element = _element(type_)
-        return [None if one is None else json.dumps(one) for one in _texts(values, element)]
+        return _texts(values)
     if type_ in _ARROW:
         values = values.cast(_ARROW[type_])
     travelled: list[Any] = values.to_pylist()
@@ -58,23 +57,20 @@ def unnested(schema: Mapping[str, str], stored: Mapping[str, str]) -> sql.Compos
     return sql.SQL("select {} from unnest({}) t({})").format(columns, arrays, names)
 
 
-def _texts(values: pa.ChunkedArray, element: str) -> list[list[str] | None]:
-    """Return the elements of arrays as they travel, as texts."""
+def _texts(values: pa.ChunkedArray) -> list[Any]:
+    """Return arrays as Postgres writes them."""
     flat = values.combine_chunks()
-    texts = [str(one) for one in travelling(pa.chunked_array([flat.values]), element)]
-    offsets = flat.offsets.to_pylist()
-    valid = flat.is_valid().to_pylist()
-    return [texts[first:end] if there else None for first, end, there in zip(offsets, offsets[1:], valid, strict=False)]
+    elements = flat.values
+    if pa.types.is_string(elements.type):
+        elements = pc.replace_substring_regex(elements, r'(["\\\\])', r"\\\1")
+        elements = pc.binary_join_element_wise('"', elements, '"', "")
+    arrays = pa.ListArray.from_arrays(flat.offsets, elements.cast(pa.string()), mask=flat.is_null())
+    texts: list[Any] = pc.binary_join_element_wise("{", pc.binary_join(arrays, ","), "}", "").to_pylist()
+    return texts
 
 
 def _back(value: sql.Composable, type_: str) -> sql.Composable:
     """Return the expression of a value of a Spark type, from how it travels."""
-    if type_.startswith("array<"):
-        element = _element(type_)
-        one = _back(sql.SQL("v.v::{}").format(sql.SQL(_travels_as(element))), element)
-        return sql.SQL(
-            "case when {value} is not null then array(select {one} from json_array_elements_text({value}::json) v(v)) end"
-        ).format(value=value, one=one)
     return sql.SQL(_BACK[type_]).format(value) if type_ in _BACK else value
 
 
@@ -82,7 +78,3 @@ def _travels_as(type_: str) -> str:
     if type_.startswith("array<"):
         return "text"
     return _TRAVELS_AS.get(type_, postgres_type(type_).split(" collate ")[0])
-
-
-def _element(type_: str) -> str:
-    return type_.removeprefix("array<").removesuffix(">")

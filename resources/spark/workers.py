@@ -1,0 +1,16 @@
+"""What a Python process of Spark's does besides its tasks.
+
+Belongs here: the process that Spark keeps from task to task. Not here: a task's work (`consumption`).
+"""
+
+import gc
+from functools import cache
+
+
+@cache
+def spare_imports() -> None:
+    """Let the garbage collector pass by, from now on, what this process has imported; a task calls this at its end.
+
+    Spark collects after each task. To look at all that was imported takes ten times as long as a small task.
+    """
+    gc.freeze()
