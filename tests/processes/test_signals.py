@@ -47,13 +47,14 @@ def test_a_second_request_to_stop_ends_a_command_at_once(second: Signals) -> Non
             process.kill()
 
 
-def test_ctrl_c_while_spark_begins_leaves_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a Spark of its own, whichever one other tests use
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    with Popen([sys.executable, "-c", SPARK], stderr=DEVNULL) as process:
+def test_ctrl_c_while_spark_begins_leaves_no_jvm() -> None:
+    # a Spark of its own, whichever one PySpark has noted that other tests use
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    with Popen([sys.executable, "-c", SPARK], stderr=DEVNULL, env=environment) as process:
         launched: list[psutil.Process] = []
 
         def launches() -> bool:
+            assert process.poll() is None
             launched[:] = [each for each in psutil.Process(process.pid).children() if runs_spark(each)]
             return bool(launched)
 
