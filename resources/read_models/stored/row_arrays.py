@@ -64,7 +64,7 @@ def _texts(values: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_string(elements.type):
         elements = pc.replace_substring_regex(elements, r'(["\\\\])', r"\\\1")
         elements = pc.binary_join_element_wise('"', elements, '"', "")
-    arrays = pa.ListArray.from_arrays(flat.offsets, elements.cast(pa.string()), mask=flat.is_null())
+    arrays = pa.ListArray.from_arrays(flat.offsets, elements.cast(pa.string()))
     texts: list[Any] = pc.binary_join_element_wise("{", pc.binary_join(arrays, ","), "}", "").to_pylist()
     return texts
 
