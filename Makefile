@@ -46,7 +46,7 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest, views or week, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-views: $(STAMP) ## Measure what many views cost on this machine, in less than ten minutes
+bench-views: $(STAMP) ## Measure what many views cost on this machine, in a quarter of an hour
 	$(BIN)/python -m benchmarks views $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
