@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'de9ef2ca65ade2634b78cd4b3407ef585e73d929150251943336d34f7f47d6aa'),
+  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -91,6 +91,9 @@ def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: Ev
     orders.sequence_events()
     orders.dispatch_events("v")
     assert orders.is_attended()
+    # also in the millisecond in which it is said
+    at_once = "event_store_platform.attend_log(10) is not null and event_store_platform.is_attended()"
+    assert value(orders.connection, f"select bool_and({at_once}) from generate_series(1, 50)")
     orders.connection.execute("update event_store.sequencer set sequenced_at = sequenced_at + %s::interval", (moved,))
     append(orders, "later")
     assert not orders.is_attended()

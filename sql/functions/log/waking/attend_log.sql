@@ -27,7 +27,7 @@ begin
     'event_store.attended_seq',
     case
       when _seconds = 0 then 0
-      else 2 * (extract(epoch from clock_timestamp()) * 1000)::bigint + 2000 * _seconds + coalesce(v_sleeps, false)::int
+      else 2 * floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 2000 * _seconds + coalesce(v_sleeps, false)::int
     end
   );
   -- Not by a snapshot: one has nothing of a transaction that is younger than the last that ended.
