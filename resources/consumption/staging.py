@@ -23,7 +23,7 @@ from millrace.resources.consumption.build_errors import in_one_line
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import in_utf8, most_tasks
-from millrace.resources.event_log_source.arrow import NO_TIME_LIMITS
+from millrace.resources.event_log_source.arrow import NO_LIMITS_IN_TRANSACTION
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.built.plans import MISREAD, carried_rows, columns_read, state_rows
 from millrace.resources.read_models.declared.columns import ORDER
@@ -257,7 +257,7 @@ def stager(
         if first is not None:
             schema = _stamp(first.slice(0, 0), batch, attempt).schema
             with dbapi.connect(in_utf8(lasting(dsn))) as connection, connection.cursor() as cursor:
-                cursor.execute(NO_TIME_LIMITS)
+                cursor.execute(NO_LIMITS_IN_TRANSACTION)
                 cursor.fetchall()
                 reader = pa.RecordBatchReader.from_batches(schema, stamped(first))
                 cursor.adbc_ingest(table, reader, mode="append", db_schema_name=SCHEMA)

@@ -18,7 +18,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 # event stores whose types a process knows
 KEPT = 8
 # A task reads, or stages, as much as it was given: the login, or the database, may limit others. For a transaction.
-NO_TIME_LIMITS = (
+NO_LIMITS_IN_TRANSACTION = (
     "select set_config(name, '0', true) from unnest('{statement_timeout, transaction_timeout}'::text[]) name"
     " where current_setting(name, true) is not null"
 )
@@ -130,7 +130,7 @@ def snapshot(dsn: str, connection: "adbc.AdbcConnection") -> Iterator[ArrowConne
             opened = ArrowConnection(dsn, statement)
             # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
             opened.rows("set transaction isolation level repeatable read, read only")
-            opened.rows(NO_TIME_LIMITS)
+            opened.rows(NO_LIMITS_IN_TRANSACTION)
             try:
                 yield opened
             finally:
