@@ -160,7 +160,7 @@ def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
 
 
 def _make_red(context: dg.AssetExecutionContext, model: ReadModel, causes: Callable[[], Mapping[int, str]]) -> None:
-    shown = ShownPartitions(context.instance, context.run, dg.AssetKey(["read_models", model.name]))
+    shown = ShownPartitions(context.instance, context.run, model)
     # what it cannot show must not hide why the drain failed
     try:
         shown.make_red(causes())
@@ -191,12 +191,7 @@ class DrainProgress(Progress[DrainReport]):
         self._dsn = dsn
         self._sofar = DrainReport()
         self._events: Counter[int] = Counter()
-        self._shown = ShownPartitions(
-            context.instance,
-            context.run,
-            dg.AssetKey(["read_models", model.name]),
-            column_lineage(model, captures),
-        )
+        self._shown = ShownPartitions(context.instance, context.run, model, column_lineage(model, captures))
         # what Dagster shows as green, as far as this drain knows; None: it has to ask
         self._green: set[int] | None = None
         self._lags: Sequence[PartitionLag] | None = None

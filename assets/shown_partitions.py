@@ -19,6 +19,7 @@ import dagster as dg
 
 from millrace.assets.lineage import COLUMN_LINEAGE
 from millrace.assets.partitions import log_partition_key, log_partitions
+from millrace.resources.read_models.declared.declaration import ReadModel
 
 GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
 # a run's page lists these between its own events
@@ -31,7 +32,7 @@ class ShownPartitions:
     Args:
         instance: Dagster.
         run: The run.
-        asset: The read model's asset.
+        model: The read model.
         lineage: Where its columns come from.
     """
 
@@ -39,14 +40,15 @@ class ShownPartitions:
         self,
         instance: dg.DagsterInstance,
         run: dg.DagsterRun,
-        asset: dg.AssetKey,
+        model: ReadModel,
         lineage: dg.TableColumnLineage | None = None,
     ) -> None:
         # Who asks Dagster for it asks for the asset's newest materialization. Its open-source UI (1.13) draws none.
         self._newest = {COLUMN_LINEAGE: lineage} if lineage else {}
         self._instance = instance
         self._run = run
-        self.asset = asset
+        self.asset = dg.AssetKey(["read_models", model.name])
+        self._rollups = [dg.AssetKey(["read_models", rollup.name]) for rollup in model.rollups]
 
     def states(self, partitions: Collection[int]) -> dict[int, str | None]:
         """Return the state of log partitions by one question: MATERIALIZED, FAILED, IN_PROGRESS, or None: missing."""
@@ -55,13 +57,15 @@ class ShownPartitions:
         return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
 
     def make_green(self, metadata: Mapping[int, Mapping[str, Any]]) -> None:
-        """Record a materialization of each log partition with its metadata, all in one statement where Dagster can."""
+        """Record a materialization of each log partition with its metadata, and of each rollup, in one statement."""
         found = [
             dg.AssetMaterialization(self.asset, partition=log_partition_key(partition), metadata=shown)
             for partition, shown in metadata.items()
         ]
         if found:
             found[-1] = found[-1].with_metadata({**found[-1].metadata, **self._newest})
+            # after the rows that they are of: Dagster takes an asset that is older than its upstream for out of date
+            found += [dg.AssetMaterialization(rollup) for rollup in self._rollups]
         self._store(
             dg.DagsterEventType.ASSET_MATERIALIZATION,
             [

@@ -14,8 +14,9 @@ import dagster as dg
 from millrace.assets import OWNERS, Group, consumption
 from millrace.assets.events import asset_key, by_decider, taken
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
-from millrace.assets.partitions import log_partition_key, log_partition_of
+from millrace.assets.partitions import log_partition_of
 from millrace.assets.runs import release_dead
+from millrace.assets.shown_partitions import ShownPartitions
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
@@ -55,7 +56,7 @@ def read_model_asset(
     @_asset(
         key=["read_models", model.name],
         partitions_def=partitions,
-        # yields nothing: each finished partition is recorded with `log_event` below
+        # yields nothing: each finished partition is recorded by itself below
         output_required=False,
         deps=[
             dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
@@ -83,6 +84,7 @@ def read_model_asset(
         with postgres.store() as store:
             release_dead(context.instance, store.lease_owners(consumption.view_of(store, model)), store.release_owner)
         failed: list[MillraceError] = []
+        shown = ShownPartitions(context.instance, context.run, model, lineage)
         with Consumer.open(
             postgres.current_dsn(),
             model,
@@ -97,18 +99,18 @@ def read_model_asset(
                 if isinstance(outcome, MillraceError):
                     failed.append(outcome)
                     continue
-                for lease in outcome.leases:
-                    metadata: dict[str, Any] = {
-                        "events": lease.to_position,
-                        "rows": outcome.rows_of[lease.partition],
-                        "position": lease.to_position,
-                        "events_per_s": round(outcome.events / outcome.seconds, 1),
-                        "dagster/partition_row_count": outcome.rows_of[lease.partition],
-                        # who asks Dagster for it asks for the asset's newest materialization
-                        **({COLUMN_LINEAGE: lineage} if lease is outcome.leases[-1] else {}),
+                shown.make_green(
+                    {
+                        lease.partition: {
+                            "events": lease.to_position,
+                            "rows": outcome.rows_of[lease.partition],
+                            "position": lease.to_position,
+                            "events_per_s": round(outcome.events / outcome.seconds, 1),
+                            "dagster/partition_row_count": outcome.rows_of[lease.partition],
+                        }
+                        for lease in outcome.leases
                     }
-                    key = log_partition_key(lease.partition)
-                    context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata, partition=key))
+                )
         if len(failed) == 1:
             raise failed[0]
         if failed:

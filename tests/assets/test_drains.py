@@ -159,6 +159,7 @@ def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration
     assert (progress(instance)["events"], progress(instance)["lag"]) == (80, 0)
     # also those that had nothing for this model: they are up to date
     assert states(instance) == {"MATERIALIZED": ALL}
+    assert instance.get_latest_materialization_event(dg.AssetKey(["read_models", "orders_by_status"]))
     assert shop.lease_owners("orders") == []
 
     place(shop, 10)
