@@ -104,6 +104,8 @@ def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
         context.set_default_timeout(seen_ms)
         page = context.new_page()
         page.goto("/")
+        # it leads on to here once it knows the jobs, also whoever has clicked elsewhere by then
+        expect(page.get_by_role("tab", name="Timeline")).to_be_visible()
         yield page
 
 
