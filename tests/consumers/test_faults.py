@@ -18,15 +18,10 @@ from millrace.resources.consumers.declaration import Refused, TryLater
 from millrace.resources.consumers.handling import TRIES
 from millrace.resources.event_store import Delivery, EventStore
 from tests.consumers.test_consume import handled_by
-from tests.support.factories import Connect, new_event, register_orders, rows, value
+from tests.support.factories import Connect, new_event, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @pytest.fixture

@@ -1,20 +1,17 @@
 """Positions of events that were just appended: in the same round trip, or as soon as somebody has sequenced them."""
 
 import asyncio
-from collections.abc import Callable
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from millrace.resources.errors import Conflict, Malformed, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore, LogPosition, NewEvent
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import append, ids_of_one_partition, new_event, refusal, rows, start, value
+from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows, start, value
 from tests.support.patience import patience, wait_until
 
-Connect = Callable[..., psycopg.Connection]
 PLACES = 'select event_id, partition, "position" from event_store.await_positions(%s, %s)'
 
 

@@ -1,7 +1,6 @@
 """`wait_for`: a writer waits until a read model shows what it appended, and is told where that never happens."""
 
 import asyncio
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -10,10 +9,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
-from tests.support.factories import append, register_orders, start, value
+from tests.support.factories import Connect, append, register_orders, start, value
 from tests.support.patience import patience, wait_until
-
-Connect = Callable[..., psycopg.Connection]
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from millrace.examples.shop import simulator
 from millrace.examples.shop.events import FINAL, register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import AppendedEvent, EventStore, NewEvent
-from tests.support.factories import Connect, start, value
+from tests.support.factories import Connect, purge_all, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -223,11 +222,7 @@ class Purger(Meddler):
 
     def is_set(self) -> bool:
         stopped = super().is_set()
-        self.store.sequence_events()
-        for info in self.store.partition_info():
-            ArchiveStore(self.store.connection).mark_archived(info.partition, info.high_water_mark)
-            ArchiveStore(self.store.connection).raise_low_water_mark(info.partition, info.high_water_mark)
-            ArchiveStore(self.store.connection).purge_events(info.partition)
+        purge_all(self.store)
         return stopped
 
 

@@ -1,6 +1,6 @@
 """What a scrape says of an event store, over HTTP as Prometheus asks for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -15,11 +15,9 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import append_to, new_event, pump, register_orders
+from tests.support.factories import Connect, append_to, new_event, pump, register_orders
 from tests.support.patience import patience
 from tests.support.scrapes import of, scraped
-
-Connect = Callable[..., psycopg.Connection]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from millrace.examples.shop.events import SHOP
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AppendedEvent, Delivery, Event, EventStore, Json, NewEvent
 from millrace.resources.event_store.sql_functions import SqlFunctions
@@ -101,6 +102,21 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
     ).fetchall()
     assert len(found) == number
     return [row[0] for row in found]
+
+
+def purge(store: EventStore, partition: int, below: int) -> int:
+    """Remove what a log partition holds below a position, as if it were archived; return how many events that were."""
+    archive = ArchiveStore(store.connection)
+    archive.mark_archived(partition, below)
+    archive.raise_low_water_mark(partition, below)
+    return archive.purge_events(partition)
+
+
+def purge_all(store: EventStore) -> None:
+    """Sequence, and remove all that the log holds."""
+    store.sequence_events()
+    for info in store.partition_info():
+        purge(store, info.partition, info.high_water_mark)
 
 
 def unprepared(connection: psycopg.Connection) -> None:

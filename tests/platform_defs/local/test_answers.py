@@ -7,11 +7,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import psycopg
 import pytest
 
 from millrace.platform_defs.local import answers
@@ -20,9 +19,7 @@ from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.event_store import EventStore
-from tests.support.factories import append_to, register_orders
-
-Connect = Callable[..., psycopg.Connection]
+from tests.support.factories import Connect, append_to, register_orders
 
 
 def test_a_sequencer_answers_by_attending_the_log(
