@@ -91,9 +91,3 @@ def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
 def ours_partition(store: EventStore, event_id: object) -> object:
     """Return the log partition of an event."""
     return value(store.connection, "select partition from event_store.log_position(%s)", event_id)
-
-
-@pytest.mark.parametrize(("ids", "seconds"), [(None, 5), ([], None), ([], -1), ([], 61)])
-def test_what_it_cannot_take_is_refused(orders: EventStore, ids: list[object] | None, seconds: int | None) -> None:
-    with pytest.raises(Malformed, match="from 0 to 60"), refusals():
-        orders.connection.execute(PLACES, (ids, seconds))

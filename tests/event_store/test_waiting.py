@@ -106,9 +106,9 @@ def test_between_two_questions_no_transaction_is_open(orders: EventStore, connec
     waited = start(lambda: EventStore(connection).wait_for("v", event, patience()))
     states = "select state from pg_stat_activity where pid = %s"
     pid = connection.info.backend_pid
+    asking(orders.connection)
     wait_until(lambda: value(orders.connection, states, pid) == "idle", "no transaction is open")
     # each has a snapshot of its own, or this would never be seen
-    asking(orders.connection)
     consume(orders)
     assert waited.result(patience()) is True
 
