@@ -28,7 +28,6 @@ from millrace.resources.archive.folder import ForeignArchive, claim_folder, data
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
-from millrace.resources.errors import Malformed
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -39,7 +38,6 @@ from tests.support.factories import (
     append_to,
     at_once,
     ids_of_one_partition,
-    refusal,
     register_orders,
     start,
     wait_blocked,
@@ -188,7 +186,6 @@ def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
     assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
     assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
     assert one.number_archive_fields([]) == {}
-    refusal(Malformed, lambda: one.number_archive_fields(["a", None]))  # type: ignore[list-item]
 
 
 def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:
