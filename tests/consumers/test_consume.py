@@ -366,15 +366,3 @@ def test_a_word_of_the_sequencer_wakes_it(
     finally:
         stop.set()
         sequencing.result(patience())
-
-
-def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) -> None:
-    handled = threading.Event()
-
-    def handle(_: Delivery) -> None:
-        handled.set()
-
-    with consuming(dsn, handled_by(handle)):
-        assert not orders.is_attended()
-        append(orders)
-        assert handled.wait(patience())
