@@ -141,7 +141,6 @@ INWARDS = (
 
 
 def test_no_push_goes_to_an_address_that_is_not_public_nor_to_what_is_no_url_of_http() -> None:
-    assert [each for each in INWARDS if Allowed()("somewhere", ipaddress.ip_address(each))] == []
     for address in INWARDS:
         answer = ask(f"http://[{address}]:9/" if ":" in address else f"http://{address}:9/")
         assert (answer.status, "MILLRACE_PUSH_ALLOW" in answer.error) == (0, True), address
