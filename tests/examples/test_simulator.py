@@ -123,11 +123,6 @@ def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: EventStore) -> 
     assert not first_ids & second_ids
 
 
-def test_a_plan_depends_on_the_chance_alone() -> None:
-    assert plan_life(random.Random(1), "n") == plan_life(random.Random(1), "n")
-    assert plan_life(random.Random(1), "n") != plan_life(random.Random(2), "n")
-
-
 def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Standing:
         monotonic = staticmethod(lambda: 0.0)
