@@ -62,16 +62,6 @@ def sessions(observer: psycopg.Connection) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def test_appended_events_get_their_offsets_without_a_consumer(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
-    with sequencer(dsn):
-        for n in range(5):
-            append(orders, f"o-{n}")
-        wait_until(lambda: sequenced(observer) == 5, "five events are in the log")
-    assert_log_holds_every_event_once(observer)
-
-
 def test_rows_views_get_their_locks_and_disabled_and_bulk_views_do_not(
     orders: EventStore, dsn: str, observer: psycopg.Connection
 ) -> None:
