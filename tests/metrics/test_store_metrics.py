@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 import requests
 
@@ -15,7 +14,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import Connect, append_to, new_event, pump, register_orders
+from tests.support.factories import Connect, append_to, away, new_event, pump, register_orders
 from tests.support.patience import patience
 from tests.support.scrapes import of, scraped
 
@@ -133,12 +132,8 @@ def test_a_store_that_went_away_is_down_and_comes_back(
     postgres: EmbeddedPostgres, store: EventStore, port: int
 ) -> None:
     assert of(scraped(port), "millrace_up") == 1
-    name = store.connection.info.dbname
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"alter database {name} allow_connections false".encode())
-        admin.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s", (name,))
+    with away(postgres, store.connection.info.dbname):
         gone = scraped(port)
-        admin.execute(f"alter database {name} allow_connections true".encode())
     assert {name: number for (name, _), number in gone.items()} == {"millrace_up": 0}
     assert of(scraped(port), "millrace_up") == 1
 
