@@ -7,7 +7,6 @@ import io
 import json
 import random
 import shutil
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +30,10 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, NewEvent
+from tests.archive.test_fields import append
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG
-from tests.support.building.event_log_reads import ALL, KEYS, append_json, append_odd, fill, positions, read
+from tests.support.building.event_log_reads import ALL, KEYS, append_odd, fill, positions, read
 from tests.support.factories import ids_of_one_partition, register_orders
 
 if TYPE_CHECKING:
@@ -151,12 +151,6 @@ def random_text(dice: random.Random, depth: int = 0) -> str:
     return "{" + ", ".join(members) + "}"
 
 
-def append(store: EventStore, texts: Sequence[str]) -> None:
-    (stream,) = ids_of_one_partition(store.connection, 1)
-    append_json(store, "order", [(stream, "placed", each) for each in texts])
-    store.sequence_events()
-
-
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=LONG) for seed in (0, 1, 3))])
 def test_each_field_of_hostile_documents_is_what_postgres_says(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
@@ -168,7 +162,7 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
         monkeypatch.setattr(files, "LOOKED_AT", 4)
     register_orders(store)
     # short and long files, with and without arrays and fields of every kind
-    append(store, [random_text(dice) for _ in range((10, 60, 60, 60)[seed])])
+    append(store, *(random_text(dice) for _ in range((10, 60, 60, 60)[seed])))
     archive(dsn, tmp_path, partitions=1, max_events=(1, 10, 100, 17)[seed])
     extract = {f"field {n}": [key] for n, key in enumerate([*HOSTILE, "nowhere"])}
     options: dict[str, Any] = {"columns": ["position", "data", "created_at"], "extract": extract}
@@ -312,7 +306,7 @@ def test_fields_whose_names_differ_in_case_are_read_where_spark_does_not_tell_th
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     register_orders(store)
-    append(store, [json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}'])
+    append(store, json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}')
     archive(dsn, tmp_path, partitions=1)
     spark.conf.set("spark.sql.caseSensitive", "false")
     try:

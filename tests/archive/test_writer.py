@@ -32,6 +32,7 @@ from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+from tests.archive.test_fields import append
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import (
     Connect,
@@ -161,10 +162,8 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
 def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
     log: EventStore, dsn: str, connect: Connect, tmp_path: Path
 ) -> None:
-    (stream,) = ids_of_one_partition(log.connection, 1)
     for keys in ("ab", "bc", "ac"):
-        append_json(log, "order", [(stream, "placed", json.dumps(dict.fromkeys(keys, 1)))] * 4)
-    log.sequence_events()
+        append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
     kept = [pq.read_schema(path) for path in sorted(tmp_path.rglob("*.parquet"))]
     found = {
