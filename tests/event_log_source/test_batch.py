@@ -288,12 +288,6 @@ def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_af
 
 
 @pytest.mark.usefixtures("log")
-def test_spark_reads_the_whole_log_over_several_tasks(dsn: str, spark: "SparkSession") -> None:
-    found = load(spark, dsn, maxRecordsPerPartition="2", columns=["partition", "position"])
-    assert sorted((row.partition, row.position) for row in found.collect()) == ALL
-
-
-@pytest.mark.usefixtures("log")
 def test_the_user_of_spark_sees_which_option_is_wrong(dsn: str, spark: "SparkSession") -> None:
     wrong: list[tuple[dict[str, object], str]] = [
         # when the schema is asked for, when tasks are planned, when a task reads
