@@ -216,20 +216,6 @@ def test_an_event_fails_whose_handler_returns_before_its_code_ran(orders: EventS
         assert said in letter.last_error
 
 
-def test_an_object_with_an_async_call_is_an_async_handler(orders: EventStore, dsn: str) -> None:
-    fill(orders, 2, 2)
-    seen = Seen()
-
-    class Handler:
-        async def __call__(self, event: Delivery) -> None:
-            await asyncio.sleep(0)
-            seen.add(event)
-
-    with consuming(dsn, handled_by(Handler())):
-        wait_consumed(orders, "v")
-    assert sum(map(len, seen.by_stream.values())) == 4
-
-
 class Unspeakable(Exception):
     """Has no text."""
 
