@@ -20,6 +20,7 @@ from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support import cpu_seconds
 from tests.support.databases import Database, Databases
+from tests.support.factories import register_orders
 from tests.support.running.spark_server import shared_spark_server
 
 if TYPE_CHECKING:
@@ -173,6 +174,12 @@ def connect(databases: Databases, lent_database: Database) -> Callable[..., psyc
 def store(connect: Callable[..., psycopg.Connection]) -> EventStore:
     """Return the event store behind an autocommit connection."""
     return EventStore(connect())
+
+
+@pytest.fixture
+def orders(store: EventStore) -> EventStore:
+    """Return a store in which order and invoice may append placed, paid and shipped."""
+    return register_orders(store)
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import Event, EventStore
-from millrace.resources.event_store.wake_ups import Wakeups
+from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import _Rounds, run_sequencer
+from tests.event_store.test_wake_ups import listeners
 from tests.support.factories import (
     Connect,
     append,
     assert_log_holds_every_event_once,
     new_event,
-    register_orders,
     rows,
     set_clock,
     start,
@@ -44,11 +44,6 @@ def sequencer(dsn: str, *, pause_s: float = 0.01) -> Iterator[Future[None]]:
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
-
-
-@pytest.fixture
 def observer(connect: Connect) -> psycopg.Connection:
     return connect()
 
@@ -65,16 +60,6 @@ def sessions(observer: psycopg.Connection) -> list[int]:
         " and pid <> pg_backend_pid()",
     )
     return [pid for (pid,) in found]
-
-
-def test_appended_events_get_their_offsets_without_a_consumer(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
-    with sequencer(dsn):
-        for n in range(5):
-            append(orders, f"o-{n}")
-        wait_until(lambda: sequenced(observer) == 5, "five events are in the log")
-    assert_log_holds_every_event_once(observer)
 
 
 def test_rows_views_get_their_locks_and_disabled_and_bulk_views_do_not(
@@ -244,14 +229,6 @@ def asleep(observer: psycopg.Connection) -> bool:
     return bool(value(observer, "select mod(last_value, 2) = 1 from event_store.attended_seq"))
 
 
-def listeners(observer: psycopg.Connection) -> list[int]:
-    found = rows(
-        observer,
-        "select pid from pg_stat_activity where datname = current_database() and query ~* '^(un)?listen'",
-    )
-    return [pid for (pid,) in found]
-
-
 @pytest.fixture
 def sleeping(orders: EventStore, dsn: str, observer: psycopg.Connection) -> Iterator[EventStore]:
     """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
@@ -305,11 +282,11 @@ def test_an_event_of_a_transaction_that_began_before_the_sleep_comes_soon_after_
 def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
     sleeping: EventStore, observer: psycopg.Connection
 ) -> None:
-    (pid,) = listeners(observer)
+    (pid,) = listeners(observer, APPENDED)
     terminate(observer, pid)
     append(sleeping, "o-1")
     wait_until(lambda: sequenced(observer) == 1, "the event has its position")
-    wait_until(lambda: len(listeners(observer)) == 1 and asleep(observer), "it sleeps again")
+    wait_until(lambda: len(listeners(observer, APPENDED)) == 1 and asleep(observer), "it sleeps again")
     append(sleeping, "o-2")
     wait_until(lambda: sequenced(observer) == 2, "the next one, too")
 

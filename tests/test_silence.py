@@ -22,7 +22,7 @@ from tests.consumers.test_consume import handled_by
 from tests.support.building.relay import Relay
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.capturing.following import arrived
-from tests.support.factories import Connect, append, register_orders, start, value
+from tests.support.factories import Connect, append, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import consuming, owed, wait_waking
 
@@ -73,11 +73,6 @@ def moved(store: EventStore, service: str) -> bool:
         return bool(value(store.connection, UNSEQUENCED) == 0)
     store.sequence_events()
     return store.is_registered("v") and owed(store, "v") == 0
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.alerts.hook import Hook, serving
+from tests.alerts.hook import Hook
 from tests.support.factories import register_orders
+from tests.support.running.http_servers import serving
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    with serving() as server:
+    with serving(Hook()) as server:
         yield server
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from standardwebhooks import Webhook
 
 from millrace.resources.alerts.receiver import AlertSettings
 from tests.support.patience import wait_until
+from tests.support.running.http_servers import Silent
 
 SECRET = "whsec_c2VjcmV0IG9mIG91ciB0ZXN0cywgMzIgYnl0ZXMhISE="
 # the command as it is, but that a look and the end of an incident are not waited for
@@ -71,7 +71,7 @@ class Hook(ThreadingHTTPServer):
         return self.told()
 
 
-class _Post(BaseHTTPRequestHandler):
+class _Post(Silent, BaseHTTPRequestHandler):
     server: Hook
 
     def do_POST(self) -> None:
@@ -92,20 +92,6 @@ class _Post(BaseHTTPRequestHandler):
                 self.send_header("Location", "http://127.0.0.1:1/elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        pass
-
-
-@contextmanager
-def serving() -> Iterator[Hook]:
-    """Serve a receiver while the block lasts."""
-    with Hook() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def settings_for(hook: Hook, form: str = "standard") -> AlertSettings:

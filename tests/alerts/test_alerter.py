@@ -20,7 +20,7 @@ from millrace.resources.event_store import Event, EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.alerts.hook import STUCK, Alert, Hook, environment, sequencing, settings_for
-from tests.support.factories import Connect, append_to, pump, rows, start, value
+from tests.support.factories import Connect, append_to, away, pump, rows, start, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
 
@@ -303,17 +303,14 @@ def test_a_store_that_is_locked_is_no_store_without_incidents(
 def test_it_goes_on_after_the_database_was_away(
     mails: EventStore, dsn: str, postgres: EmbeddedPostgres, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name = value(mails.connection, "select current_database()")
     park(mails)
-    with alerting(dsn, hook), psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
+    with alerting(dsn, hook):
         hook.until(1)
         wait_until(
             lambda: value(mails.connection, "select bool_and(told = 'began') from event_store.incidents"), "it is noted"
         )
-        admin.execute(f"alter database {name} allow_connections false".encode())
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
-        wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")
-        admin.execute(f"alter database {name} allow_connections true".encode())
+        with away(postgres, mails.connection.info.dbname):
+            wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")
         with psycopg.connect(dsn, autocommit=True) as connection:
             repair(EventStore(connection))
             assert hook.until(2) == TOLD + ENDED

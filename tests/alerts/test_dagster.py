@@ -3,7 +3,6 @@
 Not here: a daemon that dies, its sensors and its queue (`processes/test_dagster.py`).
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,12 @@ from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, PROJECT
+from millrace.resources.settings import EXAMPLE
 from tests.support.patience import wait_until
+from tests.support.running.dagster_instance import DATABASE
+from tests.support.running.dagster_instance import instance as stored
+
+__all__ = ["stored"]
 
 FAILS = "test/fails"
 ORDERS = dg.AssetKey(["read_models", "orders"])
@@ -84,19 +87,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as opened:
         opened.add_dynamic_partitions("views", ["orders", "labels"])
         yield opened
-
-
-@pytest.fixture
-def stored(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """Open the instance that DAGSTER_HOME names, on our storage."""
-    postgres.create_database("alerts_of_dagster")
-    monkeypatch.setenv("MILLRACE_DAGSTER_DSN", postgres.dsn("alerts_of_dagster"))
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
-    with dg.DagsterInstance.get() as opened:
-        yield opened
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute("drop database if exists alerts_of_dagster with (force)")
 
 
 def run(
@@ -290,7 +280,7 @@ def test_an_evaluation_that_is_stored_after_a_later_one_is_seen(
     judged = DagsterStanding(stored)
     say(stored, "totals_add_up", passed=False)
     say(stored, "other", passed=True)
-    with psycopg.connect(postgres.dsn("alerts_of_dagster"), autocommit=True) as connection:
+    with psycopg.connect(postgres.dsn(DATABASE), autocommit=True) as connection:
         # as if its transaction had not ended yet
         connection.execute("create table kept as select * from event_logs order by id limit 1")
         connection.execute("delete from event_logs where id = (select id from kept)")

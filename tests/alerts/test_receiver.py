@@ -49,14 +49,8 @@ def test_a_message_is_signed_so_that_the_library_verifies_it(hook: Hook) -> None
     assert hook.forged == []
     assert alert.webhook_id.startswith("msg_")
     assert "." not in alert.webhook_id
-    assert abs(alert.timestamp - time.time()) < 60
+    assert abs(alert.timestamp - time.time()) < patience()
     assert alert.body["type"] == "incident.test"
-
-
-def test_another_secret_is_found_out(hook: Hook) -> None:
-    other = AlertSettings(hook.url, "whsec_" + "A" * 32, "standard", "", ["127.0.0.1"])
-    assert send(other).delivered
-    assert len(hook.forged) == 1
 
 
 def test_slack_gets_a_text_with_or_without_a_signature(hook: Hook) -> None:

@@ -115,16 +115,6 @@ def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_s
     assert table.column("data:truth").to_pylist() == ["true", None, None, None]
 
 
-def test_a_range_that_has_an_array_says_so_and_the_choice_is_the_same_each_time(log: EventStore, dsn: str) -> None:
-    from adbc_driver_postgresql import dbapi
-
-    append(log, '{"1": "key"}', '["zero", "one"]', '{"a": 1, "1": 2}')
-    with dbapi.connect(dsn) as connection, connection.cursor() as cursor:
-        assert range_fields(cursor, LogRange(0, 0, 3)).stated == Fields(("1", "a"), None)
-        assert range_fields(cursor, LogRange(0, 0, 3)).stated == Fields(("1", "a"), None)
-        assert range_fields(cursor, LogRange(0, 0, 1)).stated == Fields(("1",), ())
-
-
 def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_whole(
     log: EventStore, dsn: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import shutil
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +30,10 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, NewEvent
+from tests.archive.test_fields import append
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG
-from tests.support.building.event_log_reads import ALL, KEYS, append_json, append_odd, fill, positions, read
+from tests.support.building.event_log_reads import ALL, KEYS, append_odd, fill, positions, read
 from tests.support.factories import ids_of_one_partition, register_orders
 
 if TYPE_CHECKING:
@@ -46,14 +46,9 @@ EVER = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 SCALARS = {*HOSTILE[::2]}
 
 
-def archive_all(dsn: str, root: Path, *, tail: bool = True, partitions: int = 3) -> None:
+def archive(dsn: str, root: Path, *, max_events: int = 1000, tail: bool = True, partitions: int = 3) -> None:
     for partition in range(partitions):
-        archive_partition(dsn, root, partition, max_events=2, min_events=2, tail=tail)
-
-
-def archive_whole(dsn: str, root: Path, *, partitions: int = 3, max_events: int = 1000) -> None:
-    for partition in range(partitions):
-        archive_partition(dsn, root, partition, max_events=max_events, min_events=1, tail=True)
+        archive_partition(dsn, root, partition, max_events=max_events, min_events=max_events, tail=tail)
 
 
 def collected(frame: "DataFrame") -> list[dict[str, Any]]:
@@ -73,7 +68,7 @@ def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
     # nothing, full files, everything
     for tail in (None, False, True):
         if tail is not None:
-            archive_all(dsn, tmp_path, tail=tail)
+            archive(dsn, tmp_path, max_events=2, tail=tail)
         frame = read_history(spark, dsn, tmp_path)
         assert frame.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
         assert collected(frame) == log
@@ -96,7 +91,7 @@ def test_fields_filters_and_columns_are_those_of_the_source(
     store.append_events([NewEvent("invoice", other, "paid", uuid4(), each, uuid4()) for each in ODD[:-1]])
     store.append_events([NewEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
     store.sequence_events()
-    archive_all(dsn, tmp_path, tail=False, partitions=16)
+    archive(dsn, tmp_path, max_events=2, tail=False, partitions=16)
     extract = {f"{key} of it": [key] for key in KEYS} | {
         "deep": ["object", "inner", "list", "1", "x"],
         "a b": ["a", "b"],
@@ -121,7 +116,7 @@ def test_events_that_nobody_has_and_the_archive_of_another_store_are_errors(
     ArchiveStore(store.connection).raise_low_water_mark(0, 3)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_history(spark, dsn, tmp_path)
-    archive_all(dsn, tmp_path)
+    archive(dsn, tmp_path, max_events=2)
     with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
         read_history(spark, dsn, tmp_path)
     assert read_history(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
@@ -156,12 +151,6 @@ def random_text(dice: random.Random, depth: int = 0) -> str:
     return "{" + ", ".join(members) + "}"
 
 
-def append(store: EventStore, texts: Sequence[str]) -> None:
-    (stream,) = ids_of_one_partition(store.connection, 1)
-    append_json(store, "order", [(stream, "placed", each) for each in texts])
-    store.sequence_events()
-
-
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=LONG) for seed in (0, 1, 3))])
 def test_each_field_of_hostile_documents_is_what_postgres_says(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
@@ -173,8 +162,8 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
         monkeypatch.setattr(files, "LOOKED_AT", 4)
     register_orders(store)
     # short and long files, with and without arrays and fields of every kind
-    append(store, [random_text(dice) for _ in range((10, 60, 60, 60)[seed])])
-    archive_whole(dsn, tmp_path, partitions=1, max_events=(1, 10, 100, 17)[seed])
+    append(store, *(random_text(dice) for _ in range((10, 60, 60, 60)[seed])))
+    archive(dsn, tmp_path, partitions=1, max_events=(1, 10, 100, 17)[seed])
     extract = {f"field {n}": [key] for n, key in enumerate([*HOSTILE, "nowhere"])}
     options: dict[str, Any] = {"columns": ["position", "data", "created_at"], "extract": extract}
     log = read(dsn, **options)
@@ -193,7 +182,7 @@ def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_n
 ) -> None:
     fill(store)
     root = tmp_path.joinpath("a b%20c", "[x]{y,z}*?", "back\\slash", "date=2024-01-01", "ключ", ".hidden")
-    archive_whole(dsn, root, max_events=2)
+    archive(dsn, root, max_events=2)
     options: list[dict[str, Any]] = [
         {},
         {"extract": {"n": ["n"], "nowhere": ["nowhere"]}},
@@ -222,7 +211,7 @@ def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    archive_whole(dsn, tmp_path, max_events=2)
+    archive(dsn, tmp_path, max_events=2)
     # as it was written before fields had columns
     old = archived(store.connection, 0).files[0]
     rewritten = write_file(tmp_path, old.range, [*read_file(tmp_path / old.path, old.range)])
@@ -264,7 +253,7 @@ def test_a_file_that_is_not_the_listed_one_is_refused_before_anybody_reads_it(
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     fill(store)
-    archive_whole(dsn, tmp_path)
+    archive(dsn, tmp_path)
     (file,) = archived(store.connection, 0).files
     path = tmp_path / file.path
     content = path.read_bytes()
@@ -317,8 +306,8 @@ def test_fields_whose_names_differ_in_case_are_read_where_spark_does_not_tell_th
     store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     register_orders(store)
-    append(store, [json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}'])
-    archive_whole(dsn, tmp_path, partitions=1)
+    append(store, json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}')
+    archive(dsn, tmp_path, partitions=1)
     spark.conf.set("spark.sql.caseSensitive", "false")
     try:
         for keys in (["a"], ["A", "other"], ["OTHER", "none", "NONE"]):

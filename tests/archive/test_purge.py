@@ -154,7 +154,7 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
 
 
-def test_the_commands_archive_nothing_by_themselves_and_say_what_they_did(
+def test_the_command_says_what_it_did_and_a_backup_finds_the_archive_by_the_settings(
     old: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "dry run" in command(dsn, tmp_path, "--dry-run")

@@ -43,7 +43,7 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.building.read_models import expected_everything
+from tests.support.building.oracle import expected_rows
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import ids_of_one_partition, rows, with_odd_settings
 from tests.support.patience import patience
@@ -89,7 +89,7 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     fill(things, 90)
     drain(dsn, spark)
     events = all_events(things)
-    expected = close(expected_everything(events))
+    expected = close(expected_rows(Everything, events))
     archive(dsn, tmp_path)
     partition = busiest(things)
     ArchiveStore(things.connection).raise_low_water_mark(partition, 2)
@@ -119,7 +119,7 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     fill(things, 20, seed=2)
     events += all_events(things)[-20:]
     drain(dsn, spark)
-    assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))
+    assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
 
     # a run in Dagster reads the archive that the settings name
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
@@ -129,7 +129,7 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     )
     rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
     assert rebuilt.success
-    assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))
+    assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
     # and one that writes it records the moment
     written = defs.resolve_job_def("archive").execute_in_process(partition_key=log_partition_key(partition))
     assert written.success
@@ -181,7 +181,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
         (tmp_path / "kept").rename(damaged)
         consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
     assert sum(commit.events for commit in commits) == len(events)
-    assert close(rows_of(things.connection, Everything)) == close(expected_everything(events))
+    assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
 
 
 def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_and_replaced_files_stay(

@@ -28,18 +28,17 @@ from millrace.resources.archive.folder import ForeignArchive, claim_folder, data
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
-from millrace.resources.errors import Malformed
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+from tests.archive.test_fields import append
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import (
     Connect,
     append_to,
     at_once,
     ids_of_one_partition,
-    refusal,
     register_orders,
     start,
     wait_blocked,
@@ -163,10 +162,8 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
 def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
     log: EventStore, dsn: str, connect: Connect, tmp_path: Path
 ) -> None:
-    (stream,) = ids_of_one_partition(log.connection, 1)
     for keys in ("ab", "bc", "ac"):
-        append_json(log, "order", [(stream, "placed", json.dumps(dict.fromkeys(keys, 1)))] * 4)
-    log.sequence_events()
+        append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
     kept = [pq.read_schema(path) for path in sorted(tmp_path.rglob("*.parquet"))]
     found = {
@@ -188,7 +185,6 @@ def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
     assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
     assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
     assert one.number_archive_fields([]) == {}
-    refusal(Malformed, lambda: one.number_archive_fields(["a", None]))  # type: ignore[list-item]
 
 
 def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.support.factories import (
     give_to_read_model,
     ids_of_one_partition,
     pump,
+    purge,
     register_orders,
     rows,
     set_clock,
@@ -160,9 +161,7 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
     ids = ids_of_one_partition(store.connection, 2)
     append_to(store, *ids * 5)
     store.sequence_events()
-    ArchiveStore(store.connection).mark_archived(0, 10)
-    ArchiveStore(store.connection).raise_low_water_mark(0, 10)
-    ArchiveStore(store.connection).purge_events(0)
+    purge(store, 0, 10)
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == tables(store)
@@ -204,7 +203,9 @@ def test_a_restored_store_takes_backups_of_its_own(filled: EventStore, dsn: str,
 LEFT_OUT = {"checkpoints": {"revision"}, "stream_locks": {"revision"}}
 
 
-def test_a_backup_has_each_column_of_its_tables(store: EventStore) -> None:
+def test_a_backup_has_each_column_of_the_tables_that_a_restore_loads(store: EventStore) -> None:
+    loaded = value(store.connection, "select event_store_private.restore_tables()::text[]")
+    assert sorted(loaded) == sorted(f"event_store.{table}" for table in (*STATE_TABLES, "events", "event_log"))
     query: LiteralString = (
         "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped"
         " and attgenerated = ''"

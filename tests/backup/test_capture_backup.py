@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import LiteralString
 
-import pytest
-
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.restore import restore
 from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.errors import NotEmpty
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
@@ -51,13 +48,3 @@ def test_a_restored_store_begins_its_captures_anew_and_ends_with_what_the_source
     store.repair_change(first.quarantine_id, "[2]", '{"record": {"id": 2, "v": "repaired"}}')
     assert store.requeue_changes("c") == Requeued(3, 1)
     assert held(store) == [("[4]", "updated", True)]
-
-
-def test_a_store_with_captures_is_not_empty(
-    source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    assert source.generation == 1
-    backup(dsn, tmp_path)
-    Source(CaptureStore(restored.connection))
-    with pytest.raises(NotEmpty):
-        restore(target, tmp_path)

@@ -15,8 +15,8 @@ from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore, EmittedRows
-from tests.support.capturing.captured import Captured, Killed, killed_at
-from tests.support.factories import value
+from tests.support.capturing.captured import Captured, killed_at
+from tests.support.factories import Killed, value
 from tests.support.patience import patience
 
 

@@ -27,9 +27,9 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.capture.verify import verify
 from millrace.resources.errors import UnknownCapture
 from tests.support.capturing import kill_steps
-from tests.support.capturing.captured import Captured, Killed, assert_left, declared, dying, killed_at, schemas_told
+from tests.support.capturing.captured import Captured, assert_left, declared, dying, killed_at, schemas_told
 from tests.support.capturing.kill_steps import Step
-from tests.support.factories import rows, value
+from tests.support.factories import Killed, rows, value
 
 ITEMS = CapturedTable("items")
 Did = list[tuple[str, str]]

@@ -12,8 +12,8 @@ from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.source import stream as streams
 from millrace.resources.capture.store import CaptureStore
-from tests.support.capturing.captured import Captured, Killed, dying, killed, preceded
-from tests.support.factories import rows, value
+from tests.support.capturing.captured import Captured, dying, killed, preceded
+from tests.support.factories import Killed, rows, value
 from tests.support.patience import patience, wait_until
 
 PIECES = 7

@@ -1,7 +1,7 @@
 """`handle`, on either store: a stream is loaded, decided on and appended to, again where another writer was first."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,8 +15,7 @@ from millrace.resources.commands.handle import handle
 from millrace.resources.errors import StreamClosed
 from millrace.resources.event_store import AsyncEventStore, Event, EventStore, NewEvent, causing
 from millrace.resources.user_code import NeverRan
-
-Connect = Callable[..., psycopg.Connection]
+from tests.support.factories import Connect, purge
 
 
 class Refused(Exception):
@@ -222,9 +221,7 @@ def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore) 
     accounts.sequence_events()
     (at,) = [each.partition for each in accounts.partition_info() if each.high_water_mark]
     for purged in (1, 2):
-        for call in ("mark_archived(%s, %s)", "raise_low_water_mark(%s, %s)"):
-            accounts.connection.execute(f"select event_store_platform.{call}".encode(), (at, purged))
-        accounts.connection.execute("select event_store_platform.purge_events(%s)", (at,))
+        purge(accounts, at, purged)
         with pytest.raises(HistoryPurged, match="some were purged"):
             handle(accounts, ACCOUNT, "a-1", 1)
 

@@ -1,6 +1,5 @@
 """A fold's states as snapshots: only the events behind them are read, and none is used that lacks an event."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,12 +13,10 @@ from millrace.resources.event_store import Event, EventStore, NewEvent, StreamSt
 from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.read_models.declared.fold import Fold, fold
 from millrace.resources.read_models.declared.fold_event import FoldEvent, State
-from tests.support.factories import value
+from tests.support.factories import Connect, purge, value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Connect = Callable[..., psycopg.Connection]
 
 
 @fold(view="jars", deciders=["jar"], events=["put", "emptied"], key="jar_id", columns={"sweets": "int"})
@@ -157,9 +154,7 @@ def test_a_snapshot_outlives_the_events_before_it_and_a_stream_that_lacks_an_eve
     for purged, version in (("full", 1), ("behind", 5)):
         at = value(built.connection, "select event_store.stream_partition(%s, 16)", purged)
         mark = value(built.connection, "select high_water_mark from event_store.partitions where partition = %s", at)
-        built.connection.execute("select event_store_platform.mark_archived(%s, %s)", (at, mark))
-        built.connection.execute("select event_store_platform.raise_low_water_mark(%s, %s)", (at, mark))
-        built.connection.execute("select event_store_platform.purge_events(%s)", (at,))
+        purge(built, at, mark)
         assert handle(built, JAR, purged, 1).version == version
         with pytest.raises(HistoryPurged):
             handle(built, plain, purged, 1)

@@ -15,14 +15,10 @@ from millrace.resources.consumers.declaration import Subscription, TryLater, sub
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import Delivery, EventStore, NewEvent
 from millrace.resources.sequencer import run_sequencer
-from tests.support.factories import Connect, append, append_to, register_orders, rows, start, value
+from tests.event_store.test_wake_ups import listeners
+from tests.support.factories import Connect, append, append_to, rows, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 def handled_by(handler: object, **settings: object) -> Subscription:
@@ -338,15 +334,6 @@ def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(or
 # Words: beside a sequencer it need not poll for what is new --------------------------------------------------------
 
 
-def listens(connection: psycopg.Connection) -> bool:
-    return bool(
-        rows(
-            connection,
-            "select from pg_stat_activity where datname = current_database() and query ~* '^listen.*event_store_positions'",
-        )
-    )
-
-
 def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
     """Say whether a consumer, and not the other one, has asked for nothing for a while; these are what it asks last."""
     return bool(
@@ -371,7 +358,7 @@ def test_a_word_of_the_sequencer_wakes_it(
     try:
         wait_until(orders.is_attended, "a sequencer is at work")
         with consuming(dsn, handled_by(seen.add)):
-            wait_until(lambda: listens(observer), "the consumer listens")
+            wait_until(lambda: listeners(observer), "the consumer listens")
             for number in range(3):
                 wait_until(lambda: is_quiet(observer, orders.connection), "the consumer waits")
                 append(orders, f"o-{number}")
@@ -379,15 +366,3 @@ def test_a_word_of_the_sequencer_wakes_it(
     finally:
         stop.set()
         sequencing.result(patience())
-
-
-def test_while_nobody_sequences_it_does_so_itself(orders: EventStore, dsn: str) -> None:
-    handled = threading.Event()
-
-    def handle(_: Delivery) -> None:
-        handled.set()
-
-    with consuming(dsn, handled_by(handle)):
-        assert not orders.is_attended()
-        append(orders)
-        assert handled.wait(patience())

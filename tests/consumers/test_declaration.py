@@ -62,6 +62,11 @@ def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
 
 def test_a_subscription_is_called_as_its_function_and_each_view_has_one() -> None:
     assert handled_by(lambda event: [event])("e") == ["e"]
+
+    class Later:
+        async def __call__(self, event: Delivery) -> None: ...
+
+    assert handled_by(Later()).is_async
     wrong: Sequence[Sequence[Subscription]] = ([], [handled_by(ignore), handled_by(ignore)])
     for each in wrong:
         with pytest.raises(InvalidSubscription):

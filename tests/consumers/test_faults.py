@@ -18,15 +18,10 @@ from millrace.resources.consumers.declaration import Refused, TryLater
 from millrace.resources.consumers.handling import TRIES
 from millrace.resources.event_store import Delivery, EventStore
 from tests.consumers.test_consume import handled_by
-from tests.support.factories import Connect, new_event, register_orders, rows, value
+from tests.support.factories import Connect, new_event, rows, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @pytest.fixture
@@ -219,20 +214,6 @@ def test_an_event_fails_whose_handler_returns_before_its_code_ran(orders: EventS
     for letter in orders.dead_letters():
         said = f"NeverRan: The function returned a {NEVER_RAN[letter.view][1]}: its code has not run to its end."
         assert said in letter.last_error
-
-
-def test_an_object_with_an_async_call_is_an_async_handler(orders: EventStore, dsn: str) -> None:
-    fill(orders, 2, 2)
-    seen = Seen()
-
-    class Handler:
-        async def __call__(self, event: Delivery) -> None:
-            await asyncio.sleep(0)
-            seen.add(event)
-
-    with consuming(dsn, handled_by(Handler())):
-        wait_consumed(orders, "v")
-    assert sum(map(len, seen.by_stream.values())) == 4
 
 
 class Unspeakable(Exception):

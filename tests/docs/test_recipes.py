@@ -13,16 +13,11 @@ from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.metrics.store import metrics_of
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.commands.test_snapshots import jars
-from tests.support.factories import append, append_to, pump, register_orders, value
+from tests.support.factories import append, append_to, pump, value
 from tests.support.pages.documents import chapters
 
 Login = Callable[[str], EventStore]
 EVENTS: LiteralString = "select data from event_store.events"
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 @pytest.fixture

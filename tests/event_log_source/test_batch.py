@@ -15,17 +15,11 @@ from millrace.resources.event_log_source.ranges import stated_ranges
 from millrace.resources.event_log_source.reading import PLAN, EventLogInput, query
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.building.event_log_reads import ALL, fill, load, options_of, positions, purge, read, reader_of
-from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, set_clock
+from tests.support.building.event_log_reads import ALL, load, options_of, positions, read, reader_of
+from tests.support.factories import Connect, append_to, ids_of_one_partition, purge, register_orders, set_clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def log(store: EventStore) -> EventStore:
-    """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
-    return fill(store)
 
 
 # Options ---------------------------------------------------------------------------------------------------
@@ -47,7 +41,6 @@ CHOSEN: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
     ({"deciders": []}, []),
     ({"events": ["placed"]}, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]),
     ({"deciders": ["order"], "events": ["paid", "shipped"]}, [(0, 2), (0, 4), (1, 2)]),
-    ({"maxRecordsPerPartition": "1"}, ALL),
     ({"MAXRECORDSPERPARTITION": "2", "STARTINGOFFSETS": "earliest"}, ALL),
 ]
 
@@ -292,12 +285,6 @@ def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_af
 
 
 # Through Spark ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("log")
-def test_spark_reads_the_whole_log_over_several_tasks(dsn: str, spark: "SparkSession") -> None:
-    found = load(spark, dsn, maxRecordsPerPartition="2", columns=["partition", "position"])
-    assert sorted((row.partition, row.position) for row in found.collect()) == ALL
 
 
 @pytest.mark.usefixtures("log")

@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import cloudpickle
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
-from tests.support.building.event_log_reads import ALL, filed, fill, positions
+from tests.support.building.event_log_reads import ALL, filed, positions
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def log(store: EventStore) -> EventStore:
-    """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
-    return fill(store)
 
 
 def test_the_module_imports_neither_dagster_nor_anything_of_ours() -> None:

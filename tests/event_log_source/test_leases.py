@@ -9,18 +9,13 @@ from millrace.resources.event_log_source import InvalidOption
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.building.event_log_reads import options_of, read, reader_of
-from tests.support.factories import append_to, ids_of_one_partition, register_orders
+from tests.support.factories import append_to, ids_of_one_partition
 from tests.support.views.failing_streams import at, failure, streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["bulk", "streams"]
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 def delivered(store: EventStore, leases: "Sequence[Lease]") -> list[tuple[str, int]]:
@@ -73,14 +68,6 @@ def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
     assert {row["decider_id"] for row in read(dsn, **nothing_new)} == {due}
     # a task for what is tried again, beside those for ranges
     assert len(reader_of(dsn, **stated(leases, [0])).partitions()) == 2
-
-
-def test_a_view_that_has_no_locks_leaves_nothing_out(bulk: EventStore, dsn: str) -> None:
-    append_to(bulk, "o-1", "o-2")
-    leases = bulk.claim_batch("v", "me")
-    assert sorted((row["decider_id"], row["offset"]) for row in read(dsn, **stated(leases, []))) == delivered(
-        bulk, leases
-    )
 
 
 def test_tokens_that_fit_no_range_are_refused() -> None:

@@ -21,17 +21,11 @@ from millrace.resources.event_log_source.reading import (
 )
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
-from tests.support.building.event_log_reads import ALL, fill, options_of, positions, purge, read, reader_of
-from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, value
+from tests.support.building.event_log_reads import ALL, options_of, positions, read, reader_of
+from tests.support.factories import Connect, append_to, ids_of_one_partition, purge, register_orders, rows, value
 
 EVERYTHING = [LogRange(partition, 0, 1_000_000) for partition in range(16)]
 MANY = "select g, repeat('x', 1000) as text from generate_series(1, 100000) g"
-
-
-@pytest.fixture
-def log(store: EventStore) -> EventStore:
-    """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
-    return fill(store)
 
 
 def test_a_process_reads_the_types_of_a_store_once_and_remembers_few_stores(

@@ -1,20 +1,17 @@
 """Positions of events that were just appended: in the same round trip, or as soon as somebody has sequenced them."""
 
 import asyncio
-from collections.abc import Callable
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from millrace.resources.errors import Conflict, Malformed, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore, LogPosition, NewEvent
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import append, ids_of_one_partition, new_event, refusal, rows, start, value
+from tests.support.factories import Connect, append, ids_of_one_partition, new_event, refusal, rows, start, value
 from tests.support.patience import patience, wait_until
 
-Connect = Callable[..., psycopg.Connection]
 PLACES = 'select event_id, partition, "position" from event_store.await_positions(%s, %s)'
 
 
@@ -94,9 +91,3 @@ def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
 def ours_partition(store: EventStore, event_id: object) -> object:
     """Return the log partition of an event."""
     return value(store.connection, "select partition from event_store.log_position(%s)", event_id)
-
-
-@pytest.mark.parametrize(("ids", "seconds"), [(None, 5), ([], None), ([], -1), ([], 61)])
-def test_what_it_cannot_take_is_refused(orders: EventStore, ids: list[object] | None, seconds: int | None) -> None:
-    with pytest.raises(Malformed, match="from 0 to 60"), refusals():
-        orders.connection.execute(PLACES, (ids, seconds))

@@ -177,7 +177,6 @@ def test_a_value_with_one_meaning_is_stored_as_that(
         ({"n": float("nan")}, "Out of range float values"),
         ({UUID(int=1): 1}, "keys must be str"),
         ({"text": "a\ud800"}, "surrogates not allowed"),
-        ({"a\udfff": 1}, "surrogates not allowed"),
         ({"text": "a\0b"}, "a text has the character NUL"),
         ({"text": "\\\0"}, "a text has the character NUL"),
     ],

@@ -1,7 +1,6 @@
 """`wait_for`: a writer waits until a read model shows what it appended, and is told where that never happens."""
 
 import asyncio
-from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -10,10 +9,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
-from tests.support.factories import append, register_orders, start, value
+from tests.support.factories import Connect, append, register_orders, start, value
 from tests.support.patience import patience, wait_until
-
-Connect = Callable[..., psycopg.Connection]
 
 
 @pytest.fixture
@@ -109,9 +106,9 @@ def test_between_two_questions_no_transaction_is_open(orders: EventStore, connec
     waited = start(lambda: EventStore(connection).wait_for("v", event, patience()))
     states = "select state from pg_stat_activity where pid = %s"
     pid = connection.info.backend_pid
+    asking(orders.connection)
     wait_until(lambda: value(orders.connection, states, pid) == "idle", "no transaction is open")
     # each has a snapshot of its own, or this would never be seen
-    asking(orders.connection)
     consume(orders)
     assert waited.result(patience()) is True
 

@@ -1,10 +1,8 @@
 """Declared events in a store: those that are new are set, those that cannot be cost no other, a history is judged."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
@@ -14,6 +12,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.events.catalog import catalog
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.events.registering import UnfitStream, standing_of, unfit_history
+from tests.support.factories import Connect
 from tests.support.logins import logins
 
 
@@ -136,9 +135,7 @@ def history(store: EventStore, streams: dict[str, list[Any]], version: int = 1) 
     )
 
 
-def test_a_history_is_judged_before_its_schema_is_set(
-    store: EventStore, connect: Callable[..., psycopg.Connection]
-) -> None:
+def test_a_history_is_judged_before_its_schema_is_set(store: EventStore, connect: Connect) -> None:
     (judged,) = declared(ItemAdded)
     assert unfit_history(store, judged).streams == 0
     # a schema without rules

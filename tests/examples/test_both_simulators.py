@@ -4,15 +4,13 @@ import logging
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from millrace.examples.shop.customers import make_crm
 from millrace.examples.shop.customers_simulator import simulate_crm
@@ -20,7 +18,7 @@ from millrace.examples.shop.simulator import simulate
 from millrace.resources.errors import SchemaMismatch, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.sources import new_source
-from tests.support.factories import start
+from tests.support.factories import away, start
 from tests.support.patience import patience, wait_until
 from tests.support.running.deployment import MILLRACE
 
@@ -45,19 +43,9 @@ class Simulator:
         with psycopg.connect(self.dsn) as connection:
             return int((connection.execute(self.counting.encode()).fetchone() or (0,))[0])
 
-    @contextmanager
-    def away(self, postgres: EmbeddedPostgres) -> Iterator[None]:
-        """Let nobody into the database, as where a server restarts: sessions are cut, new ones are refused."""
-        name = psycopg.conninfo.conninfo_to_dict(self.dsn)["dbname"]
-        allow = sql.SQL("alter database {} allow_connections {}")
-        with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-            admin.execute(allow.format(sql.Identifier(str(name)), sql.Literal(False)))
-            try:
-                ended = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = %s"
-                admin.execute(ended, (name,))
-                yield
-            finally:
-                admin.execute(allow.format(sql.Identifier(str(name)), sql.Literal(True)))
+    @property
+    def database(self) -> str:
+        return str(psycopg.conninfo.conninfo_to_dict(self.dsn)["dbname"])
 
 
 def events_of(dsn: str, **options: object) -> int:
@@ -90,12 +78,12 @@ def test_it_waits_for_a_database_that_is_away_and_says_so_and_stops_meanwhile(
         running = start(lambda: simulator.run(rate=None, seed=9, stop=stop))
         try:
             wait_until(lambda: simulator.done() > 10, "it does something")
-            with simulator.away(postgres):
+            with away(postgres, simulator.database):
                 wait_until(lambda: bool(caplog.records), "it notices")
             before = simulator.done()
             wait_until(lambda: simulator.done() > before + 10, "it goes on")
             caplog.clear()
-            with simulator.away(postgres):
+            with away(postgres, simulator.database):
                 wait_until(lambda: bool(caplog.records), "it notices again")
                 stop.set()
                 done = running.result(patience())

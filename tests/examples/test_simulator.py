@@ -15,9 +15,8 @@ from millrace.examples.shop import simulator
 from millrace.examples.shop.events import FINAL, register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import AppendedEvent, EventStore, NewEvent
-from tests.support.factories import Connect, start, value
+from tests.support.factories import Connect, purge_all, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -124,11 +123,6 @@ def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: EventStore) -> 
     assert not first_ids & second_ids
 
 
-def test_a_plan_depends_on_the_chance_alone() -> None:
-    assert plan_life(random.Random(1), "n") == plan_life(random.Random(1), "n")
-    assert plan_life(random.Random(1), "n") != plan_life(random.Random(2), "n")
-
-
 def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Standing:
         monotonic = staticmethod(lambda: 0.0)
@@ -223,11 +217,7 @@ class Purger(Meddler):
 
     def is_set(self) -> bool:
         stopped = super().is_set()
-        self.store.sequence_events()
-        for info in self.store.partition_info():
-            ArchiveStore(self.store.connection).mark_archived(info.partition, info.high_water_mark)
-            ArchiveStore(self.store.connection).raise_low_water_mark(info.partition, info.high_water_mark)
-            ArchiveStore(self.store.connection).purge_events(info.partition)
+        purge_all(self.store)
         return stopped
 
 

@@ -4,7 +4,7 @@ import gzip
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -14,6 +14,7 @@ from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore
 from millrace.resources.importer.importer import ImportProgress
 from millrace.resources.settings import PROJECT
+from tests.support.factories import Connect
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
 from tests.support.patience import patience, wait_until
 
@@ -41,7 +42,7 @@ STUCK = 13  # the batch that has to wait
 
 
 @pytest.fixture
-def gate(store: EventStore, connect: Callable[..., psycopg.Connection]) -> psycopg.Connection:
+def gate(store: EventStore, connect: Connect) -> psycopg.Connection:
     """Open an append to the stream of row 1235, where the import has to wait."""
     store.register_decider_event("permit", "step 0", "")
     gate = connect(autocommit=False)

@@ -3,7 +3,6 @@
 import json
 import time
 from typing import Any
-from urllib.request import urlopen
 
 import dagster as dg
 import psycopg
@@ -84,9 +83,9 @@ def test_sensors_that_are_off_do_not_fail_and_one_name_has_one_figure(dsn: str, 
     switched(instance, "beyond", "poll_orders", "RUNNING", 1)
     switched(instance, "here", "poll_mails", "STOPPED", 9)
     with serving_metrics(dsn, 0) as port:
-        text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-    told = [line for line in text.splitlines() if line.startswith("millrace_dagster_sensor_failures{")]
-    assert told == ['millrace_dagster_sensor_failures{sensor="poll_orders"} 7.0']
+        samples = scraped(port)
+    failures = {labels: number for (name, labels), number in samples.items() if name.endswith("sensor_failures")}
+    assert failures == {frozenset({("sensor", "poll_orders")}): 7}
 
 
 def test_a_daemon_that_nobody_asks_for_any_more_is_not_dead(dsn: str, instance: dg.DagsterInstance) -> None:

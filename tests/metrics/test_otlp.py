@@ -23,13 +23,14 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, register_orders
 from tests.support.patience import patience
+from tests.support.running.http_servers import Silent, serving
 from tests.support.scrapes import scraped
 
 MAIN = "from millrace.platform_defs.cli import main; main()"
 
 
 class Receiver(HTTPServer):
-    """Keeps what it is sent; answers `refusing` requests with 500 first."""
+    """Keeps what it is sent; answers `refusing` requests with 400 first."""
 
     def __init__(self, refusing: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -37,7 +38,7 @@ class Receiver(HTTPServer):
         self.refusing = refusing
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Silent, BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
@@ -52,21 +53,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(ExportMetricsServiceResponse().SerializeToString())
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Receiver()) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def sent(dsn: str, receiver: Receiver, requests: int) -> list[ExportMetricsServiceRequest]:

@@ -1,9 +1,8 @@
 """What a scrape says of an event store, over HTTP as Prometheus asks for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 import requests
 
@@ -15,11 +14,9 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import append_to, new_event, pump, register_orders
+from tests.support.factories import Connect, append_to, away, new_event, pump, register_orders
 from tests.support.patience import patience
 from tests.support.scrapes import of, scraped
-
-Connect = Callable[..., psycopg.Connection]
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +54,9 @@ def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None
 
 def test_a_scrape_tells_how_long_nobody_has_sequenced(store: EventStore, port: int) -> None:
     store.sequence_events()
-    assert of(scraped(port), "millrace_sequencer_idle_seconds") < 60
+    assert of(scraped(port), "millrace_sequencer_idle_seconds") < patience()
     store.connection.execute("update event_store.sequencer set sequenced_at = now() - interval '1 hour'")
-    assert 3600 <= of(scraped(port), "millrace_sequencer_idle_seconds") < 3700
+    assert 3600 <= of(scraped(port), "millrace_sequencer_idle_seconds") < 3600 + patience()
 
 
 def test_a_scrape_names_the_oldest_writer_and_who_holds_the_sequencer(
@@ -135,12 +132,8 @@ def test_a_store_that_went_away_is_down_and_comes_back(
     postgres: EmbeddedPostgres, store: EventStore, port: int
 ) -> None:
     assert of(scraped(port), "millrace_up") == 1
-    name = store.connection.info.dbname
-    with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
-        admin.execute(f"alter database {name} allow_connections false".encode())
-        admin.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s", (name,))
+    with away(postgres, store.connection.info.dbname):
         gone = scraped(port)
-        admin.execute(f"alter database {name} allow_connections true".encode())
     assert {name: number for (name, _), number in gone.items()} == {"millrace_up": 0}
     assert of(scraped(port), "millrace_up") == 1
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import psutil
 import psycopg
@@ -13,11 +12,8 @@ from millrace.platform_defs.local.services import free_port
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, let_readers_in, prepare_store
-from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building import read_models as models
-
-Everything = cast("ReadModel", models.Everything)
+from tests.support.building.drains import Everything
 
 
 @pytest.fixture(scope="module")

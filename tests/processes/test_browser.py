@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from string import Template
-from threading import Thread
 from urllib.parse import quote
 
 import pytest
 
 from tests.support.browsing.browser import visit
 from tests.support.browsing.ui import PAUSE, Ui, running_ui
+from tests.support.running.http_servers import Silent, serving
 
 TOKEN = "a-token-of-this-test"
 # Each attempt is one that a browser lets any page do. Each that returns reads something, which is written down.
@@ -59,20 +59,15 @@ const socket = (url) => new Promise((done, fail) => Object.assign(new WebSocket(
 def served(page: str) -> Iterator[str]:
     """Serve one page under each name, as somebody else's web server; yield its port."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Silent, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
             self.wfile.write(page.encode())
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield str(server.server_address[1])
-        server.shutdown()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield str(server.server_port)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,14 @@
 """Many clients behind a pool append at once: nobody waits for anybody else's stream, and nobody deadlocks."""
 
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
 from tests.support.crowd import SHARED, Crowd, Waits, append_as
-from tests.support.factories import register_orders, rows
+from tests.support.factories import Connect, register_orders, rows
 from tests.support.views.pooler import PROGRAM, pooled
 
 CROWD = Crowd(clients=50, appends=20, streams=1000, shared=3, shared_part=0.3)
@@ -19,7 +17,7 @@ SESSIONS = 12
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 def test_50_clients_behind_a_pool_wait_for_a_stream_only_if_they_share_it(
-    dsn: str, store: EventStore, connect: Callable[..., psycopg.Connection]
+    dsn: str, store: EventStore, connect: Connect
 ) -> None:
     register_orders(store)
     waits = Waits()

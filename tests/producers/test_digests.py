@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from millrace.resources.errors import Malformed, MessageDiffers
+from millrace.resources.errors import MessageDiffers
 from millrace.resources.producers.exactly_once import ExactlyOnce
 from tests.support.factories import Connect, refusal, rows
 from tests.support.producing.counting import Counting, total
@@ -48,10 +48,3 @@ def test_an_abandoned_message_keeps_its_digest(once: ExactlyOnce, connect: Conne
     assert opened is not None
     once.store.abandon_transaction(opened, "unreadable")
     assert rows(connect(), "select outcome, digest from event_store.producer_results") == [("abandoned", FIRST)]
-
-
-def test_a_digest_has_1_to_64_bytes(once: ExactlyOnce) -> None:
-    once.register("p")
-    for digest in (b"", b"x" * 65):
-        refused = refusal(Malformed, lambda digest=digest: once.store.ingest_events("p", 0, 1, 0, digest=digest))  # type: ignore[misc]
-        assert refused.detail == f"v_digest has {len(digest)} bytes"

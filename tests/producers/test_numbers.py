@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.errors import Malformed, SequenceGap
+from millrace.resources.errors import SequenceGap
 from millrace.resources.event_store import Json
 from millrace.resources.producers import (
     IdempotentProducer,
@@ -15,7 +15,7 @@ from millrace.resources.producers import (
     exactly_once,
 )
 from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
-from tests.support.factories import Connect, at_once, new_event, refusal, terminate, value
+from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
 
 
@@ -143,7 +143,6 @@ def test_a_source_that_begins_elsewhere_than_at_0_says_so_once(once: ExactlyOnce
     producer = once.register("p", initial_sequence=41)
     assert once.process_next(producer, lambda transaction: transaction.stamp.message_id).result == "p/0/41"
     assert once.register("p", initial_sequence=7).current_sequence == 42
-    assert isinstance(refusal(Malformed, lambda: once.register("q", initial_sequence=-1)), Malformed)
 
 
 def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce, connect: Connect) -> None:

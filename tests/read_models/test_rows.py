@@ -6,6 +6,7 @@ of drains, what a declaration refuses.
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -27,15 +28,9 @@ from tests.support.building.catalogue import (
     build_catalogue,
 )
 from tests.support.building.drains import all_events, close
-from tests.support.building.read_models import (
-    DECIDER,
-    expected_crossing,
-    expected_everything,
-    expected_going,
-    expected_going_across,
-    expected_machines,
-    expected_uses,
-)
+from tests.support.building.oracle import expected_rows
+from tests.support.building.read_models import DECIDER, expected_uses
+from tests.support.building.shared_drains import TOGETHER
 from tests.support.factories import Connect, rows, value
 from tests.support.patience import patience
 
@@ -44,11 +39,7 @@ if TYPE_CHECKING:
 
 SHOP = declared("millrace.examples.shop").models
 EXPECTED: dict[str, Callable[[list[Event]], list[tuple[Any, ...]]]] = {
-    "everything": expected_everything,
-    "crossing": expected_crossing,
-    "going": expected_going,
-    "going_across": expected_going_across,
-    "machines": expected_machines,
+    **{model.name: partial(expected_rows, model) for model in TOGETHER},
     "uses": expected_uses,
 }
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,18 +18,11 @@ from millrace.resources.read_models.stored.merge import fill_child, merge_batch,
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
 from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned, drop_new_children
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
-from tests.support.building import read_models as models
+from tests.support.building.drains import Everything
 from tests.support.factories import Connect, refusal, rows
 from tests.support.logins import Login, logins
 
-if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
-
 MEMBERS = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": count()}
-
-
-# mypy takes a decorated class for the class
-Everything = cast("ReadModel", models.Everything)
 
 
 @pytest.fixture

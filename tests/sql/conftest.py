@@ -1,4 +1,4 @@
-"""What tests of the SQL functions share: a store whose deciders are registered, views, a capture, a producer."""
+"""What tests of the SQL functions share: views, a capture, a producer, logins."""
 
 from collections.abc import Iterator
 
@@ -8,18 +8,11 @@ from millrace.resources.event_store import EventStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.sql.rows.test_stream_events import view
 from tests.support.capturing.captures import source
-from tests.support.factories import register_orders
 from tests.support.logins import Login, logins
 from tests.support.producing.messages import producer
 from tests.support.views.failing_streams import streams
 
 __all__ = ["bulk", "producer", "source", "streams", "view"]
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    """Return a store in which order and invoice may append placed, paid and shipped."""
-    return register_orders(store)
 
 
 @pytest.fixture

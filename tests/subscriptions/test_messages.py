@@ -8,14 +8,13 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from millrace.resources.consumers.declaration import TryLater
-from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.moves import default
 from millrace.resources.signing import made_secret
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.receivers import Allowed
 from millrace.resources.subscriptions.store import PushStore
-from tests.support.factories import new_event, pump, refusal
+from tests.support.factories import new_event, pump
 from tests.support.views.receiver import Receiver, deliver, place, pushed, receiver, wake
 
 __all__ = ["pushed", "receiver"]
@@ -203,10 +202,3 @@ def test_data_are_pushed_in_their_newest_shape_where_the_view_says_so(
     assert {"v2", "v3"}.isdisjoint(old["data"])
     assert new["data"] == {**old["data"], "v2": 1, "v3": 1}
     assert new["eventversion"] == 1
-
-
-def test_another_form_is_refused(store: EventStore) -> None:
-    for form in ("CloudEvents", "binary", ""):
-        refused = refusal(Malformed, lambda form=form: store.register_view("hook", push_format=form))  # type: ignore[misc]
-        assert "v_push_format must be json or cloudevents" in str(refused)
-    assert not store.is_registered("hook")

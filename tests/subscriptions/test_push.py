@@ -15,7 +15,6 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import pump, rows
-from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience
 from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
 
@@ -100,24 +99,6 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
     assert deliver(dsn) == 3 * len(refused)
     for name in refused:
         assert received(receiver, name) == ["placed"] * 3 + ["paid", "shipped"], name
-
-
-def test_the_data_are_sent_as_postgres_prints_them_and_what_the_receiver_cannot_read_is_refused_by_it_alone(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
-    append_text(pushed, "number", f'{{"n": 1{"0" * 400}.50, "m": 0.10, "é": "é"}}')
-    for name, text in UNREADABLE.items():
-        append_text(pushed, name, text)
-    place(pushed, *(f"o-{n}" for n in range(20)), events=("placed",))
-    assert deliver(dsn) == 21
-    assert len(receiver.texts) == 21 + len(UNREADABLE)
-    assert sum(f'"m": 0.10, "n": 1{"0" * 400}.50, "é": "é"}}' in text for text in receiver.texts) == 1
-    waits = rows(
-        pushed.connection,
-        "select decider_id, attempts from event_store.stream_locks where last_error like %s",
-        "HTTP 400 Bad Request%",
-    )
-    assert sorted(waits) == sorted((name, 1) for name in UNREADABLE)
 
 
 def test_the_store_keeps_an_answers_status_and_hash_and_its_text_goes_to_the_run(

@@ -5,8 +5,9 @@ test.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,10 +19,12 @@ import pytest
 from psycopg import sql
 
 from millrace.examples.shop.events import SHOP
+from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import AppendedEvent, Delivery, Event, EventStore, Json, NewEvent
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.events.model import declared_event
+from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.patience import patience, wait_until
 
 Connect = Callable[..., psycopg.Connection]
@@ -101,6 +104,21 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
     ).fetchall()
     assert len(found) == number
     return [row[0] for row in found]
+
+
+def purge(store: EventStore, partition: int, below: int) -> int:
+    """Remove what a log partition holds below a position, as if it were archived; return how many events that were."""
+    archive = ArchiveStore(store.connection)
+    archive.mark_archived(partition, below)
+    archive.raise_low_water_mark(partition, below)
+    return archive.purge_events(partition)
+
+
+def purge_all(store: EventStore) -> None:
+    """Sequence, and remove all that the log holds."""
+    store.sequence_events()
+    for info in store.partition_info():
+        purge(store, info.partition, info.high_water_mark)
 
 
 def unprepared(connection: psycopg.Connection) -> None:
@@ -313,6 +331,20 @@ def wait_blocked(observer: psycopg.Connection, pid: int) -> None:
         lambda: rows(observer, "select wait_event_type from pg_stat_activity where pid = %s", pid) == [("Lock",)],
         f"session {pid} waits for a lock",
     )
+
+
+@contextmanager
+def away(server: EmbeddedPostgres, database: str) -> Iterator[None]:
+    """Let nobody into a database during the block, as where a server restarts: sessions are cut, new ones refused."""
+    allow = sql.SQL("alter database {} allow_connections {}")
+    with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
+        admin.execute(allow.format(sql.Identifier(database), sql.Literal(False)))
+        try:
+            ended = "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = %s"
+            admin.execute(ended, (database,))
+            yield
+        finally:
+            admin.execute(allow.format(sql.Identifier(database), sql.Literal(True)))
 
 
 def terminate(observer: psycopg.Connection, pid: int) -> None:

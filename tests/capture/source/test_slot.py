@@ -33,8 +33,8 @@ from tests.support.patience import patience, wait_until
 
 @pytest.fixture
 def capturing(source: Source) -> Iterator[psycopg.Connection]:
-    """Open a session of `connect_source`; the source has a table `t`, a publication and a slot."""
-    source.run("create table t (id int primary key, note text)")
+    """Open a session of `connect_source`; the source has tables `t` and `other`, a slot, and a publication of `t`."""
+    source.run("create table t (id int primary key, note text)", "create table other (note text)")
     with connect_source(source.dsn) as connection:
         connection.execute(f"create publication {source.slot} for table t".encode())
         create_slot(connection, source.slot)

@@ -5,7 +5,6 @@ that are no text (test_encodings).
 """
 
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -19,29 +18,21 @@ from millrace.resources.capture.source.slot import (
     PublicationMissing,
     SlotBusy,
     SlotLost,
-    create_slot,
     drop_slot,
     slot_state,
 )
 from millrace.resources.capture.source.stream import NoStream, SlotStream
 from millrace.resources.connecting import NoAnswer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.capture.source.test_slot import capturing
 from tests.support.building.relay import Relay
 from tests.support.capturing.sources import Source
 from tests.support.factories import value
 from tests.support.patience import wait_until
 
+__all__ = ["capturing"]
+
 GOES_ON = threading.Event()
-
-
-@pytest.fixture
-def capturing(source: Source) -> Iterator[psycopg.Connection]:
-    """Open a session of `connect_source`; the source has tables `t` and `other`, a slot, and a publication of `t`."""
-    source.run("create table t (id int primary key, note text)", "create table other (note text)")
-    with connect_source(source.dsn) as connection:
-        connection.execute(f"create publication {source.slot} for table t".encode())
-        create_slot(connection, source.slot)
-        yield connection
 
 
 def opened(connection: psycopg.Connection, source: Source, *, takes_over: bool = False) -> SlotStream:

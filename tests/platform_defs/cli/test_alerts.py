@@ -10,15 +10,10 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from tests.alerts.conftest import hook
 from tests.alerts.hook import SECRET, Hook
+from tests.alerts.test_receiver import _nothing_is_set
 from tests.support.command_line import millrace
 
-__all__ = ["hook"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ALERT_URL", "ALERT_SECRET", "ALERT_FORMAT", "UI_URL", "PUSH_ALLOW", "DSN"):
-        monkeypatch.delenv(f"MILLRACE_{name}", raising=False)
+__all__ = ["_nothing_is_set", "hook"]
 
 
 def seen(subject: str, wait_s: int = 0) -> dict[str, object]:

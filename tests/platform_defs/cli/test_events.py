@@ -11,16 +11,11 @@ import pytest
 from millrace.resources.errors import EventNotRegistered
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.command_line import ACTING, millrace, parsed
-from tests.support.factories import append_to, register_orders, set_clock
+from tests.support.factories import append_to, set_clock
 from tests.support.patience import patience
 from tests.support.running.deployment import MILLRACE
 
 HOSTILE = f"{ACTING}[31m"
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 def events(dsn: str, *arguments: str, columns: int = 120) -> str:

@@ -1,7 +1,6 @@
 """The history of one stream from the command line: its events, the rows of read models, what views owe."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +17,7 @@ from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
-from tests.support.factories import register_shop_without_schemas, value
+from tests.support.factories import Connect, register_shop_without_schemas, value
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDER = ("order_placed", "order_line_added", "order_confirmed")
@@ -154,9 +153,7 @@ def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) 
         assert said in millrace(dsn, "order", "order-1")
 
 
-def test_a_model_without_a_table_or_that_may_not_be_read_is_told(
-    store: EventStore, dsn: str, connect: Callable[..., psycopg.Connection]
-) -> None:
+def test_a_model_without_a_table_or_that_may_not_be_read_is_told(store: EventStore, dsn: str, connect: Connect) -> None:
     register_shop_without_schemas(store)
     add(store, "order-1", *ORDER)
     assert "Read model orders: Not shown: it has no table yet. Its first drain makes it." in millrace(

@@ -5,13 +5,11 @@ Not here: Spark and the code server (`processes/test_services.py`); when they ar
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import psycopg
 import pytest
 
 from millrace.platform_defs.local import answers
@@ -20,9 +18,8 @@ from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.event_store import EventStore
-from tests.support.factories import append_to, register_orders
-
-Connect = Callable[..., psycopg.Connection]
+from tests.support.factories import Connect, append_to, register_orders
+from tests.support.running.http_servers import Silent, serving
 
 
 def test_a_sequencer_answers_by_attending_the_log(
@@ -59,22 +56,15 @@ def test_a_postgres_answers_also_where_it_refuses(dsn: str, monkeypatch: pytest.
 def ui(said: list[object]) -> Iterator[str]:
     """Serve a UI that says the last of these of Dagster's daemons."""
 
-    class Says(BaseHTTPRequestHandler):
+    class Says(Silent, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.headers["Authorization"] == "Bearer of-the-ui"
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(said[-1]).encode())
 
-        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - its own name
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Says) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Says)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def beats(sensor: float | None, queue: float | None) -> object:

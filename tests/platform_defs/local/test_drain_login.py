@@ -9,7 +9,6 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, cast
 
 import psycopg
 import pytest
@@ -25,14 +24,8 @@ from millrace.resources.read_models.stored.versions import ensure_version, reset
 from millrace.resources.reports import replace_day
 from millrace.resources.settings import Settings
 from tests.conftest import in_memory
-from tests.support.building import read_models as models
+from tests.support.building.drains import Everything
 from tests.support.factories import at_once, rows
-
-if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
-
-# mypy takes a decorated class for the class
-Everything = cast("ReadModel", models.Everything)
 
 # what is told of each time that it runs; nobody may do anything but tell
 PLANTED = """

@@ -1,6 +1,5 @@
 """Consumers while their server restarts or stays away, and behind a pooler."""
 
-import logging
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -14,18 +13,14 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.conftest import in_memory
 from tests.consumers.test_consume import handled_by
+from tests.consumers.test_faults import said
 from tests.support.factories import register_orders, rows
 from tests.support.patience import patience, wait_until
 from tests.support.running.own_server import own_server
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 from tests.support.views.pooler import PROGRAM, pooled
 
-
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
-    """Return how the log lines are found that begin with some words."""
-    caplog.set_level(logging.INFO, "millrace.consumers")
-    return lambda words: [line for line in caplog.messages if line.startswith(words)]
+__all__ = ["said"]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import psycopg
@@ -35,7 +36,8 @@ from tests.support.building.killed_drains import (
     some_commits,
     victim,
 )
-from tests.support.building.read_models import expected_everything, expected_machines, expected_uses
+from tests.support.building.oracle import expected_rows
+from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER, share
 from tests.support.factories import Connect
 
@@ -46,7 +48,7 @@ __all__ = ["observer", "things"]
 
 Step = Callable[[psycopg.Connection], bool]
 Uses = cast("ReadModel", models.uses)
-EXPECTED = {"everything": expected_everything, "machines": expected_machines, "uses": expected_uses}
+EXPECTED = {model.name: partial(expected_rows, model) for model in (Everything, machines)} | {"uses": expected_uses}
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 

@@ -19,6 +19,7 @@ from millrace.resources.settings import PROJECT
 from tests.processes.producers.killed_producers import SOURCE, payments, work
 from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
 from tests.support.patience import wait_until
+from tests.support.producing.messages import state_of
 from tests.support.running.own_server import own_server
 
 
@@ -47,10 +48,6 @@ def results_of(store: ProducerStore, producer_id: str) -> list[tuple[Any, ...]]:
         """,
         producer_id,
     )
-
-
-def state_of(store: ProducerStore, producer_id: str) -> dict[str, Any]:
-    return {entry.key: entry.value for entry in store.get_producer_state(producer_id, 0)}
 
 
 @pytest.mark.timeout(3600)

@@ -30,7 +30,6 @@ from tests.support.factories import (
     Killed,
     ids_of_one_partition,
     new_event,
-    register_orders,
     rows,
     set_clock,
     start,
@@ -41,11 +40,6 @@ from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import State, check
 
 BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
-
-
-@pytest.fixture
-def orders(store: EventStore) -> EventStore:
-    return register_orders(store)
 
 
 # leases: one session does every step of every state, and savepoints lead back

@@ -7,8 +7,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from millrace.resources.event_store import EventStore
-from tests.support.building.event_log_reads import filed, purge, stream
-from tests.support.factories import append_to, ids_of_one_partition, register_orders
+from tests.support.building.event_log_reads import filed, stream
+from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience
 
 if TYPE_CHECKING:

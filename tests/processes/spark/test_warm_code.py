@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.spark.session import SPARK_TOKEN
+from tests.spark.test_shipped_code import write
 from tests.support.building.own_declarations import SAY_WORDS, Place, declare, run_own, unset
 
 WORD = "def word() -> str:\n    return {!r}\n"
@@ -23,13 +24,6 @@ def shared(spark_remote: str) -> Place:
 def say(place: Place, folder: Path) -> list[str]:
     said: list[str] = json.loads(run_own(SAY_WORDS, place, folder))
     return said
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        path = folder / f"{name.replace('__', '/')}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,6 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import (
@@ -16,6 +15,7 @@ from tests.support.factories import (
     assert_log_holds_every_event_once,
     assert_rising,
     pump,
+    purge_all,
     start,
     value,
     wait_blocked,
@@ -76,15 +76,6 @@ def test_an_event_that_follows_has_a_greater_offset_and_is_delivered(orders: Eve
     assert_rising([head.last_offset, *offsets])
     pump(orders, "v")
     assert "s" in {event.decider_id for event in orders.stream_events("v", 10)}
-
-
-def purge_all(store: EventStore) -> None:
-    store.sequence_events()
-    archive = ArchiveStore(store.connection)
-    for p in store.partition_info():
-        archive.mark_archived(p.partition, p.high_water_mark)
-        archive.raise_low_water_mark(p.partition, p.high_water_mark)
-        archive.purge_events(p.partition)
 
 
 def test_who_sequences_sets_them_on(orders: EventStore) -> None:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore, LogPosition
-from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
+from tests.support.factories import Connect, append, append_to, ids_of_one_partition, purge, rows, set_clock, value
 
 
 def test_an_event_has_its_log_partition_at_once_and_its_position_when_it_is_sequenced(orders: EventStore) -> None:
@@ -35,10 +35,7 @@ def test_an_event_that_is_not_stored_has_no_place(orders: EventStore, connect: C
 def test_a_purged_event_has_no_place_and_leaves_no_gap(orders: EventStore) -> None:
     first, _ = append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
-    archive = ArchiveStore(orders.connection)
-    archive.mark_archived(0, 1)
-    archive.raise_low_water_mark(0, 1)
-    assert archive.purge_events(0) == 1
+    assert purge(orders, 0, 1) == 1
     assert orders.log_position(first.event_id) is None
     assert orders.log_gaps() == []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.resources.event_store import Event, EventStore, Seen, StreamFailure
-from tests.support.factories import Connect, append, append_to, new_event, pump, rows, set_clock
+from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, rows, set_clock
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
@@ -134,10 +134,7 @@ def test_what_was_purged_every_view_has_had(orders: EventStore) -> None:
     event = append(orders)
     orders.sequence_events()
     consumed(orders)
-    (at,) = [each for each in orders.partition_info() if each.high_water_mark]
-    orders.connection.execute("select event_store_platform.mark_archived(%s, 1)", (at.partition,))
-    orders.connection.execute("select event_store_platform.raise_low_water_mark(%s, 1)", (at.partition,))
-    orders.connection.execute("select event_store_platform.purge_events(%s)", (at.partition,))
+    purge_all(orders)
     assert rows(orders.connection, "select from event_store.events") == []
     assert asked(orders, event) == SEEN
     assert orders.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"

@@ -9,7 +9,6 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import ids_of_one_partition, register_orders
@@ -110,13 +109,6 @@ def stream(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
 
 def _said(options: dict[str, object]) -> dict[str, str]:
     return {name: option if isinstance(option, str) else json.dumps(option) for name, option in options.items()}
-
-
-def purge(log: EventStore, partition: int, below: int) -> None:
-    """Remove what a log partition holds below a position."""
-    ArchiveStore(log.connection).mark_archived(partition, below)
-    ArchiveStore(log.connection).raise_low_water_mark(partition, below)
-    ArchiveStore(log.connection).purge_events(partition)
 
 
 def positions(found: list[dict[str, Any]]) -> list[tuple[int, int]]:

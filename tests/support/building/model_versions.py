@@ -4,7 +4,6 @@ Belongs here: what several of their files use, fixtures too. Not here: drains (`
 """
 
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +12,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, last, max_, min_
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import Everything, all_events, fill
+from tests.support.building.drains import Everything, fill
 from tests.support.factories import rows
 
 EventsOf = replace(Everything, columns={"events": count(), "status": last("event")})
@@ -27,14 +26,6 @@ Impossible = replace(Everything, columns={"least": min_("data.text", type="date"
 
 # also has all columns of the other, at the same places and with more behind
 Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at")})
-
-
-def expected(store: EventStore) -> list[tuple[Any, ...]]:
-    """Compute the rows of `EventsOf` in Python."""
-    found: dict[str, tuple[int, str]] = {}
-    for event in all_events(store):
-        found[event.decider_id] = (found.get(event.decider_id, (0, ""))[0] + 1, event.event)
-    return sorted((key, *values) for key, values in found.items())
 
 
 def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None:

@@ -6,7 +6,7 @@ Belongs here: the models, events for them, and their rows by the independent way
 import random
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millrace import (
@@ -26,10 +26,9 @@ from millrace import (
     sum_,
 )
 from millrace.resources.event_store import Event, NewEvent
-from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.oracle import Rows, expected_rows
+from tests.support.building.oracle import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -181,31 +180,6 @@ def random_events(dice: random.Random, number: int) -> list[NewEvent]:
 
 def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
     return {k: None if dice.random() < 0.1 else v for k, v in fields.items() if dice.random() < 0.8}
-
-
-def expected_everything(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `Everything`, by thing."""
-    return sorted(expected_rows(cast("ReadModel", Everything), events))
-
-
-def expected_crossing(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `Crossing`, by owner and event."""
-    return sorted(expected_rows(cast("ReadModel", Crossing), events))
-
-
-def expected_going(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `Going`, by thing."""
-    return sorted(expected_rows(cast("ReadModel", Going), events))
-
-
-def expected_going_across(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `GoingAcross`, by owner."""
-    return sorted(expected_rows(cast("ReadModel", GoingAcross), events))
-
-
-def expected_machines(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `machines`, by thing."""
-    return sorted(expected_rows(cast("ReadModel", machines), events))
 
 
 def expected_uses(events: Iterable[Event]) -> Rows:

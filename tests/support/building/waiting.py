@@ -5,7 +5,6 @@ Belongs here: the fold, the events that stop it, the ways to meet it. Not here: 
 
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +13,7 @@ from millrace.ops import ReadModel
 from millrace.resources.event_store import NewEvent
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
+from tests.support.building.hanging import processes
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import patience, wait_until
 
@@ -42,14 +42,8 @@ def stop_at(path: Path) -> NewEvent:
 
 def met(path: Path, times: int = 1) -> int:
     """Wait until the fold stops; return the process that it runs in."""
-
-    def pids() -> list[int]:
-        with suppress(FileNotFoundError):
-            return [int(line) for line in path.read_text().splitlines()]
-        return []
-
-    wait_until(lambda: len(pids()) >= times, "the fold is at its event")
-    return pids()[-1]
+    wait_until(lambda: len(processes(path)) >= times, "the fold is at its event")
+    return processes(path)[-1]
 
 
 def let_go(path: Path) -> None:

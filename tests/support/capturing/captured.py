@@ -15,7 +15,7 @@ import pytest
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
 from tests.support.capturing.sources import Source, new_source
-from tests.support.factories import rows
+from tests.support.factories import Killed, rows
 from tests.support.patience import patience
 
 __all__ = ["new_source"]
@@ -66,10 +66,6 @@ def declared(captured: Captured, *tables: CapturedTable, actions: Sequence[str] 
 def did(captured: Captured) -> list[tuple[str, str]]:
     """Return what was captured after the backfill: action and row."""
     return [(c["action"], c["record_pk"]) for c in captured.changes() if c["action"] != "backfilled"]
-
-
-class Killed(BaseException):
-    """Stands for the end of the process at this point."""
 
 
 def killed(*_: object) -> None:

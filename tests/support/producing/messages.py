@@ -64,8 +64,8 @@ def do(store: ProducerStore, sequence: int, *, epoch: int = 1, **state: int) -> 
     return settled.offsets
 
 
-def state_of(store: ProducerStore) -> dict[str, Any]:
-    return {entry.key: entry.value for entry in store.get_producer_state("p", 0)}
+def state_of(store: ProducerStore, producer_id: str = "p") -> dict[str, Any]:
+    return {entry.key: entry.value for entry in store.get_producer_state(producer_id, 0)}
 
 
 def statistics(store: ProducerStore) -> ProducerStatistics:

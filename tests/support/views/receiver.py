@@ -4,7 +4,6 @@ Belongs here: what several tests of pushes share, its fixtures too. Not here: wh
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import new_event, pump, register_orders, rows
 from tests.support.patience import patience
+from tests.support.running.http_servers import Silent, serving
 
 Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
@@ -38,7 +38,7 @@ class Receiver(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
 
 
-class _Post(BaseHTTPRequestHandler):
+class _Post(Silent, BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
@@ -70,18 +70,11 @@ class _Post(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        pass
-
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with serving(Receiver()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
