@@ -11,8 +11,8 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.settings import Settings
 
 Use = Callable[[Settings], object]
-NUMBERS = ("many", "0", "-1", "1.5", "1e3x", "")
-SECONDS = ("soon", "0", "-1", "inf", "nan")
+NUMBERS = ("many", "0", "1.5", "")
+SECONDS = ("soon", "0", "inf", "nan")
 WHSEC = "whsec_" + "A" * 32
 
 
@@ -27,7 +27,7 @@ def alerts(settings: Settings) -> object:
 
 # what is a text for itself says what is wrong with it where it is used first
 WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
-    "home": (("~nobody-of-this-name/x", "~nobody-else-of-this-name"), None),
+    "home": (("~nobody-of-this-name/x",), None),
     "dsn": (("nonsense", "postgresql://u:hunter2 secret@[/x"), lambda settings: psycopg.connect(settings.dsn or "")),
     "declarations": (
         ("no such package", "..", "1/2"),
@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "ui_url": (("nowhere", "ftp://host"), alerts),
     "cores": (NUMBERS, None),
     "build_timeout_s": (SECONDS, None),
-    "archive_dir": (("~nobody-of-this-name/x", "~another-nobody"), None),
+    "archive_dir": (("~nobody-of-this-name/x",), None),
 }
 
 

@@ -218,7 +218,6 @@ def test_a_plan_fills_files_and_leaves_a_small_rest() -> None:
 
 KILLED_AT = {
     "while a file is written": "archive_files.os.fsync = die",
-    "when a file has its name": "archive_files.require_range = die",
     "before a file is listed": "ArchiveStore.list_archive_file = die",
     "after files are listed": "ArchiveStore.list_archive_file = after(ArchiveStore.list_archive_file)",
 }

@@ -143,9 +143,8 @@ async def _call_both(connection: psycopg.Connection, call: Callable[[Any], Any])
         ({"data": {"buyer": UUID(int=1)}}, ("o-1", {"buyer": str(UUID(int=1))})),
         ({"data": {"text": "a\\u0000 \\ud800 \U0001f600"}}, ("o-1", {"text": "a\\u0000 \\ud800 \U0001f600"})),
         ({"decider_id": 5}, ("5", {})),
-        ({"decider_id": 2**40}, (str(2**40), {})),
     ],
-    ids=["a UUID in data", "what looks like an escape", "an int as id", "a large int as id"],
+    ids=["a UUID in data", "what looks like an escape", "an int as id"],
 )
 def test_a_value_with_one_meaning_is_stored_as_that(
     store: EventStore, argument: dict[str, Any], stored: tuple[str, object]
