@@ -266,7 +266,7 @@ class Consumer:
             self._take(events)
             if events:
                 self._pause_s, self._deaf_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
-            if len(events) < room and self._line(self._order) == 0 and not events:
+            if len(events) < room and self._line(self._hand_over) == 0 and not events:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
 
@@ -274,16 +274,15 @@ class Consumer:
         wanted = self.subscription
         return store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
 
-    def _order(self, store: EventStore) -> int:
-        """Do what the sequencer does, if none is at work; return how much there was."""
+    def _hand_over(self, store: EventStore) -> int:
+        """Hand over what leasing left; return how many positions were passed."""
         self._attended = store.is_attended()
         if self._attended and self.idle_since is not None and not self._woken:
             # the sequencer has looked since
             return 0
-        sequenced = 0 if self._attended else store.sequence_events()
         # also beside a sequencer: one that does not know the view yet announces events that it did not hand over, and
         # what there was no room for, it hands over once a second
-        return sequenced + store.dispatch_events(self.subscription.view)
+        return store.dispatch_events(self.subscription.view)
 
     def _adapt(self) -> None:
         """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""
