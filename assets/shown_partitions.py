@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import dagster as dg
 
-from millrace.assets.lineage import COLUMN_LINEAGE
+from millrace.assets.lineage import COLUMN_LINEAGE, rollup_lineage
 from millrace.assets.partitions import log_partition_key, log_partitions
 from millrace.resources.read_models.declared.declaration import ReadModel
 
@@ -48,7 +48,10 @@ class ShownPartitions:
         self._instance = instance
         self._run = run
         self.asset = dg.AssetKey(["read_models", model.name])
-        self._rollups = [dg.AssetKey(["read_models", rollup.name]) for rollup in model.rollups]
+        self._rollups = [
+            dg.AssetMaterialization(["read_models", each.name], metadata={COLUMN_LINEAGE: rollup_lineage(each)})
+            for each in model.rollups
+        ]
 
     def states(self, partitions: Collection[int]) -> dict[int, str | None]:
         """Return the state of log partitions by one question: MATERIALIZED, FAILED, IN_PROGRESS, or None: missing."""
@@ -65,7 +68,7 @@ class ShownPartitions:
         if found:
             found[-1] = found[-1].with_metadata({**found[-1].metadata, **self._newest})
             # after the rows that they are of: Dagster takes an asset that is older than its upstream for out of date
-            found += [dg.AssetMaterialization(rollup) for rollup in self._rollups]
+            found += self._rollups
         self._store(
             dg.DagsterEventType.ASSET_MATERIALIZATION,
             [

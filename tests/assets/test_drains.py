@@ -131,9 +131,9 @@ def why_red(instance: dg.DagsterInstance) -> str:
     return str(newest.asset_observation.metadata["fails"].value)
 
 
-def said_of_columns(instance: dg.DagsterInstance) -> dict[str, list[str]]:
-    """Return where columns come from by the asset's newest materialization."""
-    newest = instance.get_latest_materialization_event(READ_MODEL)
+def said_of_columns(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODEL) -> dict[str, list[str]]:
+    """Return where columns come from by an asset's newest materialization."""
+    newest = instance.get_latest_materialization_event(asset)
     assert newest is not None
     assert newest.asset_materialization is not None
     lineage = newest.asset_materialization.metadata[COLUMN_LINEAGE].value
@@ -159,7 +159,7 @@ def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration
     assert (progress(instance)["events"], progress(instance)["lag"]) == (80, 0)
     # also those that had nothing for this model: they are up to date
     assert states(instance) == {"MATERIALIZED": ALL}
-    assert instance.get_latest_materialization_event(dg.AssetKey(["read_models", "orders_by_status"]))
+    assert said_of_columns(instance, dg.AssetKey(["read_models", "orders_by_status"]))["status"] == ["status"]
     assert shop.lease_owners("orders") == []
 
     place(shop, 10)
