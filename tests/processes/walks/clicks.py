@@ -38,7 +38,7 @@ def reload_declarations(page: Page, platform: Deployment) -> None:
 
 def open_automation(page: Page, name: str) -> None:
     """Go to the page of a sensor or a schedule."""
-    page.get_by_role("link", name="Automation").click()
+    page.get_by_role("navigation").get_by_role("link", name="Automation").click()
     page.get_by_role("link", name=name).click()
 
 
