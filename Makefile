@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@# pip works on one core: four of it install a quarter each, and what they would compile is compiled on all cores
-	@awk '/^[^ #]/ { part = n++ % 4 } n { print > "$(VENV)/part" part }' requirements.lock
+	@awk '/^[^ #]/ { part = n++ % 4 } n { print > ("$(VENV)/part" part) }' requirements.lock
 	@printf '$(VENV)/part%s\n' 0 1 2 3 | xargs -P 4 -n 1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-compile -r
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
