@@ -288,20 +288,22 @@ def test_broken_read_models_turn_red_and_what_failed_is_run_again(
 @contextmanager
 def no_drain_begins(platform: Deployment) -> Iterator[None]:
     """Let all drains end, and none begin by itself while the block lasts."""
-    for name in DRAINING:
-        platform.ask(STOP, id=sensor(platform, name)["id"])
-    newest = sensor(platform, "poll_views")["ticks"][0]["timestamp"]
-    # at the second tick of another sensor, Dagster has looked anew which ones are on
-    until(lambda: sensor(platform, "poll_views")["ticks"][1]["timestamp"], lambda second: second > newest)
-    for name in DRAINING:
-        until(
-            partial(sensor, platform, name),
-            lambda state: state["status"] == "STOPPED" and state["ticks"][0]["status"] != "STARTED",
-        )
-    until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
-    yield
-    for name in DRAINING:
-        platform.ask(START, sensor=selector(name))
+    try:
+        for name in DRAINING:
+            platform.ask(STOP, id=sensor(platform, name)["id"])
+        newest = sensor(platform, "poll_views")["ticks"][0]["timestamp"]
+        # at the second tick of another sensor, Dagster has looked anew which ones are on
+        until(lambda: sensor(platform, "poll_views")["ticks"][1]["timestamp"], lambda second: second > newest)
+        for name in DRAINING:
+            until(
+                partial(sensor, platform, name),
+                lambda state: state["status"] == "STOPPED" and state["ticks"][0]["status"] != "STARTED",
+            )
+        until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
+        yield
+    finally:  # the walks that follow use the same platform
+        for name in DRAINING:
+            assert platform.ask(START, sensor=selector(name))["__typename"] == "Sensor"
 
 
 def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], None]) -> None:
