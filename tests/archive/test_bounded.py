@@ -71,7 +71,7 @@ LARGE: tuple[tuple[list[str | None], dict[str, object], bool, str, int, str], ..
     (["x" * (CHUNK_BYTES + MIB)], {}, False, "TooLarge 0", MIB, "Column data has"),
     (["x" * (CHUNK_BYTES + MIB), "y"], {}, True, "TooLarge 0", MIB, r"Column data has 269,\d{3},\d{3} bytes at once"),
     # many pages that are too large together
-    (["x" * 9 * MIB, "y" * 9 * MIB] * 15, {"use_dictionary": False}, True, "TooLarge 0", MIB, "Column data has"),
+    (["x" * 9 * MIB] * 30, {"use_dictionary": False, "write_batch_size": 1}, True, "TooLarge 0", MIB, "Column data has"),
 )  # fmt: skip
 
 

@@ -290,6 +290,13 @@ def test_a_connection_is_kept_and_a_closed_one_is_opened_again(
             assert [endpoint.post(b"{}", JSON, patience()).status for _ in range(3)] == [204] * 3
         assert len(opened) == connections, version
     assert len(receiver.bodies) == 6
+    # one that does not say so has closed the first connection when it answers on the second
+    with raw(lambda to: to.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")) as (port, _):
+        url = f"http://127.0.0.1:{port}/"
+        with Endpoint(url, Allowed(["127.0.0.1"])) as endpoint:
+            assert endpoint.post(b"{}", JSON, patience()).status == 204
+            assert ask(url, "127.0.0.1").status == 204
+            assert endpoint.post(b"{}", JSON, patience()).status == 204
 
 
 def test_a_view_whose_url_leads_inwards_keeps_its_events_and_says_what_to_do(
