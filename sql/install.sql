@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
+  (0, '685c359da3d22a5c0820ac7d44851f634c696c68aab9d2a59ef68d3f43ce59ee'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -4,8 +4,8 @@
 -- Appending -------------------------------------------------------------------------------------------------
 
 create table event_store.deciders (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   event_version bigint not null default 1,
   description text not null,
   owner text,
@@ -28,8 +28,8 @@ comment on column event_store.deciders.accepts is
 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
 
 create table event_store.event_schemas (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   event_version bigint not null,
   schema jsonb not null,
   checks jsonb not null,
@@ -47,8 +47,8 @@ comment on column event_store.event_schemas.checks is
 comment on column event_store.event_schemas.digest is 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 create table event_store.event_upcasts (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   to_version bigint not null,
   moves jsonb not null,
   digest text not null,
@@ -68,7 +68,7 @@ comment on sequence event_store.events_offset_seq is
 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
 
 create table event_store.events (
-  event text not null,
+  event text collate "C" not null,
   event_id uuid not null,
   event_version bigint not null default 1,
   decider text collate "C" not null,
@@ -169,7 +169,7 @@ comment on view event_store.versioned_events is 'An event with its number in its
 
 create type event_store_private.batch_event as (
   ordinal bigint,
-  event text,
+  event text collate "C",
   event_id uuid,
   event_version bigint,
   decider text collate "C",

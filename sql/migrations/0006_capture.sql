@@ -241,7 +241,7 @@ comment on type event_store_private.read_row is
 create table event_store.capture_sessions (
   capture text collate "C" not null,
   pid int not null,
-  name text not null,
+  name text collate "C" not null,
   constraint capture_sessions_pkey primary key (capture, pid),
   constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
 );

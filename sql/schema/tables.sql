@@ -33,7 +33,7 @@ COMMENT ON SCHEMA read_models IS 'The read models: one SQL view per model over i
 
 CREATE TYPE event_store_private.batch_event AS (
 	ordinal bigint,
-	event text,
+	event text COLLATE pg_catalog."C",
 	event_id uuid,
 	event_version bigint,
 	decider text COLLATE pg_catalog."C",
@@ -61,7 +61,7 @@ CREATE TYPE event_store_private.read_row AS (
 COMMENT ON TYPE event_store_private.read_row IS 'A row of a captured table as it was read, and the event that it would be; number is its place among those of a call.';
 
 CREATE TABLE event_store.events (
-    event text NOT NULL,
+    event text NOT NULL COLLATE pg_catalog."C",
     event_id uuid NOT NULL,
     event_version bigint DEFAULT 1 NOT NULL,
     decider text NOT NULL COLLATE pg_catalog."C",
@@ -131,7 +131,7 @@ COMMENT ON COLUMN event_store.purged_streams.version IS 'Its number in the strea
 COMMENT ON COLUMN event_store.purged_streams.final IS 'Whether it closed the stream.';
 
 CREATE TABLE event_store.stream_locks (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     decider text NOT NULL COLLATE pg_catalog."C",
     decider_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
@@ -250,7 +250,7 @@ CREATE VIEW event_store.versioned_events AS
 COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
 
 CREATE TABLE event_store.views (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     start_at timestamp with time zone NOT NULL,
     lock_timeout_s bigint DEFAULT 300 NOT NULL,
     pooling_delay_s bigint,
@@ -318,7 +318,7 @@ CREATE TABLE event_store.audit_log (
     done_at timestamp with time zone NOT NULL,
     done_by text NOT NULL,
     operation text NOT NULL,
-    view text,
+    view text COLLATE pg_catalog."C",
     reason text,
     detail jsonb NOT NULL,
     CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
@@ -807,7 +807,7 @@ COMMENT ON COLUMN event_store.wal_events.relation IS 'The message that describes
 COMMENT ON COLUMN event_store.wal_events.stored_at IS 'When the transaction that stored it began.';
 
 CREATE TABLE event_store.checkpoints (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
     "position" bigint NOT NULL,
     lease_owner text,
@@ -962,7 +962,7 @@ CREATE TABLE event_store.archive_files (
     partition integer NOT NULL,
     from_position bigint NOT NULL,
     to_position bigint NOT NULL,
-    path text NOT NULL,
+    path text NOT NULL COLLATE pg_catalog."C",
     events bigint NOT NULL,
     bytes bigint NOT NULL,
     checksum text NOT NULL,
@@ -1050,7 +1050,7 @@ COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
-    name text NOT NULL
+    name text NOT NULL COLLATE pg_catalog."C"
 );
 
 COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
@@ -1135,8 +1135,8 @@ COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s t
 COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
 
 CREATE TABLE event_store.consumers (
-    view text NOT NULL,
-    consumer text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
+    consumer text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
     attached_until timestamp with time zone NOT NULL
 )
@@ -1153,8 +1153,8 @@ COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when i
 COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
 CREATE TABLE event_store.deciders (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     event_version bigint DEFAULT 1 NOT NULL,
     description text NOT NULL,
     owner text,
@@ -1179,7 +1179,7 @@ COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with th
 COMMENT ON COLUMN event_store.deciders.accepts IS 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
 
 CREATE TABLE event_store.dispatches (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -1227,8 +1227,8 @@ COMMENT ON COLUMN event_store.drains.error IS 'Why the last try failed; null whe
 COMMENT ON COLUMN event_store.drains.ended_at IS 'When the last try ended.';
 
 CREATE TABLE event_store.event_schemas (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     event_version bigint NOT NULL,
     schema jsonb NOT NULL,
     checks jsonb NOT NULL,
@@ -1250,8 +1250,8 @@ COMMENT ON COLUMN event_store.event_schemas.checks IS 'Each rule of the schema b
 COMMENT ON COLUMN event_store.event_schemas.digest IS 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 CREATE TABLE event_store.event_upcasts (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     to_version bigint NOT NULL,
     moves jsonb NOT NULL,
     digest text NOT NULL,
@@ -1316,7 +1316,7 @@ COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or for 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
 
 CREATE TABLE event_store.model_locks (
-    model text NOT NULL
+    model text NOT NULL COLLATE pg_catalog."C"
 );
 
 COMMENT ON TABLE event_store.model_locks IS 'Always empty: for lock_model, which inserts a read model and deletes it again, so that others wait.';
@@ -1594,8 +1594,8 @@ COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
 
 CREATE TABLE read_models.as_of (
-    name text NOT NULL,
-    model text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    model text NOT NULL COLLATE pg_catalog."C",
     mark_id bigint NOT NULL,
     marked_at timestamp with time zone NOT NULL,
     fingerprint text NOT NULL,
@@ -1636,9 +1636,9 @@ CREATE SEQUENCE read_models.batch_seq
 COMMENT ON SEQUENCE read_models.batch_seq IS 'Numbers the batches whose rows are staged.';
 
 CREATE TABLE read_models.declarations (
-    model text NOT NULL,
+    model text NOT NULL COLLATE pg_catalog."C",
     version integer NOT NULL,
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     fingerprint text NOT NULL,
     serves boolean NOT NULL,
     unbuilt integer[] NOT NULL,
@@ -1666,8 +1666,8 @@ COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were 
 
 CREATE TABLE read_models.diffs (
     number bigint NOT NULL,
-    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL,
-    model text NOT NULL,
+    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL COLLATE pg_catalog."C",
+    model text NOT NULL COLLATE pg_catalog."C",
     version integer NOT NULL,
     mark_id bigint,
     partition integer,
