@@ -174,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_schema.sql
 \ir functions/events/private/refusals/refuse_unless_stored.sql
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
+\ir functions/events/private/refusals/require_registrar.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/schemas/compile_schema.sql
@@ -192,6 +193,8 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
 \ir functions/events/register_event_upcast.sql
+\ir functions/events/registrations/set_decider_owner.sql
+\ir functions/events/registrations/withdraw_registration.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
@@ -359,7 +362,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '685c359da3d22a5c0820ac7d44851f634c696c68aab9d2a59ef68d3f43ce59ee'),
+  (0, '84b731db29dc4352fe6b19a7e64d5e414aa8c847640c67953961cdf63ae57822'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

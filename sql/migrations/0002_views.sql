@@ -299,7 +299,7 @@ create table event_store.audit_log (
     operation in (
       'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view',
       'end_locks', 'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_event_schema',
-      'register_event_upcast',
+      'register_event_upcast', 'set_decider_owner', 'withdraw_registration',
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_verification', 'supersede_changes'
@@ -320,3 +320,6 @@ comment on column event_store.audit_log.detail is 'What exactly was changed, and
 create index audit_log_discards_idx on event_store.audit_log ((detail ->> 'decider_id'), (detail ->> 'decider'))
 where operation = 'discard_dead_letter';
 comment on index event_store.audit_log_discards_idx is 'The events of a stream that were given up.';
+
+create index audit_log_upcasts_idx on event_store.audit_log (done_at) where operation = 'register_event_upcast';
+comment on index event_store.audit_log_upcasts_idx is 'The upcasts of the last day.';

@@ -321,7 +321,7 @@ CREATE TABLE event_store.audit_log (
     view text COLLATE pg_catalog."C",
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'set_decider_owner'::text, 'withdraw_registration'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1159,12 +1159,13 @@ CREATE TABLE event_store.deciders (
     description text NOT NULL,
     owner text,
     accepts jsonpath,
+    registered_by text DEFAULT SESSION_USER NOT NULL,
     CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
     CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
 )
 WITH (toast_tuple_target='8160');
 
-COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never removed, and only accepts is changed, once.';
+COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows stay, but for what operators change or release.';
 
 COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
 
@@ -1177,6 +1178,8 @@ COMMENT ON COLUMN event_store.deciders.description IS 'What the event says, for 
 COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. The same for all events of a decider.';
 
 COMMENT ON COLUMN event_store.deciders.accepts IS 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
+
+COMMENT ON COLUMN event_store.deciders.registered_by IS 'The role that registered the event first, the same for all versions: its members, or those of an owner, say its shapes.';
 
 CREATE TABLE event_store.dispatches (
     view text NOT NULL COLLATE pg_catalog."C",
@@ -1235,7 +1238,7 @@ CREATE TABLE event_store.event_schemas (
     digest text NOT NULL
 );
 
-COMMENT ON TABLE event_store.event_schemas IS 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows are never changed or removed.';
+COMMENT ON TABLE event_store.event_schemas IS 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows stay until operators withdraw them.';
 
 COMMENT ON COLUMN event_store.event_schemas.decider IS 'The decider.';
 
@@ -1258,7 +1261,7 @@ CREATE TABLE event_store.event_upcasts (
     CONSTRAINT event_upcasts_follow_a_version CHECK ((to_version >= 2))
 );
 
-COMMENT ON TABLE event_store.event_upcasts IS 'How data of one version of an event become data of the next. Rows are never changed or removed.';
+COMMENT ON TABLE event_store.event_upcasts IS 'How data of one version of an event become data of the next. Rows stay until operators withdraw them.';
 
 COMMENT ON COLUMN event_store.event_upcasts.decider IS 'The decider.';
 
@@ -1884,6 +1887,10 @@ CREATE INDEX audit_log_discards_idx ON event_store.audit_log USING btree (((deta
 
 COMMENT ON INDEX event_store.audit_log_discards_idx IS 'The events of a stream that were given up.';
 
+CREATE INDEX audit_log_upcasts_idx ON event_store.audit_log USING btree (done_at) WHERE (operation = 'register_event_upcast'::text);
+
+COMMENT ON INDEX event_store.audit_log_upcasts_idx IS 'The upcasts of the last day.';
+
 CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btree (capture) WHERE (resolved_by_generation IS NULL);
 
 CREATE INDEX events_correlation_idx ON event_store.events USING btree (((metadata ->> 'correlation_id'::text)), "offset") WHERE ((metadata ->> 'correlation_id'::text) IS NOT NULL);
@@ -1938,7 +1945,7 @@ CREATE INDEX transactions_producer_idx ON event_store.transactions USING btree (
 
 CREATE UNIQUE INDEX declarations_serving_key ON read_models.declarations USING btree (model) WHERE serves;
 
-CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.deciders IS 'Raises, or warns where changes are ignored.';
 
@@ -1957,10 +1964,6 @@ COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns wher
 CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
-
-CREATE TRIGGER forbid_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH STATEMENT WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
-
-COMMENT ON TRIGGER forbid_schema_change ON event_store.deciders IS 'Lets nobody but register_event_schema change accepts.';
 
 CREATE TRIGGER forget_unchanged_rows AFTER DELETE OR UPDATE OF backfill_offset ON event_store.captured_tables FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
 
@@ -1986,7 +1989,7 @@ CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.s
 
 COMMENT ON TRIGGER require_finished_restore ON event_store.sequencer IS 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
 
-CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
@@ -2005,10 +2008,6 @@ COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where ch
 CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
-
-CREATE TRIGGER skip_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH ROW WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
-
-COMMENT ON TRIGGER skip_schema_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);
