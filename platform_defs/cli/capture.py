@@ -171,6 +171,11 @@ def verify_command(
     console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
     for each in found:
         _show_examples(console, each)
+        if each.nameless:
+            said = (
+                f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
+            )
+            console.print(Text(said, style="red"), soft_wrap=True)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
     for said in refused:
