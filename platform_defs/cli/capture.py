@@ -18,6 +18,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
 from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
@@ -164,7 +165,7 @@ def verify_command(
                 found.append(
                     verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
                 )
-            except (ChangesWaiting, TableUnreadable) as error:
+            except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
                     raise
                 refused.append(f"{captured.name}: {error}")
