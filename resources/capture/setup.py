@@ -40,8 +40,9 @@ from millrace.resources.capture.source.publication import (
     ensure_publication,
     is_as_made,
     mark_probed,
-    withdraw_tables,
+    withdraw_refused,
 )
+from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.connecting import connect
@@ -207,7 +208,15 @@ def _claimed(
     source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
 ) -> Iterator["_Doing"]:
     """Register a capture as it is declared, and lease it; give the lease back where the body fails."""
-    admitted = admit(look_at_tables(source, store, capture))
+    # the application first, whatever keeps us from capturing
+    withdrawn = withdraw_refused(source, slot_name(store, capture.name))
+    tables = look_at_tables(source, store, capture)
+    admitted = admit(tables)
+    if withdrawn := withdrawn | tables.withdrawn:
+        why = "the source refused updates and deletes of it while it was published"
+        have_read_anew(store, capture.name, admitted.slot, admitted.registrations, withdrawn, why)
+    if not admitted.tables:
+        raise NotReady(capture.name, tables.seen.problems)
     changed = store.register_capture(capture.name, admitted.slot, admitted.slot, admitted.registrations)
     doing = _Doing(source, store, admitted, store.claim_capture(capture.name, owner, lease_s), changed=changed)
     try:
@@ -280,8 +289,6 @@ class _Doing:
     def _publish(self, step: Publish) -> None:
         """Only the change itself tells what was lost: the server has a filter in a form of its own."""
         name = self.lease.publication
-        if self.admitted.stopped:
-            withdraw_tables(self._source, name, self.admitted.published)
         try:
             with self._source.transaction():
                 changed = ensure_publication(self._source, name, self.admitted.published)
