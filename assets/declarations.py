@@ -43,6 +43,12 @@ ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "sched
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
+# what helps where nothing names a package
+NAME_IT = (
+    'Name it by MILLRACE_DECLARATIONS, or by declarations = "…" in [tool.millrace] of the pyproject.toml above; or be in'
+    " the folder where `millrace up` runs."
+)
+
 
 class InvalidDeclarations(MillraceError):
     """A package of declarations is not there, is empty, or declares two things of one name."""
@@ -142,7 +148,7 @@ class Declarations:
             raise MillraceError(
                 f"There is no read model {name!r}.",
                 detail="\n".join(f"A file of read models fails to load: {fault}" for fault in self.faults) or None,
-                hint=f"Declared are: {', '.join(self.models) or 'none'}.",
+                hint=NAME_IT if self.package is None else f"Declared are: {', '.join(self.models) or 'none'}.",
             )
         return self.models[name]
 
