@@ -181,7 +181,8 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     find_package(package)
     found, faults = _Found(package), []
-    for room in rooms:
+    # how a model's rows read is decided by the upcasts of its events, too
+    for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
         for module in _modules(package, room):
             if isinstance(module, Fault):
                 faults.append(module)
@@ -190,14 +191,20 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     things = [thing for _, thing in found.things]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
     # what is declared in a file that fails stays as it is
-    whole = not any(fault.room == "read_models" for fault in faults)
+    broken = {fault.room for fault in faults}
+    events = [*filter(None, map(declared_event, things))]
+    upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
     models = {
-        thing.name: replace(thing, rollups=tuple(r for r in rollups.values() if r.of is thing), all_rollups=whole)
+        thing.name: replace(
+            thing,
+            rollups=tuple(r for r in rollups.values() if r.of is thing),
+            all_rollups="read_models" not in broken,
+            declared_events=upcast,
+        )
         for thing in things
         if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
     }
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
-    events = filter(None, map(declared_event, things))
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
     return Declarations(
         models=dict(sorted(models.items())),

@@ -49,7 +49,7 @@ def check_command(
     with chosen_store(dsn) as store:
         found = standing_of(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
-        rebuilt = built_anew(store.connection, known.models.values(), known.events)
+        rebuilt = built_anew(store.connection, known.models.values())
     wrong = [
         *(f"A declaration fails to load: {fault}" for fault in known.faults),
         *(each.said for each in found if each.is_wrong),
