@@ -43,6 +43,12 @@ ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "sched
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
+# what helps where nothing names a package
+NAME_IT = (
+    'Name it by MILLRACE_DECLARATIONS, or by declarations = "…" in [tool.millrace] of the pyproject.toml above; or be in'
+    " the folder where `millrace up` runs."
+)
+
 
 class InvalidDeclarations(MillraceError):
     """A package of declarations is not there, is empty, or declares two things of one name."""
@@ -142,7 +148,7 @@ class Declarations:
             raise MillraceError(
                 f"There is no read model {name!r}.",
                 detail="\n".join(f"A file of read models fails to load: {fault}" for fault in self.faults) or None,
-                hint=f"Declared are: {', '.join(self.models) or 'none'}.",
+                hint=NAME_IT if self.package is None else f"Declared are: {', '.join(self.models) or 'none'}.",
             )
         return self.models[name]
 
@@ -175,7 +181,8 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     find_package(package)
     found, faults = _Found(package), []
-    for room in rooms:
+    # how a model's rows read is decided by the upcasts of its events, too
+    for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
         for module in _modules(package, room):
             if isinstance(module, Fault):
                 faults.append(module)
@@ -184,14 +191,20 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     things = [thing for _, thing in found.things]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
     # what is declared in a file that fails stays as it is
-    whole = not any(fault.room == "read_models" for fault in faults)
+    broken = {fault.room for fault in faults}
+    events = [*filter(None, map(declared_event, things))]
+    upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
     models = {
-        thing.name: replace(thing, rollups=tuple(r for r in rollups.values() if r.of is thing), all_rollups=whole)
+        thing.name: replace(
+            thing,
+            rollups=tuple(r for r in rollups.values() if r.of is thing),
+            all_rollups="read_models" not in broken,
+            declared_events=upcast,
+        )
         for thing in things
         if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
     }
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
-    events = filter(None, map(declared_event, things))
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
     return Declarations(
         models=dict(sorted(models.items())),

@@ -26,7 +26,7 @@ from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import stored_upcasts
-from millrace.resources.read_models.stored.versions import standing
+from millrace.resources.read_models.stored.versions import standing, with_upcasts
 
 VIEW_TAG = "millrace/view"
 DRAIN_TAG = "millrace/drain"
@@ -189,7 +189,7 @@ def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list
     """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
     with kept_store(postgres) as store:
         upcasts = stored_upcasts(store.connection)
-        found = [standing(store.connection, replace(model, upcasts=upcasts)) for model in models]
+        found = [standing(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [
         replace(row, view=model.view, due=max(row.due, int(ready)))

@@ -62,7 +62,7 @@ def drain_command(
     from millrace.resources.consumption.consumer import Consumer
     from millrace.resources.spark import spark_when_needed
 
-    declared = declared_model(model)
+    declared = declared_model(model, dsn)
     with stop_on_signals() as stop, spark_when_needed() as spark:
         archive = Settings().archive_folder
         with Consumer.open(chosen_dsn(dsn), declared, spark, f"drain {uuid4()}", archive=archive) as consumer:
@@ -102,7 +102,7 @@ def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """
     from millrace.resources.capture.follow import follow
 
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with stop_on_signals() as stop:
         with capture_store(dsn):

@@ -163,7 +163,7 @@ def reset_command(model: Model, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
     from millrace.resources.read_models.stored.versions import reset_model
 
-    declared = declared_model(model)
+    declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
         reset_model(store.connection, declared)
     Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
@@ -174,7 +174,7 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
     from millrace.resources.read_models.stored.versions import approve_version
 
-    declared = declared_model(model)
+    declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
         serves = approve_version(store.connection, declared, reason)
     said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"

@@ -12,7 +12,8 @@ from millrace.assets.declarations import Declarations, Fault, InvalidDeclaration
 from millrace.platform_defs.cli.options import declared_model
 from millrace.platform_defs.definitions import build_defs
 from millrace.resources.errors import MillraceError
-from millrace.resources.settings import EXAMPLE, Settings
+from millrace.resources.settings import EXAMPLE, NOTE, InvalidSetting, Settings
+from tests.support import command_line
 
 MODEL = """
 from millrace import count, read_model, stream_id
@@ -122,7 +123,7 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
     dg.Definitions.validate_loadable(build_defs(declarations=found))
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     with pytest.raises(MillraceError, match="grouped is a rollup of read model a, with which it changes"):
-        declared_model("grouped")
+        declared_model("grouped", None)
     declare(read_models__h="1 / 0")
     assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
         *(True, True),
@@ -142,13 +143,67 @@ def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare)
     assert declared(package, ["read_models"]).faults == ()
 
 
-def test_without_a_setting_the_embedded_store_shows_the_example_and_a_store_of_ones_own_shows_nothing() -> None:
-    assert Settings(dsn=None).declared_package == EXAMPLE
-    assert Settings(dsn="postgresql://somewhere").declared_package is None
-    assert Settings(dsn="postgresql://somewhere", declarations="mine").declared_package == "mine"
-    assert Settings(dsn=None, declarations="").declared_package == EXAMPLE
+def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_and_never_by_chance_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
+    (below := tmp_path / "project" / "below").mkdir(parents=True)
+    monkeypatch.chdir(below)
+    (home := tmp_path / "home").mkdir()
+
+    def package(dsn: str | None = None, declarations: str | None = None) -> str | None:
+        return Settings(home=home, dsn=dsn, declarations=declarations).declared_package
+
+    own = "postgresql://somewhere"
+    assert (package(), package(own)) == (None, None)
     assert declared(None) == Declarations()
-    dg.Definitions.validate_loadable(build_defs(settings=Settings(dsn="postgresql://somewhere")))
+    for kind in ("project", "home"):
+        (below / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+        project = below.parent / "pyproject.toml"
+        project.write_text("[tool.millrace]\ndeclarations = 'mine'\n") if kind == "project" else project.unlink()
+        (home / NOTE).write_text("mine\n")
+        # what was declared in a home says nothing of another store
+        assert (package(), package(own)) == ("mine", "mine" if kind == "project" else None)
+        assert (package(declarations="other"), package(own, EXAMPLE)) == ("other", EXAMPLE)
+        with pytest.raises(InvalidSetting, match=r"(?s)is that of the package mine, and the example would be.*HOME"):
+            package(declarations=EXAMPLE)
+    (home / NOTE).write_text(f"{EXAMPLE}\n")
+    assert (package(), package(declarations=EXAMPLE), package(own)) == (EXAMPLE, EXAMPLE, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        ("[tool.millrace]\ndeclarations = 'mine'", "(?s)is that of the package other, and .*toml names mine.*HOME"),
+        ("[tool.millrace]\ndeclarations = 1", r"declarations in \[tool.millrace\] names no package: 1"),
+        ("[tool.millrace", "(?s)pyproject.toml cannot be read: .*Correct the file"),
+        ("tool = 1", "pyproject.toml cannot be read: "),
+    ],
+)
+def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is_refused(
+    said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NOTE).write_text("other")
+    (tmp_path / "pyproject.toml").write_text(said)
+    with pytest.raises(InvalidSetting, match=refusal):
+        _ = Settings(home=tmp_path, dsn=None, declarations=None).declared_package
+
+
+def test_commands_refuse_where_nothing_names_a_package(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    stated = ("--dsn", dsn)
+    for command in (
+        *(("show", "lineage", "orders"), ("capture", "status"), ("check",), ("check", *stated)),
+        *(("run", "drain", "customers", "--once", *stated), ("show", "diff", "customers", *stated)),
+        *(("show", "as-of", "customers", *stated), ("view", "approve", "customers", *stated)),
+    ):
+        monkeypatch.delenv("MILLRACE_DSN", raising=False)
+        with pytest.raises(MillraceError, match="Name it by MILLRACE_DECLARATIONS"):
+            command_line.millrace(*command)
 
 
 # Refused ---------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def diff_command(
     from millrace.resources.read_models.stored.differences import examples
     from millrace.resources.spark import spark_when_needed
 
-    declared = declared_model(model)
+    declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()
