@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '05632d258993d521f03c483112393cf2bea77fd3e87bd5962d39df2577da6b50'),
+  (0, '210260d5f021d151ee55ad6ac4bdb510b49a90626a9222ebeddb4bd3812c7388'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
