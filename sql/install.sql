@@ -199,6 +199,7 @@ set local check_function_bodies = off;
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
+\ir functions/log/end_log_holder.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -359,7 +360,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
+  (0, 'e05ed9b43952273df9381cf5bc9391671f622f63884d732a05b00d3a1610d584'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

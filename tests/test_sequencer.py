@@ -140,6 +140,20 @@ def test_many_views_of_one_owner_delay_neither_the_log_nor_anothers_view(
     assert sum(settled) == 2
 
 
+def test_the_loop_ends_a_session_that_idles_while_it_holds_the_log(
+    orders: EventStore, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(orders)
+    holder = connect(autocommit=False)
+    holder.execute("set idle_in_transaction_session_timeout = 0")
+    EventStore(holder).sequence_events()
+    set_clock(orders.connection, "2100-01-01 00:00:00+00")
+    rounds = _Rounds(orders.connection)
+    rounds.work()
+    assert f"pid={holder.info.backend_pid}" in caplog.text
+    wait_until(lambda: rounds.work() == 1, "the event has its position")
+
+
 def test_several_loops_take_turns_and_give_every_event_one_offset(
     orders: EventStore, dsn: str, observer: psycopg.Connection
 ) -> None:

@@ -919,6 +919,11 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             iter(await self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None
         )
 
+    async def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = await self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
+
     async def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""
         return await self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")

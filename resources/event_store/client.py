@@ -640,6 +640,11 @@ class EventStore(Rounds, Waiting):
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None)
 
+    def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
+
     def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""
         return self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")

@@ -59,7 +59,8 @@ begin
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
-       'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
+       'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
+       'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
       ('not_sequenced', 'page', 'Nobody gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
