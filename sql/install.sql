@@ -297,6 +297,7 @@ set local check_function_bodies = off;
 \ir functions/rows/dispatch_events.sql
 \ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
+\ir functions/rows/fail_dispatch.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
@@ -360,7 +361,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e05ed9b43952273df9381cf5bc9391671f622f63884d732a05b00d3a1610d584'),
+  (0, '9ed6eec3d714f436879dc9a47e279829e75ca49d6e7fb91724c0876536cf7537'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

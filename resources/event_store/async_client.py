@@ -678,6 +678,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting)
         )
 
+    async def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        await self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return await self._all(

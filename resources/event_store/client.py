@@ -409,6 +409,10 @@ class EventStore(Rounds, Waiting):
         """
         return self._value(int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
+    def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))

@@ -274,7 +274,7 @@ CREATE TABLE event_store.views (
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
     CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
     CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
-    CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
+    CONSTRAINT views_view_is_named CHECK (((octet_length(view) >= 1) AND (octet_length(view) <= 200)))
 );
 
 COMMENT ON TABLE event_store.views IS 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
@@ -1183,6 +1183,8 @@ CREATE TABLE event_store.dispatches (
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    failed_at timestamp with time zone,
+    error text,
     revision bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
@@ -1196,6 +1198,10 @@ COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last di
 COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
 
 COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that end late, which are found once a minute.';
+
+COMMENT ON COLUMN event_store.dispatches.failed_at IS 'Since when dispatching its new events fails; null where it does not.';
+
+COMMENT ON COLUMN event_store.dispatches.error IS 'Why it failed last.';
 
 COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
