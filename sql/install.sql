@@ -244,6 +244,8 @@ set local check_function_bodies = off;
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
+\ir functions/private/lives.sql
+\ir functions/private/session_began.sql
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql

@@ -13,8 +13,8 @@ An answer 410 says that the receiver wants no events any more: the view is disab
 
 Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
 is given back for a later try, however often, with the answer's status as its lock's error. With a 429 or 503 the
-receiver may say by Retry-After for how long: nothing is sent to it until then. After some deliveries in a row without an
-answer one at a time asks whether it is back, later each time, up to once a minute; what arrives opens it for all.
+receiver may say by Retry-After for how long: nothing is sent to it until then. After some deliveries in a row that
+nothing answered one at a time asks whether it is back, later each time, up to once a minute.
 
 A view that has a secret has its pushes signed as Standard Webhooks says: `webhook-id` is the event's id, the same for
 each try. A `traceparent` of the event's metadata is a header, too.

@@ -78,6 +78,7 @@ create table event_store.consumers (
   view text not null,
   consumer text not null,
   pid int not null,
+  session_began_at timestamptz,
   attached_until timestamptz not null,
   constraint consumers_pkey primary key (view, consumer),
   constraint consumers_view_fkey foreign key (view) references event_store.views (view) on delete cascade
@@ -87,6 +88,8 @@ comment on table event_store.consumers is
 comment on column event_store.consumers.view is 'The view.';
 comment on column event_store.consumers.consumer is 'The consumer''s name: the id of a run, say.';
 comment on column event_store.consumers.pid is 'The session that said so: when it ends, the consumer counts no more.';
+comment on column event_store.consumers.session_began_at is
+'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.consumers.attached_until is
 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 

@@ -24,9 +24,13 @@ begin
   end if;
   perform event_store_private.own_view(v_view);
   delete from event_store.consumers where view = v_view and attached_until <= _now;
-  insert into event_store.consumers as c (view, consumer, pid, attached_until)
-  values (v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), _now + make_interval(secs => v_attached_s))
-  on conflict (view, consumer) do update set pid = excluded.pid, attached_until = excluded.attached_until;
+  insert into event_store.consumers as c (view, consumer, pid, session_began_at, attached_until)
+  values (
+    v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), event_store_private.session_began(),
+    _now + make_interval(secs => v_attached_s)
+  )
+  on conflict (view, consumer) do update
+  set pid = excluded.pid, session_began_at = excluded.session_began_at, attached_until = excluded.attached_until;
 end
 $$;
 
