@@ -244,11 +244,11 @@ set local check_function_bodies = off;
 \ir functions/private/clock.sql
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
-\ir functions/private/lives.sql
-\ir functions/private/session_began.sql
 \ir functions/private/is_upper_uuid.sql
+\ir functions/private/lives.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
+\ir functions/private/session_began.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
 \ir functions/producers/add_events.sql
@@ -363,7 +363,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9ed6eec3d714f436879dc9a47e279829e75ca49d6e7fb91724c0876536cf7537'),
+  (0, 'add6c2bc7e94fe60580bb385ebd4f32c412abe31311dd1a13c5b268239482bfe'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

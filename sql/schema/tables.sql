@@ -993,6 +993,7 @@ CREATE TABLE event_store.archive_locks (
     partition integer NOT NULL,
     owner text NOT NULL,
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     locked_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1004,6 +1005,8 @@ COMMENT ON COLUMN event_store.archive_locks.partition IS 'The log partition.';
 COMMENT ON COLUMN event_store.archive_locks.owner IS 'The writer, as it calls itself.';
 
 COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends with it.';
+
+COMMENT ON COLUMN event_store.archive_locks.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
@@ -1050,6 +1053,7 @@ COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     name text NOT NULL
 );
 
@@ -1058,6 +1062,8 @@ COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s o
 COMMENT ON COLUMN event_store.capture_sessions.capture IS 'The capture.';
 
 COMMENT ON COLUMN event_store.capture_sessions.pid IS 'The session.';
+
+COMMENT ON COLUMN event_store.capture_sessions.session_began_at IS 'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.capture_sessions.name IS 'Its application_name, by which it is told from a later one of the same pid.';
 
@@ -1138,6 +1144,7 @@ CREATE TABLE event_store.consumers (
     view text NOT NULL,
     consumer text NOT NULL,
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     attached_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1149,6 +1156,8 @@ COMMENT ON COLUMN event_store.consumers.view IS 'The view.';
 COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the id of a run, say.';
 
 COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
+
+COMMENT ON COLUMN event_store.consumers.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
