@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
+  (0, 'f9c8d274cb75058e6d9a21def46b637bc77051baa5910f84c33f1e1275070e08'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
