@@ -7,6 +7,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.assets.event_store import TABLES
+from millrace.platform_defs.coordinator import MUST_GO_ON
 from millrace.platform_defs.loading import build_defs
 from millrace.resources.settings import PROJECT
 
@@ -77,6 +78,10 @@ def test_without_captures_there_is_nothing_of_them() -> None:
     groups = {defs.resolve_asset_graph().get(key).group_name for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert not groups & {"sources", "change_capture"}
     assert "capture" not in {job.name for job in defs.jobs or []}
+
+
+def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None:
+    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
 
 
 def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_their_column_schema(
