@@ -10,7 +10,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.subscriptions import LATE_S, subscription_objective
-from millrace.assets.consumption import LAG_CHECK
+from millrace.assets.verdicts import LAG_CHECK
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.loading import build_defs
 from millrace.resources.consumers.declaration import subscription
