@@ -13,6 +13,7 @@ from dataclasses import replace
 import dagster as dg
 
 from millrace.assets.declarations import Declarations
+from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs.checks import objectives
@@ -46,8 +47,8 @@ def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.
     """Make the sensors of all views: those of declared read models, of subscriptions, and of views of the database."""
     models, subscriptions = [*declared.models.values()], [*declared.subscriptions.values()]
     watching = [subscription_sensor(subscriptions)] if subscriptions else []
-    may_be_late = objectives(declared)
-    watching += [freshness_sensor(may_be_late)] if may_be_late else []
+    may_be_late, faults = objectives(declared), faults_by_asset(declared)
+    watching += [freshness_sensor(may_be_late, faults)] if may_be_late or faults else []
     return [*model_sensors(models, together), *watching, undeclared_sensor(models)]
 
 

@@ -223,8 +223,8 @@ class Settings(BaseSettings):
     @property
     def _noted(self) -> str | None:
         try:
-            return (self.home / NOTE).read_text().strip() or None
-        except (FileNotFoundError, NotADirectoryError):
+            return (self.home / NOTE).read_text(errors="replace").strip() or None
+        except OSError:
             return None
 
 

@@ -363,7 +363,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ae92ecbd6b8b92f0cde454ff1dcf368304f6be6c67e120492669611dfca94960'),
+  (0, 'a6efc3bc1dd1740179190825102d36aff24c5252df3ec3325c6be5282d248004'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
-from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -43,7 +43,7 @@ def check_command(
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
         return
-    known = declared_beside(dsn)
+    known = taken_beside(dsn)
     if known.package is None:
         raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:

@@ -65,6 +65,16 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
     return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
+def taken_beside(dsn: str | None) -> Declarations:
+    """Return what is declared for that store, without what Dagster does not take, which are faults."""
+    known = declared_beside(dsn)
+    if not (known.reports or known.schedules):
+        return known
+    from millrace.platform_defs.loading import loadable
+
+    return loadable(known, Settings())[0]
+
+
 def declared_model(name: str, dsn: str | None) -> "ReadModel":
     """Return a read model that is declared for that store.
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
@@ -150,7 +150,7 @@ def _problems(dsn: str | None) -> list[str]:
     from millrace.assets.declarations import FILES, Fault, load_part
 
     try:
-        known = declared_beside(dsn)
+        known = taken_beside(dsn)
         faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
     except MillraceError as error:
         return [str(error)]

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
 from millrace.platform_defs.cli.options import declared_model
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs, loadable
 from millrace.resources.errors import MillraceError
 from millrace.resources.settings import EXAMPLE, NOTE, InvalidSetting, Settings
 from tests.support import command_line
@@ -134,8 +134,11 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
 def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:
     elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
     package = declare(shared=SORTED_MODEL, read_models__g=elsewhere.replace("of=A", "of=shared.A"))
-    with pytest.raises(InvalidDeclarations, match="rollup grouped: its read model a is not declared here"):
-        declared(package)
+    found = declared(package)
+    assert (found.rollups, [fault.error for fault in found.faults]) == (
+        {},
+        ["rollup grouped: its read model a is not declared here"],
+    )
 
 
 def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:
@@ -234,38 +237,106 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "said", "gone"),
     [
-        ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice"),
-        ({"read_models__b": MODEL.format(view="a", name="B")}, "view a is declared twice"),
-        ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice"),
-        ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice"),
-        ({"captures__b": CAPTURE.format(name="a", table="u")}, "capture a: a view has this name"),
+        ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice", "a"),
+        ({"read_models__b": MODEL.format(view="a", name="B")}, "sensor poll_a is declared twice", "a"),
+        ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice", "c"),
+        ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice", "c"),
+        ({"captures__b": CAPTURE.format(name="a", table="u")}, "sensor poll_a is declared twice", None),
         (
-            {"events__b": EVENT.format(version=1, name=None, type="str")},
-            "event happened version 1 of decider d is declared",
+            {"captures__b": CAPTURE.format(name="views", table="u")},
+            "sensor poll_views is declared twice, in Mill",
+            None,
         ),
-        ({"reports__b": REPORT.format(name="days", start="2026-11-02")}, "report reports/days is declared twice"),
+        ({"events__b": EVENT.format(version=1, name=None, type="str")}, "event happened version 1 of", "happened"),
+        (
+            {"reports__b": REPORT.format(name="days", start="2026-11-02")},
+            "report reports/days is declared twice",
+            "days",
+        ),
     ],
 )
-def test_two_things_of_one_name_are_refused_with_both_files(declare: Declare, files: dict[str, str], said: str) -> None:
+def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
+    declare: Declare, files: dict[str, str], said: str, gone: str | None
+) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
+        read_models__other=MODEL.format(view="other", name="Other"),
         captures__a=CAPTURE.format(name="c", table="t"),
         reports__a=REPORT.format(name="days", start="2026-11-01"),
         events__a=EVENT.format(version=1, name=None, type="int"),
         **files,
     )
-    with pytest.raises(InvalidDeclarations, match=said) as refused:
-        declared(package)
-    assert refused.value.detail is not None
-    assert refused.value.detail.count(".py") == 2
+    found = declared(package)
+    (fault,) = found.faults
+    assert fault.error.startswith(said)
+    assert fault.file.name == "b.py"
+    assert "a.py" in fault.error or "Millrace" in fault.error
+    reports = [report.key.path[-1] for report in found.reports]
+    assert {*found.models, *found.captures, *reports, *(event.event for event in found.events)} == {
+        *({"a", "other", "c", "days", "happened"} - {gone})
+    }
+    # the location loads with the rest
+    assert dg.AssetKey(["read_models", "other"]) in all_keys(build_defs(declarations=found))
 
 
 def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) -> None:
     package = declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n")
-    with pytest.raises(InvalidDeclarations, match="read model a is declared twice"):
-        declared(package)
+    found = declared(package)
+    assert (found.models, len(found.faults)) == ({}, 1)
+
+
+OTHERS = """
+import dagster as dg
+
+
+class Mine(dg.ConfigurableResource):
+    text: str = "x"
+
+
+@dg.asset(key_prefix="reports")
+def needs_its_own(mine: Mine) -> None: ...
+
+
+@dg.asset(key=["read_models", "a"])
+def is_named_as_a_model() -> None: ...
+
+
+@dg.asset(key_prefix="reports")
+def is_well() -> None: ...
+"""
+
+
+def test_a_report_or_a_schedule_that_dagster_does_not_take_costs_itself_alone(
+    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL,
+        reports__others=OTHERS,
+        schedules__own=SCHEDULE.format(name="archive_hourly"),
+        schedules__weekly=SCHEDULE.format(name="sundays"),
+    )
+    kept, defs = loadable(declared(package), Settings())
+    assert {tuple(key.path) for key in all_keys(defs)} >= {
+        *(("read_models", "a"), ("reports", "is_well"), ("reports", "needs_its_own"), ("schedules", "archive_hourly"))
+    }
+    assert {sensor.name for sensor in defs.sensors or []} >= {"poll_a", "poll_views"}
+    said = {fault.name: fault.error for fault in kept.faults}
+    assert {name: error.partition(":")[0] for name, error in said.items()} == {
+        "a": "report read_models/a is left out",
+        "needs_its_own": "report reports/needs_its_own is left out",
+        "archive_hourly": "schedule archive_hourly is left out",
+    }
+    assert "'mine'" in said["needs_its_own"]
+    # and so do the terminal and a check in CI
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
+    for command, code in (("status", 0), ("check", 1)):
+        assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 3
+
+
+def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
+    return set(defs.resolve_asset_graph().get_all_asset_keys())
 
 
 # Faults ----------------------------------------------------------------------------------------------------
