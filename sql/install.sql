@@ -202,6 +202,7 @@ set local check_function_bodies = off;
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
+\ir functions/log/end_log_holder.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -247,8 +248,10 @@ set local check_function_bodies = off;
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
+\ir functions/private/lives.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
+\ir functions/private/session_began.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
 \ir functions/producers/add_events.sql
@@ -299,6 +302,7 @@ set local check_function_bodies = off;
 \ir functions/rows/dispatch_events.sql
 \ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
+\ir functions/rows/fail_dispatch.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
@@ -362,7 +366,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '84b731db29dc4352fe6b19a7e64d5e414aa8c847640c67953961cdf63ae57822'),
+  (0, 'fc04d92bb79f7e3f4896b6a151fa5d2b6eb0f333aa4fc5bed074dff9c39b5cf9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
