@@ -174,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_schema.sql
 \ir functions/events/private/refusals/refuse_unless_stored.sql
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
+\ir functions/events/private/refusals/require_registrar.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/schemas/compile_schema.sql
@@ -192,6 +193,8 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
 \ir functions/events/register_event_upcast.sql
+\ir functions/events/registrations/set_decider_owner.sql
+\ir functions/events/registrations/withdraw_registration.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
@@ -363,7 +366,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a6efc3bc1dd1740179190825102d36aff24c5252df3ec3325c6be5282d248004'),
+  (0, 'fc04d92bb79f7e3f4896b6a151fa5d2b6eb0f333aa4fc5bed074dff9c39b5cf9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
