@@ -51,6 +51,8 @@ QUOTED_BYTES = 100_000
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
 # of the server itself: its other logins are made by `logins`
+# what the server gets of our environment
+GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
 SUPERUSER = "postgres"
 
 SETTINGS = """\
@@ -283,6 +285,8 @@ class EmbeddedPostgres:
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
+                # what the server runs may read its environment, and this process may have secrets in its own
+                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
                 check=False,
             )
             if done.returncode != 0:
