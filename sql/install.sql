@@ -246,6 +246,7 @@ set local check_function_bodies = off;
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/lives.sql
+\ir functions/private/lock_deciders.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/private/session_began.sql
@@ -265,6 +266,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/open_transactions.sql
 \ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
@@ -282,6 +284,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/settle_transaction.sql
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
+\ir functions/producers/purge_results.sql
 \ir functions/producers/register_producer.sql
 \ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
@@ -363,7 +366,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'add6c2bc7e94fe60580bb385ebd4f32c412abe31311dd1a13c5b268239482bfe'),
+  (0, 'edffa5a5d2b84038d018fb8c381c40e6f920b503236b27460919eefddf0f6cd4'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
