@@ -366,7 +366,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'edffa5a5d2b84038d018fb8c381c40e6f920b503236b27460919eefddf0f6cd4'),
+  (0, 'fe8fb24b49af2e11a42aef35f5e39128b8e673429050ea8b3c5bb20c9b0a41f5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
