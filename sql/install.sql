@@ -249,6 +249,7 @@ set local check_function_bodies = off;
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/lives.sql
+\ir functions/private/lock_deciders.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/private/session_began.sql
@@ -268,6 +269,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/open_transactions.sql
 \ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
@@ -285,6 +287,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/settle_transaction.sql
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
+\ir functions/producers/purge_results.sql
 \ir functions/producers/register_producer.sql
 \ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
@@ -366,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fc04d92bb79f7e3f4896b6a151fa5d2b6eb0f333aa4fc5bed074dff9c39b5cf9'),
+  (0, '80bd2c6ae123cf976b6b30585dfdbfb99ea718479d0f834bcba294b65e96d125'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -321,7 +321,7 @@ CREATE TABLE event_store.audit_log (
     view text COLLATE pg_catalog."C",
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'set_decider_owner'::text, 'withdraw_registration'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text, 'end_log_holder'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'set_decider_owner'::text, 'withdraw_registration'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text, 'end_log_holder'::text, 'purge_results'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -1409,7 +1409,7 @@ CREATE TABLE event_store.producer_results (
     CONSTRAINT producer_results_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
-COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
+COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message, until an operator purges old ones (purge_results): a duplicate gets the original answer.';
 
 COMMENT ON COLUMN event_store.producer_results.producer_id IS 'The producer.';
 

@@ -181,6 +181,9 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     (Malformed, "overdue_transactions(?)", ("-1", f"{2**31}", "0, 0")),
     # the archive and alerts
     (Malformed, "purge_events(0, ?)", ("0", "-1")),
+    (Malformed, "purge_results(now() - interval '2 days', ?)", ("null", "''", "'r', 0", "'r', null")),
+    (Malformed, "purge_results(?, 'r')", ("null", "now()", "'infinity'")),
+    (Malformed, "fail_dispatch(?, 'e')", ("null",)),
     (Malformed, "number_archive_fields(?)", ("'{a,null}'",)),
     (UnknownPartition, "purge_events(?)", ("16", "-1")),
     (UnknownPartition, "mark_archived(?, 0)", ("16", "-1")),

@@ -61,7 +61,7 @@ begin
   if not _known then
     perform event_store_private.bound_idle_transaction();
     -- one new registration at a time: two first ones of a decider cannot name two owners
-    lock table event_store.deciders in share row exclusive mode;
+    perform event_store_private.lock_deciders();
   end if;
   select d.owner into _owner from event_store.deciders d where d.decider = v_decider limit 1;
   if found and (not event_store_private.may_use(_owner) or v_owner is distinct from _owner and v_owner is not null) then

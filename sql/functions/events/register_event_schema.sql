@@ -70,7 +70,7 @@ begin
       );
     end if;
     perform event_store_private.bound_idle_transaction();
-    lock table event_store.deciders in share row exclusive mode;
+    perform event_store_private.lock_deciders();
   end loop;
   if _known is null then
     perform event_store_private.require_registrar(v_decider, v_event);
