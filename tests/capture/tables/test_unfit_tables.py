@@ -149,3 +149,22 @@ def test_a_key_that_changes_in_one_transaction_with_a_change_is_followed(capture
         goes_on(captured)
     assert differing(captured) == []
     nothing_is_lost(captured)
+
+
+@pytest.mark.parametrize("name", ["chosen", "filtered"])
+def test_columns_that_exchange_their_names_are_chosen_and_filter_by_their_new_ones(
+    captured: Captured, name: str
+) -> None:
+    captured = made(captured)
+    do(captured, name, "insert into {t} values (5, 'nobody', '', 'some', 105, 5), (6, 'some', '', 'nobody', 106, 6)")
+    with followed(captured):
+        exchange = (
+            "alter table {t} rename name to x; alter table {t} rename email to name; alter table {t} rename x to email"
+        )
+        do(captured, name, exchange, CHANGE)
+        goes_on(captured)
+        do(captured, name, "update {t} set name = 'other' where n = 3")
+        do(captured, name, "update {t} set name = 'nobody', email = 'x' where n = 4")
+        goes_on(captured)
+    assert differing(captured) == []
+    nothing_is_lost(captured)
