@@ -41,7 +41,9 @@ def _declared(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
-    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(captures={c.name: c for c in captures}))
+    monkeypatch.setattr(
+        capture_commands, "declared_beside", lambda *_: Declarations(captures={c.name: c for c in captures})
+    )
 
 
 def run(dsn: str, arguments: Sequence[str], answer: str | None = None, code: int = 0) -> str:
@@ -295,7 +297,7 @@ def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
 ) -> None:
     captured.drain()
     fault = Fault("captures", "shop", Path("my_platform/captures/shop.py"), 3, "NameError: name 'x' is not defined")
-    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(faults=(fault,)))
+    monkeypatch.setattr(capture_commands, "declared_beside", lambda *_: Declarations(faults=(fault,)))
     output = run(dsn, ["status"])
     assert "its declaration may be one that fails to load: my_platform/captures/shop.py:3: NameError" in output
     assert "no longer declared" not in output
