@@ -259,10 +259,7 @@ class CaptureDrain:
                     self._failed.set()
                     # whoever lost the lease stops no table
                     self._control.extend_capture(self.capture.name, self._token, self._lease_s)
-                    ready = self._ready
-                    have_read_anew(
-                        self._control, ready.capture, ready.slot, ready.registrations, [unfit.table], str(unfit.detail)
-                    )
+                    have_read_anew(self._control, self._ready.admitted, [unfit.table], str(unfit.detail))
                     raise
                 except BaseException:
                     # whatever it is, the emitter does not go on without us; the caller may drain again

@@ -44,7 +44,7 @@ from millrace.resources.capture.source.publication import (
 )
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
-from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable, TableRegistration
+from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
 
@@ -73,7 +73,7 @@ class ReadyCapture:
         stored_lsn: All that the source committed below this is stored.
         tables: What is captured, with the columns that name a row.
         fingerprints: (schema, table) -> what tells this declaration of the table from others.
-        registrations: Each declared table as the store knows it.
+        admitted: What it was decided from.
         xid_reference: A transaction id of the source of about now.
         stopped: Why a declared table is not captured, by its name: what is wrong with it, and the remedy.
         declared_names: By table id. What a table did under another name before it was found under its declared one is
@@ -89,7 +89,7 @@ class ReadyCapture:
     stored_lsn: Lsn
     tables: tuple[CapturedTable, ...]
     fingerprints: dict[tuple[str, str], str]
-    registrations: tuple[TableRegistration, ...]
+    admitted: Admitted
     xid_reference: int
     stopped: Mapping[str, str]
     declared_names: Mapping[int, DeclaredName]
@@ -127,7 +127,7 @@ def prepare(
             stored_lsn=doing.stored_lsn,
             tables=tuple(each.table for each in doing.admitted.tables),
             fingerprints={(t.table.schema, t.table.table): t.fingerprint for t in doing.admitted.tables},
-            registrations=doing.admitted.registrations,
+            admitted=doing.admitted,
             xid_reference=next_xid(source),
             stopped=doing.admitted.stopped,
             declared_names=_declared_names(doing.admitted, doing.registered, flushed),
@@ -135,20 +135,13 @@ def prepare(
         )
 
 
-def have_read_anew(
-    store: CaptureStore,
-    capture: str,
-    slot: str,
-    registrations: Iterable[TableRegistration],
-    tables: Collection[str],
-    why: str,
-) -> None:
+def have_read_anew(store: CaptureStore, admitted: Admitted, tables: Collection[str], why: str) -> None:
     """Register tables of a capture as stopped: the next run that finds nothing wrong with one reads it anew."""
     stopped = [
         replace(each, stopped=why) if each.stopped is None and table_name(each.schema, each.table) in tables else each
-        for each in registrations
+        for each in admitted.registrations
     ]
-    store.register_capture(capture, slot, slot, stopped)
+    store.register_capture(admitted.capture.name, admitted.slot, admitted.slot, stopped)
 
 
 def restart(dsn: str, capture: Capture, reason: str) -> int:
@@ -213,8 +206,7 @@ def _claimed(
     tables = look_at_tables(source, store, capture)
     admitted = admit(tables)
     if withdrawn := withdrawn | tables.withdrawn:
-        why = "the source refused updates and deletes of it while it was published"
-        have_read_anew(store, capture.name, admitted.slot, admitted.registrations, withdrawn, why)
+        have_read_anew(store, admitted, withdrawn, "the source refused updates and deletes while it was published")
     if not admitted.tables:
         raise NotReady(capture.name, tables.seen.problems)
     changed = store.register_capture(capture.name, admitted.slot, admitted.slot, admitted.registrations)
@@ -265,7 +257,8 @@ class _Doing:
             self._store.release_capture(self._capture, self.lease.lease_token)
 
     def _begin(self, step: Begin) -> None:
-        ensure_publication(self._source, self.lease.publication, self.admitted.published)
+        anew = any(each.table.columns or each.table.where for each in self.admitted.tables)
+        ensure_publication(self._source, self.lease.publication, self.admitted.published, anew=anew)
         drop_slot(self._source, self.lease.slot)
         self.stored_lsn = create_slot(self._source, self.lease.slot, _Waiting(self._store, self.lease))
         self.generation = self._store.begin_generation(
@@ -289,9 +282,11 @@ class _Doing:
     def _publish(self, step: Publish) -> None:
         """Only the change itself tells what was lost: the server has a filter in a form of its own."""
         name = self.lease.publication
+        due = [each.table for each in self.admitted.tables if each.table.name in step.due]
+        anew = any(table.columns or table.where for table in due)
         try:
             with self._source.transaction():
-                changed = ensure_publication(self._source, name, self.admitted.published)
+                changed = ensure_publication(self._source, name, self.admitted.published, anew=anew)
                 lost = sorted((changed or frozenset()) - step.due)
                 if lost:
                     # before the repair commits: after it nothing shows that there was a gap

@@ -241,21 +241,20 @@ class ChangeDecoder:
             source=f', "source": {source_json(self._capture, self._generation, message)}, "commit_idx": ',
             message=raw,
         )
-        changes = self._compare(message, described, raw)
-        if changes and table.where is not None and declared and not table.keyless:
-            # the server filters by the columns that had these names when it was told the filter
-            self._unfit[message.relation_id] = "its columns changed, and its where names columns"
-            self._refuse_unfit(message.relation_id)
         self._described[message.relation_id] = described
-        return changes
+        return self._compare(message, described, raw, filtered=bool(declared and table.where and not table.keyless))
 
-    def _compare(self, message: Relation, described: "_Described", raw: bytes) -> Sequence[Change]:
+    def _compare(self, message: Relation, described: "_Described", raw: bytes, *, filtered: bool) -> Sequence[Change]:
         if self._schemas is None:
             return ()
         within = self._current()
         changed = self._schemas.meet(message, within.lsn, within.next_idx, self._stored_lsn)
         if changed is None:
             return ()
+        before, now = ([column.name for column in schema.columns] for schema in changed)
+        if filtered and now[: len(before)] != before:
+            # the server goes on to filter by the columns that had these names before
+            self._refuse_unfit(message.relation_id, "it has other columns, and its where may name one")
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
 
     def _name_type(self, message: Type, _: bytes) -> Sequence[Change]:
@@ -337,7 +336,7 @@ class ChangeDecoder:
         if table is None and relation_id in self._renamed:
             self._refuse_renamed(relation_id)
         if table is None and relation_id in self._unfit:
-            self._refuse_unfit(relation_id)
+            self._refuse_unfit(relation_id, self._unfit[relation_id])
         return table
 
     def _refuse_renamed(self, relation_id: int) -> None:
@@ -350,12 +349,11 @@ class ChangeDecoder:
                 hint="Declare it by its new name, or give it its declared one again. The next run goes on either way.",
             )
 
-    def _refuse_unfit(self, relation_id: int) -> None:
+    def _refuse_unfit(self, relation_id: int, why: str) -> None:
         """Refuse a change that is not stored, and that no backfill to come will see."""
         declared, lsn = self._declared_names[relation_id], self._current().lsn
         if lsn >= max(declared.since, self._stored_lsn):
-            why = f"in the transaction that committed at {lsn} {self._unfit[relation_id]}"
-            raise TableUnfit(declared.name, why)
+            raise TableUnfit(declared.name, f"in the transaction that committed at {lsn} {why}")
 
     def _current(self) -> Transaction:
         if self._transaction is None:

@@ -12,6 +12,7 @@ from hashlib import sha256
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ReadOnlySqlTransaction
 
 from millrace.resources.capture.declaration import Capture, CapturedTable, table_name
 from millrace.resources.capture.source.published import published_tables
@@ -23,11 +24,7 @@ _PROBED = " Probed: "
 # from this version on a publication may have generated columns that are stored
 GENERATED_VERSION = 180000
 # what may keep a table in the publication; whoever captures meets that again, and says it
-_UNABLE = (
-    psycopg.errors.LockNotAvailable,
-    psycopg.errors.InsufficientPrivilege,
-    psycopg.errors.ReadOnlySqlTransaction,
-)
+_UNABLE = (LockNotAvailable, InsufficientPrivilege, ReadOnlySqlTransaction)
 
 # All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
 # taken the name since.
@@ -85,10 +82,13 @@ class ForeignPublication(MillraceError):
     """A publication of that name exists, and Millrace did not make it."""
 
 
-def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) -> frozenset[str] | None:
+def ensure_publication(
+    source: psycopg.Connection, name: str, capture: Capture, *, anew: bool = False
+) -> frozenset[str] | None:
     """Make the publication be what is declared.
 
-    Changes that committed before are published as the publication was then.
+    Changes that committed before are published as the publication was then. The server keeps lists of columns and
+    filters by the columns' numbers: where other columns have got their names, it is made `anew`.
 
     Returns:
         None if the publication was as declared: nothing was written or locked. Otherwise the declared tables, as
@@ -108,7 +108,7 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
                 detail=f"database: {source.info.dbname}",
                 hint="Drop it, or name the capture otherwise: the publication has its name.",
             )
-        if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found):
+        if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found) and not anew:
             return None
     with source.transaction():
         if found is None:

@@ -41,13 +41,6 @@ UNSEEN = "a transaction that our role may not see"
 FAILOVER_VERSION = 170000
 
 
-# by the setting that it has to do with, when a source takes a slot that is not read
-_TAKEN = {
-    "max_slot_wal_keep_size": "once it would keep more than that of its log for it",
-    "idle_replication_slot_timeout": "once nobody has read it for so long",
-}
-
-
 class SlotBusy(MillraceError):
     """Somebody else holds the slot."""
 
@@ -231,7 +224,9 @@ def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
         order by name desc
         """
     )
-    return tuple(f"{name} is {setting}: the source takes a slot {_TAKEN[name]}" for name, setting in found)
+    return tuple(
+        f"{name} is {setting}: beyond that the source takes a slot that is not read" for name, setting in found
+    )
 
 
 def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:

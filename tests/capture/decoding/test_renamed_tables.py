@@ -1,6 +1,7 @@
 """Captured tables that change under a name that is not declared, or whose rows other columns name for a while."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -130,6 +131,18 @@ def test_rows_that_other_columns_name_than_the_key_are_refused_and_go_on_when_th
         TableUnfit, match=r"(?s)public\.t .*note name its rows; as it was looked at, id did.*The next run"
     ):
         to_changes.feed(insert(b"8", b"b"))
+
+
+@pytest.mark.parametrize(("stored", "refused"), [(0, True), (201, False)])
+def test_a_filtered_table_is_looked_at_anew_once_columns_have_other_names(stored: int, refused: bool) -> None:
+    filtered, names = CapturedTable("t", where="note <> ''"), {TABLE: DeclaredName("public.t")}
+    to_changes = ChangeDecoder([filtered], "shop", 3, 1000, names, Schemas([], 3, {}), Lsn(stored))
+    more = relation(("id", INT4), ("note", TEXT), ("more", TEXT))
+    for message in (begin(100), encode(T), commit(100), begin(150), encode(more), commit(150), begin(200)):
+        to_changes.feed(message)
+    other = encode(relation(("id", INT4), ("more", TEXT), ("note", TEXT)))
+    with pytest.raises(TableUnfit, match="its where may name one") if refused else nullcontext():
+        to_changes.feed(other)
 
 
 def test_an_identity_that_names_no_columns_of_its_own_leaves_the_key_to_the_declaration() -> None:

@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import pytest
 
+from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.verify import verify
-from tests.support.capturing.captured import Captured, left
+from tests.support.capturing.captured import Captured, did, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both, info, problems
-from tests.support.factories import rows
-from tests.support.patience import wait_until
+from tests.support.factories import rows, value
+from tests.support.patience import patience, wait_until
 
 MADE = "create table {t} (id int primary key, name text, iban text, email text, code int not null unique, n int)"
 FULL = "; alter table {t} replica identity full"
@@ -149,3 +150,43 @@ def test_a_key_that_changes_in_one_transaction_with_a_change_is_followed(capture
         goes_on(captured)
     assert differing(captured) == []
     nothing_is_lost(captured)
+
+
+@pytest.mark.parametrize("name", ["chosen", "filtered"])
+def test_columns_that_exchange_their_names_are_chosen_and_filter_by_their_new_ones(
+    captured: Captured, name: str
+) -> None:
+    captured = made(captured)
+    do(captured, name, "insert into {t} values (5, 'nobody', '', 'some', 105, 5), (6, 'some', '', 'nobody', 106, 6)")
+    with followed(captured):
+        exchange = (
+            "alter table {t} rename name to x; alter table {t} rename email to name; alter table {t} rename x to email"
+        )
+        do(captured, name, exchange, CHANGE)
+        goes_on(captured)
+        do(captured, name, "update {t} set name = 'other' where n = 3")
+        do(captured, name, "update {t} set name = 'nobody', email = 'x' where n = 4")
+        goes_on(captured)
+    assert differing(captured) == []
+    nothing_is_lost(captured)
+
+
+def test_a_key_of_another_type_ends_no_row_that_a_reading_has_not_come_to(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As numbers 9 is before 10, and as texts behind it."""
+    monkeypatch.setattr(backfill, "CHUNK", 1)
+    captured.source.run("insert into items select n, 'a' from generate_series(8, 12) n")
+    captured.drain()
+    captured.source.run("alter table items add more int default 1")
+    with captured.process() as process:
+        while value(captured.store, "select max(backfill_key) from event_store.captured_tables") != '["9"]':
+            process.store()
+            process.emit()
+            process.backfill(process.emit)
+        captured.source.run("alter table items alter id type text")
+        with pytest.raises(TableUnfit, match="its key is of another type"):
+            process.drain(budget_s=patience(), idle_s=patience())
+    assert did(captured) == []
+    captured.drain()
+    assert len(left(captured, "items")) == 5

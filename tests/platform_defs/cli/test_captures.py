@@ -140,7 +140,7 @@ def test_check_and_status_name_the_settings_that_may_take_the_slot(captured: Cap
         for name, setting in settings.items():
             captured.source.connection.execute(f"alter system set {name} = '{setting}'".encode())
         captured.source.run("select pg_reload_conf()")
-        said = [f"{name} is {setting}: the source takes a slot" for name, setting in settings.items()]
+        said = [f"{name} is {setting}: beyond that the source takes a slot" for name, setting in settings.items()]
         wait_until(lambda: all(each in run(dsn, ["check", "shop"]) for each in said), "check names them")
         output = run(dsn, ["status"])
         assert [each for each in said if each not in output] == []
