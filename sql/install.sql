@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f9c8d274cb75058e6d9a21def46b637bc77051baa5910f84c33f1e1275070e08'),
+  (0, '3d34b2040e613fa7639b0590e679a1f4860300527ba2aa52ea6da58ef2b3beeb'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

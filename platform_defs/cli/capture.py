@@ -18,6 +18,7 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_sto
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
 from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
@@ -163,13 +164,18 @@ def verify_command(
                 found.append(
                     verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
                 )
-            except (ChangesWaiting, TableUnreadable) as error:
+            except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
                     raise
                 refused.append(f"{captured.name}: {error}")
     console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
     for each in found:
         _show_examples(console, each)
+        if each.nameless:
+            said = (
+                f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
+            )
+            console.print(Text(said, style="red"), soft_wrap=True)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
     for said in refused:

@@ -14,7 +14,8 @@ from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.postgres.dsn import current_dsn, drain_dsn
+from millrace.resources.postgres.logins import too_mighty
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 def chosen_dsn(dsn: str | None) -> str:
     """Return the DSN that was stated, or the one of the deployment at hand."""
     return dsn or current_dsn(Settings())
+
+
+def builders_dsn(dsn: str | None) -> str:
+    """Return the DSN of a command that reads or changes rows of read models: in the embedded store the drains' login.
+
+    Raises:
+        MillraceError: Its login has rights that others, who may hang a trigger on these rows, have not.
+    """
+    chosen = dsn or drain_dsn(Settings())
+    if why := too_mighty(chosen, beside_others=True):
+        raise MillraceError(why)
+    return chosen
 
 
 @contextmanager

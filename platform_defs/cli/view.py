@@ -13,7 +13,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model
+from millrace.platform_defs.cli.options import (
+    DsnOption,
+    Model,
+    Reason,
+    View,
+    builders_dsn,
+    chosen_store,
+    declared_model,
+)
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -176,7 +184,7 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     from millrace.resources.read_models.stored.versions import approve_version
 
     declared = declared_model(model, dsn)
-    with chosen_store(dsn) as store:
+    with chosen_store(builders_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
     said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
     Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)

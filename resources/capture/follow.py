@@ -16,6 +16,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_us
 from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import TableRenamed
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
@@ -25,7 +26,7 @@ ROUND_S = 600.0
 # How often to say what was captured, while something is
 TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
-PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed)
+PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
 logger = logging.getLogger(__name__)
 

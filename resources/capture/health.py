@@ -23,6 +23,7 @@ from millrace.resources.capture.source.connection import (
 )
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.probe import LOCKED
+from millrace.resources.capture.source.publication import withdrawn_tables
 from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
@@ -285,7 +286,11 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
-        if another or _other_tables(source, capture, tables) or published_tables(source, info.publication).refused:
+        if (
+            another
+            or _other_tables(source, capture, tables, info.publication)
+            or published_tables(source, info.publication).refused
+        ):
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost
@@ -307,12 +312,16 @@ def _is_to_be_read(table: RegisteredTable) -> bool:
     return table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
 
 
-def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:
+def _other_tables(
+    source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable], publication: str
+) -> bool:
     """Return whether a run would capture other tables than the last one: of a pattern, or one that was stopped."""
     declared = with_tables(source, capture)
     if capture.patterns and {table.name for table in declared.tables} != {table.name for table in registered}:
         return True
     stopped = {table.name: table.stopped_reason for table in registered if table.stopped_reason is not None}
+    published = [table.name for table in registered if table.published_xid is not None]
+    stopped |= dict.fromkeys(withdrawn_tables(source, publication, published), "withdrawn")
     return bool(stopped) and (LOCKED in stopped.values() or is_one_ready(source, declared, stopped))
 
 

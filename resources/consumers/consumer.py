@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
@@ -97,18 +97,18 @@ def consume(
     ending = threading.Event()
     faults: list[BaseException] = []
 
-    def run(consumer: Consumer) -> None:
+    def run(work: Callable[[threading.Event], None]) -> None:
         try:
-            consumer.run(ending)
+            work(ending)
         except BaseException as error:  # noqa: BLE001 - raised below
             faults.append(error)
         finally:
             ending.set()
 
     threads = [
-        threading.Thread(target=run, args=(each,), name=f"consume {each.subscription.view}") for each in consumers
+        threading.Thread(target=run, args=(each.run,), name=f"consume {each.subscription.view}") for each in consumers
     ]
-    threads.append(threading.Thread(target=words.hear, args=(ending,), name="words of new positions"))
+    threads.append(threading.Thread(target=run, args=(words.hear,), name="words of new positions"))
     for thread in threads:
         thread.daemon = True
         thread.start()

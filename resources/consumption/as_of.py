@@ -23,7 +23,7 @@ from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.consumption.consumer import LEASE_S
-from millrace.resources.consumption.limits import DEFAULTS
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
@@ -40,6 +40,7 @@ from millrace.resources.read_models.stored.past import (
     remove_expired,
 )
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
+from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,7 +147,7 @@ def build_beside(
 ) -> tuple[ReadModel, Commit]:
     """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
     built = ensure_version(connection, side, archive)
-    builder = Builder(dsn, built, spark, LEASE_S, DEFAULTS)
+    builder = Builder(dsn, built, spark, LEASE_S, Limits.of(Settings()))
     rebuild = Rebuild(EventStore(connection), builder, declared, f"beside {uuid4()}", archive, tuple(marks))
     partitions = range(len(marks)) if partition is None else [partition]
     return built, rebuild.run(partitions, 0, threading.Event())

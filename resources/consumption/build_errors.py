@@ -20,6 +20,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
+from millrace.resources.spark.session import is_closed
 
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
@@ -67,9 +68,7 @@ def is_gone(error: Exception) -> bool:
     if not isinstance(error, SparkConnectGrpcException):
         return False
     code = error.getGrpcStatusCode()
-    return (code is not None and code.name == "UNAVAILABLE") or (error.getCondition() or "").startswith(
-        "INVALID_HANDLE.SESSION"
-    )
+    return (code is not None and code.name == "UNAVAILABLE") or is_closed(error)
 
 
 def fault_of(error: Exception) -> Fault:

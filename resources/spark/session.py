@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -122,8 +123,6 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
 
 
 def _open_remote(remote: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
     _require_listener(
         f"No Spark Connect server answers at {remote}.",
         [urlsplit(remote).netloc],
@@ -141,10 +140,9 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
             hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
         )
     code = shipped_code(settings.declared_package)
-    builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote, configuration))
-    _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
-    # not `getOrCreate`: a session that somebody else in this process opened is closed by them
-    spark = type(builder).create(builder)
+    # what the server closed, it never opens again; all who share the session come to the same next one
+    turns = (_created(session_for(code, remote, configuration, turn), configuration) for turn in count())
+    spark = next(session for session in turns if session is not None)
     with _closed_on_failure(spark):
         _give_up_soon(spark)
         # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each. A
@@ -156,16 +154,47 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
     return spark
 
 
-def session_for(code: Path, remote: str, configuration: Mapping[str, str]) -> str:
+def _created(address: str, configuration: Mapping[str, str]) -> "SparkSession | None":
+    """Create a session at a Connect server; None where the server has closed the session of that id."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    builder = SparkSession.builder.appName("millrace").remote(address)
+    _configure(builder, {**SESSION_CONFIGURATION, **REDACTION, **configuration})
+    try:
+        # not `getOrCreate`: a session that somebody else in this process opened is closed by them
+        return type(builder).create(builder)
+    except SparkConnectGrpcException as error:
+        if not is_closed(error):
+            raise
+        left = ConnectSession.getActiveSession()
+        if left is not None and left.session_id in address:
+            left.release_session_on_close = False
+            left.stop()  # it would stay Spark's current session
+        return None
+
+
+def is_closed(error: Exception) -> bool:
+    """Return whether a Connect server has no session any more of the id that it was asked for."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    return isinstance(error, SparkConnectGrpcException) and (error.getCondition() or "").startswith(
+        "INVALID_HANDLE.SESSION"
+    )
+
+
+def session_for(code: Path, remote: str, configuration: Mapping[str, str], turn: int = 0) -> str:
     """Return the address of a Connect session for the code that is shipped: other code gets another session.
 
-    So do other settings: they would reach all who share the session.
+    So do other settings: they would reach all who share the session. `turn` numbers the sessions one after another.
 
     A session that was named in the address is replaced by one whose id is derived from it and from the code; an address
     that names none, or none by a UUID, which Spark refuses with its reason, stays as it is.
     """
     uuid = r"(?<=;session_id=)[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?=;|$)"
     own = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
+    own += f" {turn}" if turn else ""
     return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
 
 

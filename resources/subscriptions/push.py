@@ -272,6 +272,6 @@ def seconds_of(retry_after: str) -> float | None:
         return float(retry_after[:9])
     try:
         until = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None

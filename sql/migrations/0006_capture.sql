@@ -194,7 +194,8 @@ comment on table event_store.unchanged_rows is
 'The rows that a backfill which is under way found as their streams say: they made no event, and are not gone. Empty '
 'when no table is read anew.';
 comment on column event_store.unchanged_rows.backfill_offset is 'The backfill.';
-comment on column event_store.unchanged_rows.decider_id is 'The row''s key, a JSON array.';
+comment on column event_store.unchanged_rows.decider_id is
+'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 create table event_store.verifications (
   backfill_offset bigint not null,

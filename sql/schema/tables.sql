@@ -1591,7 +1591,7 @@ COMMENT ON TABLE event_store.unchanged_rows IS 'The rows that a backfill which i
 
 COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 
-COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
+COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 CREATE TABLE read_models.as_of (
     name text NOT NULL,

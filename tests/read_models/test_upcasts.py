@@ -206,21 +206,32 @@ def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_know
 def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapshot_or_not(
     orders: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    evolve(orders)
     seen: list[Any] = []
 
     def decide(_: str, state: dict[str, Any] | None) -> list[Emit]:
         seen.append(state)
         return []
 
+    def snapshot_version() -> int | None:
+        snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
+        return snapshot.version if snapshot else None
+
     decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
+    drain(dsn, spark, cast("ReadModel", folded))
+    assert snapshot_version() == 1
+    # data stay as they are, or it is another event's
+    orders.register_event_upcast("order", "said", 2, [])
+    orders.register_decider_event("cart", "placed", "a cart was placed")
+    orders.register_event_upcast("cart", "placed", 2, TO_2)
+    assert snapshot_version() == 1
+    evolve(orders)
+    # of the old shape, and what is behind it is read in the new one
+    assert snapshot_version() is None
     handle(orders, decider, "o-1", "look")
     drain(dsn, spark, cast("ReadModel", folded))
+    assert snapshot_version() == 4
     handle(orders, decider, "o-1", "look")
     assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
-    snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
-    assert snapshot is not None
-    assert snapshot.version == 4
 
 
 @events.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -68,6 +69,22 @@ def test_only_a_session_of_ones_own_is_released_on_the_server(
     with spark_session() as own:
         assert cast("ConnectSession", own).release_session_on_close
         assert own.client._session_id not in spark_remote
+
+
+def test_after_a_session_that_the_server_closed_all_share_the_next_one(
+    spark_remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses the id of a closed session for as long as it lives."""
+    monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
+    ids = []
+    for _ in range(3):
+        with spark_session() as one, spark_session() as other:
+            assert (one.range(3).count(), other.range(3).count()) == (3, 3)
+            client = cast("ConnectSession", one).client
+            ids.append({client._session_id, cast("ConnectSession", other).client._session_id})
+            client.release_session()
+    assert [len(same) for same in ids] == [1, 1, 1]
+    assert len(set.union(*ids)) == 3
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,8 @@ def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
 
 
 def test_a_retry_after_is_a_number_of_seconds_or_a_time_and_anything_else_is_none() -> None:
-    for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2"):
+    far = "Wed, 21 Oct 2015 07:28:00 +" + "9" * 30
+    for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2", "9" * 5000 + " Oct", far):
         assert push.seconds_of(nothing) is None, nothing
     assert push.seconds_of("120") == 120
     assert push.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0

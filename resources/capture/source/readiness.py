@@ -104,7 +104,7 @@ class NotReady(MillraceError):
         super().__init__(
             f"The source of capture {capture} is not ready.",
             detail="\n".join(f"- {problem}" for problem in problems),
-            hint="Nothing was changed on it; try again when that is done.",
+            hint="Nothing was published; try again when that is done.",
         )
 
 

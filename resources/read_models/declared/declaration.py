@@ -198,11 +198,16 @@ class ReadModel:
         return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
-        """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
-        moves = [(path, found) for path, found in self._moves() if found]
+        """Return the hash of what is declared, and behind a plus that of what upcasts decide of it."""
         # apart: whoever knows the declaration alone finds the versions of it
-        parts = [repr(declared), *([json.dumps(moves, sort_keys=True)] if moves else [])]
+        parts = [repr(declared), *filter(None, [self.shaped_by])]
         return "+".join(hashlib.sha256(part.encode()).hexdigest() for part in parts)
+
+    @property
+    def shaped_by(self) -> str:
+        """The moves that decide what the model reads; empty where none does."""
+        moves = [(path, found) for path, found in self._moves() if found]
+        return json.dumps(moves, sort_keys=True) if moves else ""
 
     @property
     def sources(self) -> set[str]:
