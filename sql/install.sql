@@ -199,6 +199,7 @@ set local check_function_bodies = off;
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
+\ir functions/log/end_log_holder.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -244,8 +245,10 @@ set local check_function_bodies = off;
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
+\ir functions/private/lives.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
+\ir functions/private/session_began.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
 \ir functions/producers/add_events.sql
@@ -296,6 +299,7 @@ set local check_function_bodies = off;
 \ir functions/rows/dispatch_events.sql
 \ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
+\ir functions/rows/fail_dispatch.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
@@ -359,7 +363,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '3d34b2040e613fa7639b0590e679a1f4860300527ba2aa52ea6da58ef2b3beeb'),
+  (0, 'a6efc3bc1dd1740179190825102d36aff24c5252df3ec3325c6be5282d248004'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -28,7 +28,7 @@ from millrace.resources.capture.source.chunks import TableUnreadable
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import NotReady, require_ready
-from millrace.resources.capture.source.slot import slot_state
+from millrace.resources.capture.source.slot import slot_limits, slot_state
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.tables import heirs
 from millrace.resources.capture.source.timelines import read_timelines
@@ -109,7 +109,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
         capture = with_tables(source, capture)
         require_ready(source, capture, has_slot=slot is not None)
         read_timelines(source)
-        notes = [*standby_notes(source, slot), *_heir_notes(source, capture)]
+        notes = [*slot_limits(source), *standby_notes(source, slot), *_heir_notes(source, capture)]
     if unread:
         raise NotReady(name, unread)
     console = Screen()

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import astuple
 from uuid import uuid4
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    sleep_using_event,
+    wait_exponential,
+)
 
 from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
@@ -60,7 +67,7 @@ def follow(
     """
     owner = owner or f"follow {uuid4()}"
     patiently = Retrying(
-        retry=retry_if_exception_type(PASSING),
+        retry=retry_if_exception_type(PASSING) & retry_if_not_exception_type(connecting.LIMITS),
         wait=wait_exponential(multiplier=0.2, max=10),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),

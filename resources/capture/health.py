@@ -33,6 +33,7 @@ from millrace.resources.capture.source.slot import (
     SlotLost,
     SlotSlow,
     SlotState,
+    slot_limits,
     slot_state,
 )
 from millrace.resources.capture.source.standbys import standby_notes
@@ -77,7 +78,7 @@ class CaptureHealth:
         unread: Why backfills do not go on, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
         refused: Published tables of which the source refuses the application's updates or deletes.
-        notes: What would make a takeover by a standby of the source a gap, a sentence each.
+        notes: What may take the slot, and what would make a takeover by a standby of the source a gap, a sentence each.
     """
 
     info: CaptureInfo | None
@@ -100,7 +101,9 @@ class CaptureHealth:
     @property
     def stopped_problems(self) -> list[str]:
         """Those of `problems` that are about stopped tables."""
-        return [f"table {table} is stopped, the others are captured: {why}" for table, why in self.stopped.items()]
+        others = self.info is not None and not self.info.open_gaps and self.info.tables > self.info.tables_stopped
+        stopped = "is stopped, the others are captured" if others else "is stopped"
+        return [f"table {table} {stopped}: {why}" for table, why in self.stopped.items()]
 
     def problems(self, capture: Capture) -> list[str]:
         """Return what an operator should know, a sentence each; none if all is well."""
@@ -164,7 +167,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         return CaptureHealth(None, None, 0, 0.0, 0)
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
-        notes = standby_notes(source, slot)
+        notes = (*slot_limits(source), *standby_notes(source, slot))
         refused = tuple(sorted(published_tables(source, info.publication).refused))
         flushed, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))

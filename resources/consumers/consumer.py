@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from uuid import uuid4
 
@@ -206,6 +206,7 @@ class Consumer:
                 self._loop = LoopThread(f"{self.subscription.view} loop")
                 stack.callback(self._loop.close)
             stack.callback(self._line.close)
+            stack.callback(self._detach)
             stack.callback(self._answers.close)
             answering = threading.Thread(target=self._answer, name=f"{self.subscription.view} answers", daemon=True)
             answering.start()
@@ -398,6 +399,12 @@ class Consumer:
         answering.join(max(min(self._over_at, began) + FAREWELL_S - time.monotonic(), STATEMENT_S))
         self._answers.give_up()
         answering.join()
+
+    def _detach(self) -> None:
+        """Count no more as a consumer: behind a pool the session lives on."""
+        # what is away counts until its time is over; the view may be gone
+        with suppress(MillraceError, *connecting.PASSING):
+            self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
 
     def _has_hung(self, thread: threading.Thread) -> bool:
         return any(held.thread is thread for held in list(self._deliveries.stray.values()))

@@ -242,6 +242,7 @@ comment on type event_store_private.read_row is
 create table event_store.capture_sessions (
   capture text collate "C" not null,
   pid int not null,
+  session_began_at timestamptz,
   name text not null,
   constraint capture_sessions_pkey primary key (capture, pid),
   constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
@@ -250,6 +251,8 @@ comment on table event_store.capture_sessions is
 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
 comment on column event_store.capture_sessions.capture is 'The capture.';
 comment on column event_store.capture_sessions.pid is 'The session.';
+comment on column event_store.capture_sessions.session_began_at is
+'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.capture_sessions.name is
 'Its application_name, by which it is told from a later one of the same pid.';
 

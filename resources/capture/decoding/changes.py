@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from millrace.resources.capture.declaration import CapturedTable, table_name
+from millrace.resources.capture.decoding.annotations import ANNOTATIONS, annotations_json
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
@@ -46,10 +47,7 @@ from millrace.resources.capture.decoding.pgoutput import (
 from millrace.resources.capture.decoding.rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.resources.capture.decoding.schemas import Schemas, changed_body
 from millrace.resources.capture.decoding.transactions import SHORT_XIDS, Transaction, whole_xid
-from millrace.resources.capture.decoding.values import embedded, quoted
 from millrace.resources.errors import MillraceError
-
-ANNOTATIONS = "millrace.annotations"
 
 _INSERTED, _DELETED = ord("I"), ord("D")
 _ACTIONS = {_INSERTED: "inserted", ord("U"): "updated", _DELETED: "deleted"}
@@ -267,7 +265,7 @@ class ChangeDecoder:
 
     def _annotate(self, message: LogicalMessage, _: bytes) -> Sequence[Change]:
         if message.transactional and message.prefix == ANNOTATIONS:
-            noted = _annotations(message.content)
+            noted = annotations_json(message.content)
             self._current().annotations = f', "annotations": {noted}' if noted else ""
         return ()
 
@@ -363,15 +361,6 @@ class ChangeDecoder:
         if self._transaction is None:
             raise PgoutputError("a change or a commit outside of a transaction")
         return self._transaction
-
-
-def _annotations(content: bytes) -> str | None:
-    """Return the content as JSON; None if it clears the annotations."""
-    try:
-        text = content.decode().strip(" \t\r\n")
-        return embedded(text) if text not in {"", "null"} else None
-    except ValueError:
-        return quoted(content.decode(errors="backslashreplace").replace("\0", "\\x00"))
 
 
 _HANDLERS: dict[type, Callable[[ChangeDecoder, Any, bytes], Sequence[Change]]] = {

@@ -106,7 +106,7 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
             raise ForeignPublication(
                 f"Publication {name} exists, and Millrace did not make it.",
                 detail=f"database: {source.info.dbname}",
-                hint="Drop it, or give the capture another publication.",
+                hint="Drop it, or name the capture otherwise: the publication has its name.",
             )
         if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found):
             return None
@@ -160,10 +160,12 @@ def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -
 
 
 def drop_publication(source: psycopg.Connection, name: str) -> bool:
-    """Remove the publication; return False if there is none."""
-    there = _state(source, name) is not None
+    """Remove the publication; return False if there is none, or Millrace did not make it."""
+    found = _state(source, name)
+    if found is None or not (found.remark or "").startswith(_MARK):
+        return False
     source.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
-    return there
+    return True
 
 
 def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:

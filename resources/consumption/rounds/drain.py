@@ -111,17 +111,23 @@ class SharedDrain:
         self.members = [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
 
     def close(self) -> None:
-        """Give back every lease and close the connection."""
+        """Give back every lease, count no more as a consumer, and close the connection."""
         try:
             try:
-                self._store.release_owner(self.owner)
+                self._give_back()
             except psycopg.OperationalError:
                 # lost, and nobody noticed; or somebody held a lock
                 self._store.connection.close()
                 self._store = self._connect()
-                self._store.release_owner(self.owner)
+                self._give_back()
         finally:
             self._store.connection.close()
+
+    def _give_back(self) -> None:
+        self._store.release_owner(self.owner)
+        for member in self.members:
+            if member.joined:
+                self._store.detach_consumer(member.view, self.owner)
 
     def __enter__(self) -> Self:
         return self

@@ -41,6 +41,9 @@ begin
       ('late', 'ticket', '{} is late',
        '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
        'model starts, those of `poll_views` why a view is not pushed.'),
+      ('not_dispatched', 'ticket', 'The view {} is not given its new events',
+       'The sequencer tries it again, a minute apart at most. Repair what the error names; a view that has no use any more is '
+       'removed: millrace view remove {}'),
       ('build_fails', 'ticket', 'No drain builds {}, the next version of a read model',
        'Correct the declaration, or what the error names: the next drain tries it again.'),
       ('given_up', 'note', 'No drain builds {}, the next version of a read model',
@@ -63,7 +66,8 @@ begin
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
-       'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
+       'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
+       'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
       ('not_sequenced', 'page', 'Nobody gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
@@ -107,6 +111,11 @@ begin
     where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
       and not exists (select from read_models.as_of a where a.name = d.model)
       and not exists (select from read_models.diffs x where x.name = d.model)
+    union all
+    select 'not_dispatched', 'view', v.view, d.failed_at, format('Dispatching them failed last with: %s', d.error)
+    from views v
+    join event_store.dispatches d on d.view = v.view and d.failed_at is not null
+    where v.enabled and v.mode = 'rows'
     union all
     select
       'dead_letters', 'view', v.view, k.parked_at,

@@ -129,6 +129,37 @@ def test_check_and_status_say_when_no_standby_would_have_the_slot(captured: Capt
     assert [run(dsn, command).count(f"slot {slot} is no failover slot") for command in commands] == [1, 1]
 
 
+def test_check_and_status_name_the_settings_that_may_take_the_slot(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    settings = {"max_slot_wal_keep_size": "3GB", "idle_replication_slot_timeout": "2h"}
+    if captured.source.connection.info.server_version < 180000:
+        del settings["idle_replication_slot_timeout"]
+    commands = (["status"], ["check", "shop"])
+    assert [name for name in settings for command in commands if name in run(dsn, command)] == []
+    try:
+        for name, setting in settings.items():
+            captured.source.connection.execute(f"alter system set {name} = '{setting}'".encode())
+        captured.source.run("select pg_reload_conf()")
+        said = [f"{name} is {setting}: the source takes a slot" for name, setting in settings.items()]
+        wait_until(lambda: all(each in run(dsn, ["check", "shop"]) for each in said), "check names them")
+        output = run(dsn, ["status"])
+        assert [each for each in said if each not in output] == []
+    finally:
+        for name in settings:
+            captured.source.connection.execute(f"alter system reset {name}".encode())
+        captured.source.run("select pg_reload_conf()")
+
+
+def test_a_removal_leaves_a_publication_that_somebody_else_made(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    (slot,) = slots(captured)
+    for statement in ("drop publication {}", "create publication {} for table items"):
+        captured.source.connection.execute(statement.format(slot).encode())
+    assert "is removed" in run(dsn, ["remove", "shop", "--reason", "a test", "--yes"])
+    assert slots(captured) == []
+    assert value(captured.source.connection, "select count(*) from pg_publication") == 1
+
+
 def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
     captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
