@@ -249,8 +249,8 @@ class _Found:
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []
-        # the sensor of views that nobody declared
-        self.files: dict[str, Path] = {"sensor poll_views": Path("Millrace")}
+        # of all models, and of views that nobody declared
+        self.files = dict.fromkeys(("sensor poll_read_models", "sensor poll_views"), Path("Millrace"))
         self._rooms: dict[str, str] = {}
         self.faults: list[Fault] = []
         self._twice: set[str] = set()

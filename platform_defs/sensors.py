@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import dagster as dg
 
+from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
@@ -68,7 +69,7 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[R
     """
 
     @dg.sensor(
-        name=f"poll_{model.view}",
+        name=f"poll_{in_dagster(model.view)}",
         jobs=[DRAIN, together],
         minimum_interval_seconds=len(models),
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -103,7 +104,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         rows = [*zip(models, poll_models(postgres, models), strict=True)]
         waiting = [(model, row) for model, row in rows if row.enabled and row.due and not is_served(row)]
         off = stopped_sensors(context.instance) if waiting else set()
-        on = [(model, row) for model, row in waiting if f"poll_{model.view}" not in off]
+        on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
         idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
         return _request(context, polls, VIEWS, idle=idle)

@@ -241,6 +241,7 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
     [
         ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice", "a"),
         ({"read_models__b": MODEL.format(view="a", name="B")}, "sensor poll_a is declared twice", "a"),
+        ({"read_models__b": MODEL.format(view="read_models", name="B")}, "sensor poll_read_models is declared", None),
         ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice", "c"),
         ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice", "c"),
         ({"captures__b": CAPTURE.format(name="a", table="u")}, "sensor poll_a is declared twice", None),
@@ -272,7 +273,7 @@ def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
     (fault,) = found.faults
     assert fault.error.startswith(said)
     assert fault.file.name == "b.py"
-    assert "a.py" in fault.error or "Millrace" in fault.error
+    assert "a.py" in fault.error or "in Millrace" in fault.error
     reports = [report.key.path[-1] for report in found.reports]
     assert {*found.models, *found.captures, *reports, *(event.event for event in found.events)} == {
         *({"a", "other", "c", "days", "happened"} - {gone})
@@ -333,6 +334,18 @@ def test_a_report_or_a_schedule_that_dagster_does_not_take_costs_itself_alone(
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     for command, code in (("status", 0), ("check", 1)):
         assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 3
+
+
+def test_names_that_dagster_has_no_word_for_are_written_by_numbers(declare: Declare) -> None:
+    package = declare(
+        read_models__a=MODEL.format(view="a-b", name="A"),
+        events__a=EVENT.format(version=1, name=None, type="int").replace('decider="d"', 'decider="d/é"'),
+        subscriptions__a="from millrace import subscription\n\n@subscription(view='a b')\ndef handle(event): ...\n",
+    )
+    kept, defs = loadable(declared(package), Settings())
+    assert kept.faults == ()
+    assert "poll_a_2d_b" in {sensor.name for sensor in defs.sensors or []}
+    assert all_keys(defs) >= {dg.AssetKey(["events", "d_2f__e9_"]), dg.AssetKey(["subscriptions", "a_20_b"])}
 
 
 def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
