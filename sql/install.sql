@@ -359,7 +359,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
+  (0, '5ffcefdf56e1e2dcdaef754583602190f0047005eb89b8f2d29023e806ff3add'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
