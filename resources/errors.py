@@ -59,7 +59,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
-                     ForeignPublication, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+                     ForeignPublication, TableRenamed, TableUnfit, TimelinesUnknown, PgoutputError, BadCondition,
                      TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered

@@ -199,6 +199,7 @@ set local check_function_bodies = off;
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
+\ir functions/log/end_log_holder.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -244,8 +245,10 @@ set local check_function_bodies = off;
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
+\ir functions/private/lives.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
+\ir functions/private/session_began.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
 \ir functions/producers/add_events.sql
@@ -296,6 +299,7 @@ set local check_function_bodies = off;
 \ir functions/rows/dispatch_events.sql
 \ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
+\ir functions/rows/fail_dispatch.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
@@ -359,7 +363,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5ffcefdf56e1e2dcdaef754583602190f0047005eb89b8f2d29023e806ff3add'),
+  (0, '1168758be10f16ee93d51a75e22242ca243200e693a8b192108cbcf4294febf8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

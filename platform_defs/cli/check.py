@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside
+from millrace.assets.declarations import NAME_IT
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -33,7 +34,7 @@ def check_command(
 
     Nothing is changed. Each event is registered, new, differs from the store's schema, or is refused. A column whose
     field is in no schema of its events is told, and is wrong where these schemas forbid it. Read models that would be
-    built anew are told.
+    built anew are told, and zones of rollups that Spark and Postgres know otherwise.
     """
     from millrace.resources.events.registering import known_schemas, standing_of
     from millrace.resources.read_models.shown.known_names import unknown_properties
@@ -42,11 +43,13 @@ def check_command(
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
         return
-    known = declared_beside(dsn)
+    known = taken_beside(dsn)
+    if known.package is None:
+        raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
         found = standing_of(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
-        rebuilt = built_anew(store.connection, known.models.values(), known.events)
+        rebuilt = built_anew(store.connection, known.models.values())
     wrong = [
         *(f"A declaration fails to load: {fault}" for fault in known.faults),
         *(each.said for each in found if each.is_wrong),
@@ -55,6 +58,7 @@ def check_command(
     for model in known.models.values():
         for said, forbidden in unknown_properties(model, schemas):
             (wrong if forbidden else warnings).append(f"read model {model.name}, {said}")
+    warnings += _zones_said(known, dsn)
     rows = [(each.event.decider, each.event.event, each.event.version, each.state) for each in found]
     if as_json:
         names = ("decider", "event", "event_version", "state")
@@ -70,6 +74,25 @@ def check_command(
             Screen().print("Nothing is wrong.")
     if wrong:
         raise typer.Exit(1)
+
+
+def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
+    """Say which zones of rollups have other clocks in Spark than in Postgres; without such zones no Spark starts."""
+    from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
+    from millrace.resources.spark import spark_session
+
+    zones = zones_of_rollups(known.models.values())
+    if not zones:
+        return []
+    with chosen_store(dsn) as store, spark_session() as spark:
+        apart = zones_apart(store.connection, spark, zones)
+    return [
+        f"zone {zone} of a rollup: Postgres does not know it"
+        if moment is None
+        else f"zone {zone} of a rollup: about {moment:%Y-%m-%d}, Spark's Java and Postgres have other clocks for it. Postgres"
+        " counts the buckets of rollups, Spark those of events: give both the newest zone rules"
+        for zone, moment in apart.items()
+    ]
 
 
 def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> None:

@@ -75,7 +75,7 @@ def drain_command(
     from millrace.resources.read_models.stored.versions import current_version
     from millrace.resources.spark import spark_when_needed
 
-    declared, builder, settings = declared_model(model), rows_dsn(dsn), Settings()
+    declared, builder, settings = declared_model(model, dsn), rows_dsn(dsn), Settings()
     report, archive, limits = DrainReport(), settings.archive_folder, Limits.of(settings)
     with stop_on_signals() as stop:
         while True:
@@ -149,7 +149,7 @@ def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """
     from millrace.resources.capture.follow import follow
 
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with stop_on_signals() as stop:
         with capture_store(dsn):

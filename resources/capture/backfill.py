@@ -16,6 +16,7 @@ import psycopg
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows, backfilled_rows
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.setup import ReadyCapture
 from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.resources.capture.source.connection import oldest_xid
@@ -211,7 +212,7 @@ class Backfill:
         try:
             rows_before = before.rows_before + len(before.chunk.rows)
             read = self._read(before.table, before.chunk.last_key, rows_before)
-        except (psycopg.errors.LockNotAvailable, TableUnreadable):
+        except (psycopg.errors.LockNotAvailable, TableUnreadable, TableUnfit):
             # the next step meets that again
             return []
         return [] if read is None else [read]

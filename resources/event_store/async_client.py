@@ -678,6 +678,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting)
         )
 
+    async def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        await self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return await self._all(
@@ -918,6 +922,11 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return next(
             iter(await self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None
         )
+
+    async def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = await self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
 
     async def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""

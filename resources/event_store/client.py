@@ -409,6 +409,10 @@ class EventStore(Rounds, Waiting):
         """
         return self._value(int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
+    def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))
@@ -639,6 +643,11 @@ class EventStore(Rounds, Waiting):
     def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None)
+
+    def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
 
     def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""

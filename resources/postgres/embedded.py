@@ -50,6 +50,8 @@ STOP_S = 60
 QUOTED_BYTES = 100_000
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
+# Two useradd at once give the account one uid and then another; only root can hold this lock.
+ACCOUNT_LOCK = Path("/run/millrace-account.lock")
 # of the server itself: its other logins are made by `logins`
 SUPERUSER = "postgres"
 
@@ -204,7 +206,8 @@ class EmbeddedPostgres:
             return pwd.getpwuid(owner)
         with suppress(KeyError):
             return pwd.getpwnam(ACCOUNT)
-        return _made_account()
+        with only_one(ACCOUNT_LOCK):
+            return _made_account()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -373,7 +376,9 @@ def _fits(folder: Path) -> bool:
 
 
 def _made_account() -> pwd.struct_passwd:
-    """Create the user that the server runs as where we are root."""
+    """Create the user that the server runs as where we are root, unless another process has just done it."""
+    with suppress(KeyError):
+        return pwd.getpwnam(ACCOUNT)
     command = ["useradd", "--system", "--no-create-home", ACCOUNT]
     logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
     try:
@@ -383,7 +388,6 @@ def _made_account() -> pwd.struct_passwd:
     except OSError as error:
         said = str(error)
     try:
-        # also if the command failed: another process may have been first
         return pwd.getpwnam(ACCOUNT)
     except KeyError:
         raise PostgresFailed(

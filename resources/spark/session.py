@@ -140,7 +140,7 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
             f"Spark's client sends a token without TLS to localhost only, and not to {remote}.",
             hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
         )
-    code = shipped_code(settings.declarations)
+    code = shipped_code(settings.declared_package)
     # what the server closed, it never opens again; all who share the session come to the same next one
     turns = (_created(session_for(code, remote, configuration, turn), configuration) for turn in count())
     spark = next(session for session in turns if session is not None)
@@ -303,7 +303,7 @@ def _runs_here(master: str) -> bool:
 
 def _ship(spark: "SparkSession", settings: Settings) -> None:
     """Bring our code to the executors of a cluster."""
-    code = shipped_code(settings.declarations)
+    code = shipped_code(settings.declared_package)
     spark.sparkContext.addPyFile(str(code))
     # Spark puts the file on this process's own path, too. This process has the modules themselves.
     sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]

@@ -19,7 +19,8 @@ create table event_store.views (
   push_upcast boolean not null default false,
   max_lag_s bigint not null default 300,
   constraint views_pkey primary key (view),
-  constraint views_view_is_named check (view <> ''),
+  -- with a decider and a decider_id of 1024 bytes each it fits an index
+  constraint views_view_is_named check (octet_length(view) between 1 and 200),
   constraint views_mode_is_known check (mode in ('rows', 'bulk')),
   constraint views_lock_timeout_is_bounded check (lock_timeout_s between 1 and 3600),
   constraint views_pooling_delay_is_not_negative check (pooling_delay_s >= 0),
@@ -77,6 +78,7 @@ create table event_store.consumers (
   view text not null,
   consumer text not null,
   pid int not null,
+  session_began_at timestamptz,
   attached_until timestamptz not null,
   constraint consumers_pkey primary key (view, consumer),
   constraint consumers_view_fkey foreign key (view) references event_store.views (view) on delete cascade
@@ -86,6 +88,8 @@ comment on table event_store.consumers is
 comment on column event_store.consumers.view is 'The view.';
 comment on column event_store.consumers.consumer is 'The consumer''s name: the id of a run, say.';
 comment on column event_store.consumers.pid is 'The session that said so: when it ends, the consumer counts no more.';
+comment on column event_store.consumers.session_began_at is
+'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.consumers.attached_until is
 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
@@ -266,6 +270,8 @@ create table event_store.dispatches (
   dispatched_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity',
   free_from timestamptz not null default '-infinity',
+  failed_at timestamptz,
+  error text,
   revision bigint not null default 0,
   -- one row for each view, its newest version found first: see checkpoints
   constraint dispatches_pkey primary key (view, revision),
@@ -280,6 +286,8 @@ comment on column event_store.dispatches.swept_at is
 comment on column event_store.dispatches.free_from is
 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that '
 'end late, which are found once a minute.';
+comment on column event_store.dispatches.failed_at is 'Since when dispatching its new events fails; null where it does not.';
+comment on column event_store.dispatches.error is 'Why it failed last.';
 comment on column event_store.dispatches.revision is
 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
@@ -302,7 +310,7 @@ create table event_store.audit_log (
       'register_event_upcast',
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
-      'drop_push_secret', 'begin_verification', 'supersede_changes'
+      'drop_push_secret', 'begin_verification', 'supersede_changes', 'end_log_holder'
     )
   )
 );

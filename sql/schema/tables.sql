@@ -274,7 +274,7 @@ CREATE TABLE event_store.views (
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
     CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
     CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
-    CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
+    CONSTRAINT views_view_is_named CHECK (((octet_length(view) >= 1) AND (octet_length(view) <= 200)))
 );
 
 COMMENT ON TABLE event_store.views IS 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
@@ -321,7 +321,7 @@ CREATE TABLE event_store.audit_log (
     view text,
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text, 'end_log_holder'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -993,6 +993,7 @@ CREATE TABLE event_store.archive_locks (
     partition integer NOT NULL,
     owner text NOT NULL,
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     locked_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1004,6 +1005,8 @@ COMMENT ON COLUMN event_store.archive_locks.partition IS 'The log partition.';
 COMMENT ON COLUMN event_store.archive_locks.owner IS 'The writer, as it calls itself.';
 
 COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends with it.';
+
+COMMENT ON COLUMN event_store.archive_locks.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
@@ -1050,6 +1053,7 @@ COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     name text NOT NULL
 );
 
@@ -1058,6 +1062,8 @@ COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s o
 COMMENT ON COLUMN event_store.capture_sessions.capture IS 'The capture.';
 
 COMMENT ON COLUMN event_store.capture_sessions.pid IS 'The session.';
+
+COMMENT ON COLUMN event_store.capture_sessions.session_began_at IS 'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.capture_sessions.name IS 'Its application_name, by which it is told from a later one of the same pid.';
 
@@ -1138,6 +1144,7 @@ CREATE TABLE event_store.consumers (
     view text NOT NULL,
     consumer text NOT NULL,
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     attached_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1149,6 +1156,8 @@ COMMENT ON COLUMN event_store.consumers.view IS 'The view.';
 COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the id of a run, say.';
 
 COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
+
+COMMENT ON COLUMN event_store.consumers.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
@@ -1183,6 +1192,8 @@ CREATE TABLE event_store.dispatches (
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    failed_at timestamp with time zone,
+    error text,
     revision bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
@@ -1196,6 +1207,10 @@ COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last di
 COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
 
 COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that end late, which are found once a minute.';
+
+COMMENT ON COLUMN event_store.dispatches.failed_at IS 'Since when dispatching its new events fails; null where it does not.';
+
+COMMENT ON COLUMN event_store.dispatches.error IS 'Why it failed last.';
 
 COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
@@ -1591,7 +1606,7 @@ COMMENT ON TABLE event_store.unchanged_rows IS 'The rows that a backfill which i
 
 COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 
-COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
+COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 CREATE TABLE read_models.as_of (
     name text NOT NULL,

@@ -13,7 +13,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.folder import ForeignArchive
 from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history

@@ -4,9 +4,12 @@ Belongs here: what keeps groups, who may be at work meanwhile, what a rollup ref
 (`test_sql_oracle`).
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, LiteralString, cast
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pyarrow as pa
@@ -18,11 +21,12 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.declared.buckets import beginning, beginning_in_sql
+from millrace.resources.read_models.declared.buckets import _zones, beginning, beginning_in_sql
 from millrace.resources.read_models.declared.column_types import InvalidColumn
 from millrace.resources.read_models.declared.columns import KeyColumn
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.rollup_tables import (
     RollupFailed,
@@ -39,6 +43,7 @@ from millrace.resources.read_models.stored.versions import (
     versions,
     with_upcasts,
 )
+from tests.long import LONG
 from tests.support.building import read_models as models
 from tests.support.building.drains import close, drain, fill, thing, things
 from tests.support.factories import Connect, rows, start, value, wait_blocked
@@ -455,37 +460,76 @@ def test_only_a_rollup_has_columns_over_rows() -> None:
             )
 
 
-# both sides of clocks that go back to midnight, or to where two hours begin, or forward; and of the first days of all
-MOMENTS = [
-    *(f"2024-11-03 {time}Z" for time in ("03:59:59.999999", "04:00:00", "04:30:00", "05:00:00", "05:30:00", "06:00:00")),
-    *(f"2024-10-27 {time}Z" for time in ("00:00:00", "00:30:00", "01:00:00", "01:30:00", "02:00:00")),
-    *(f"2024-03-10 {time}Z" for time in ("04:59:00", "05:00:00", "07:30:00")),
-    *(f"{time}Z" for time in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "2018-11-04 03:00:00")),
-]  # fmt: skip
+# how far from a change of clocks: in the day before, right before, at it, and in the buckets behind it
+AROUND = [timedelta(seconds=s) for s in (-90_000, -1, 0, 1_800, 5_400, 40_000)]
+EVERY = ["15 min", "1 hour", "2 hour", "3 hour", "8 hour", "1 day", "1 week", "1 month", "1 year"]
+# of Spark's Java and Postgres the newest rules may differ, and those of before 1970 in zones that were made one
+OTHER_RULES = {1905: 100, 2012: 10}
 
 
-def test_a_bucket_of_a_row_begins_where_that_of_an_event_does(store: EventStore, spark: "SparkSession") -> None:
+def changes_of_clocks(zone: str, since: int) -> Iterator[datetime]:
+    """Yield the moments since a year at which a zone's clocks change."""
+    clocks, step, before = ZoneInfo(zone), timedelta(days=10), datetime(since, 1, 1, tzinfo=UTC)
+    while before.year < 2037:
+        after = before + step
+        low, high = before, after
+        while (
+            low.astimezone(clocks).utcoffset() != after.astimezone(clocks).utcoffset() and high - low > step / 864_000
+        ):
+            middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
+            same = middle.astimezone(clocks).utcoffset() == low.astimezone(clocks).utcoffset()
+            low, high = (middle, high) if same else (low, middle)
+        if high != after:
+            yield high
+        before = after
+
+
+@pytest.mark.parametrize("since", [2012, pytest.param(1905, marks=LONG)])
+def test_a_bucket_of_a_row_begins_where_that_of_an_event_does_in_all_zones(
+    store: EventStore, spark: "SparkSession", since: int
+) -> None:
     from pyspark.sql import functions as f
 
-    every = ["15 min", "1 hour", "2 hour", "6 hour", "1 day", "1 week", "1 month", "1 year"]
-    lengths = [
-        (one, zone)
-        for one in every
-        for zone in ("America/Havana", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kathmandu")
+    # the first and the last days of all, too
+    moments = [
+        (zone, datetime(year, month, 1, tzinfo=UTC)) for zone in _zones() for year, month in ((1, 1), (9999, 12))
     ]
-    moments = spark.createDataFrame([(moment,) for moment in MOMENTS], "said string")
-    moment = f.col("said").cast("timestamp")
-    in_spark = moments.select("said", *(f.unix_micros(beginning(moment, *length)) for length in lengths)).collect()
-    wanted = {row[0]: list(row[1:]) for row in in_spark}
-    begins = [beginning_in_sql(sql.SQL("said::timestamptz"), *length) for length in lengths]
-    in_postgres = sql.SQL("select said, {} from unnest(%s::text[]) m(said)").format(
-        sql.SQL(", ").join(sql.SQL("(extract(epoch from {}) * 1000000)::bigint").format(begin) for begin in begins)
+    moments += [
+        (zone, at + around) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for around in AROUND
+    ]
+    at, zone = f.col("at"), cast("str", f.col("zone"))
+    table = pa.table(
+        {"zone": [zone for zone, _ in moments], "at": pa.array((at for _, at in moments), pa.timestamp("us", "UTC"))}
     )
-    found = {said: list(rest) for said, *rest in store.connection.execute(in_postgres, (MOMENTS,)).fetchall()}
-    wrong = [
-        (said, length, a, b)
-        for said in MOMENTS
-        for length, a, b in zip(lengths, found[said], wanted[said], strict=True)
-        if a != b
+    in_spark = spark.createDataFrame(table).select(
+        f.unix_micros(f.from_utc_timestamp(at, zone)).alias("local"),
+        *(f.unix_micros(beginning(at, one, zone)).alias(one) for one in EVERY),
+    )
+    store.connection.execute("create temp table moments (n serial, zone text, at timestamptz)")
+    with store.connection.cursor().copy("copy moments (zone, at) from stdin") as copy:
+        for row in moments:
+            copy.write_row(row)
+    begins = [
+        beginning_in_sql(sql.SQL("at"), one, "its zone").as_string().replace("'its zone'", "zone") for one in EVERY
     ]
-    assert wrong == []
+    said = [f"(extract(epoch from {moment}) * 1000000)::bigint" for moment in ("at at time zone zone", *begins)]
+    in_postgres = store.connection.execute(f"select {', '.join(said)} from moments order by n".encode()).fetchall()
+    other_rules, wrong = set(), []
+    for (name, moment), ours, theirs in zip(moments, in_spark.toArrow().to_pylist(), in_postgres, strict=True):
+        if ours["local"] != theirs[0]:
+            other_rules.add(name)
+        wrong += [(name, moment, one) for one, begin in zip(EVERY, theirs[1:], strict=True) if begin != ours[one]]
+    assert [found for found in wrong if found[0] not in other_rules] == []
+    assert len(other_rules) <= OTHER_RULES[since]
+    assert len(moments) > 20_000
+    if since > 1970:
+        # these, and only these, are named to who rolls up by their clocks
+        assert {*zones_apart(store.connection, spark, {*other_rules, "Europe/Berlin"})} == other_rules
+
+
+def test_zones_of_rollups_are_compared_but_for_utc(store: EventStore, spark: "SparkSession") -> None:
+    rolled_up = cast("ReadModel", models.machines)
+    berlin = groups_of(rolled_up, day=bucket("at", every="1 day", zone="Europe/Berlin"), n=count())
+    utc = groups_of(rolled_up, hour=bucket("at", every="1 hour"), n=count())
+    assert zones_of_rollups([replace(rolled_up, rollups=(berlin, utc)), cast("ReadModel", Orders)]) == ["Europe/Berlin"]
+    assert zones_apart(store.connection, spark, ["Nowhere/City"]) == {"Nowhere/City": None}

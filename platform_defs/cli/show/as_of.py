@@ -41,7 +41,7 @@ def as_of_command(
     from millrace.resources.read_models.stored.past import all_as_of
     from millrace.resources.spark import spark_when_needed
 
-    declared, builder = declared_model(model), rows_dsn(dsn)
+    declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:
         moment = chosen_mark(store, time, mark)
         found = all_as_of(store.connection, model) if moment is None else []

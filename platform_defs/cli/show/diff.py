@@ -48,7 +48,7 @@ def diff_command(
     from millrace.resources.read_models.stored.differences import examples
     from millrace.resources.spark import spark_when_needed
 
-    declared, builder = declared_model(model), rows_dsn(dsn)
+    declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()

@@ -41,6 +41,13 @@ UNSEEN = "a transaction that our role may not see"
 FAILOVER_VERSION = 170000
 
 
+# by the setting that it has to do with, when a source takes a slot that is not read
+_TAKEN = {
+    "max_slot_wal_keep_size": "once it would keep more than that of its log for it",
+    "idle_replication_slot_timeout": "once nobody has read it for so long",
+}
+
+
 class SlotBusy(MillraceError):
     """Somebody else holds the slot."""
 
@@ -211,6 +218,20 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
         retained_bytes=retained,
         xid_age=xid_age,
     )
+
+
+def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
+    """Say which settings of the source may take a slot that nobody reads, a sentence each, with their values."""
+    found = source.execute(
+        """
+        select name, current_setting(name)
+        from pg_settings
+        where (name = 'max_slot_wal_keep_size' and setting <> '-1')
+          or (name = 'idle_replication_slot_timeout' and setting <> '0')
+        order by name desc
+        """
+    )
+    return tuple(f"{name} is {setting}: the source takes a slot {_TAKEN[name]}" for name, setting in found)
 
 
 def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:

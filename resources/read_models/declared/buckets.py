@@ -70,7 +70,7 @@ def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
 def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Composed:
     """Return the SQL expression of when the bucket of a moment begins.
 
-    It is the same moment as in Spark, but for buckets that begin within two hours that come twice.
+    It is the same moment as in Spark, wherever Postgres and Spark's Java have the same rules for the zone.
     """
     _, unit = every.split(" ")
     said = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
@@ -80,8 +80,13 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
     if unit == "min" or every == "1 hour":
         query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **said)
     else:
-        # of a time that comes twice Postgres takes the later one; the moment before it leads to where the bucket begins
-        query = sql.SQL("({begin} - interval '1 us') at time zone {zone} + interval '1 us'").format(**said)
+        # Of a time that comes twice Postgres takes the later one. By the clocks of the day before it is the earlier
+        # one, if that moment has this time
+        query = sql.SQL(
+            "(select least(b at time zone {zone}, case when earlier at time zone {zone} = b then earlier end)"
+            " from (select {begin} as b) b,"
+            " lateral (select (b - interval '24 h') at time zone {zone} + interval '24 h' as earlier) e)"
+        ).format(**said)
     # the bucket of no moment is none, which `greatest` would leave out
     return sql.SQL("case when {moment} is not null then greatest({query}, {first}::timestamptz) end").format(
         moment=moment, query=query, first=sql.Literal(times.FIRST)

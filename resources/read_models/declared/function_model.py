@@ -5,6 +5,7 @@ Belongs here: the declaration that both share, and state columns that are replac
 """
 
 import ast
+import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,15 @@ class FunctionModel(ReadModel):
         """A hash of the declaration, the function's code without comments and formatting, and the moves of upcasts."""
         declared = (self.view, self.keys, self.types, *self.shape, self.deciders, self.events, self.code_version)
         return self.hashed((*declared, code_of(self.function)))
+
+    @property
+    def shaped_by(self) -> str:
+        """All upcasts of its events, as `stream_state` writes them: the function reads all data."""
+        taken = [one for one in self.of_taken_events(self.upcasts or ()) if one.parsed]
+        return "".join(
+            f"{one.decider} {one.event} {one.to_version} {hashlib.sha256(one.moves.encode()).hexdigest()}\n"
+            for one in sorted(taken, key=lambda one: (one.decider, one.event, one.to_version))
+        )
 
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, the stream first."""

@@ -7,7 +7,7 @@
 -- so, and nobody is told.
 --
 -- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
--- late, nor is a version of a read model late that somebody builds: nobody reads it. Of a capture with a gap it is no news
+-- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail. Of a capture with a gap it is no news
 -- that it stores nothing, nor that nobody sequences while a transaction holds the log, or while no event is new.
 -- Lags are counted from v_most events at most (view_info).
 -- Races: none; it takes no lock.
@@ -41,6 +41,13 @@ begin
       ('late', 'ticket', '{} is late',
        '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
        'model starts, those of `poll_views` why a view is not pushed.'),
+      ('not_dispatched', 'ticket', 'The view {} is not given its new events',
+       'The sequencer tries it again, a minute apart at most. Repair what the error names; a view that has no use any more is '
+       'removed: millrace view remove {}'),
+      ('build_fails', 'ticket', 'No drain builds {}, the next version of a read model',
+       'Correct the declaration, or what the error names: the next drain tries it again.'),
+      ('given_up', 'note', 'No drain builds {}, the next version of a read model',
+       'Code that declares it builds it. If that is not to come back, nothing is to do: a drain of the model removes it.'),
       ('dead_letters', 'ticket', 'The view {} gave up a stream',
        '`millrace dead list {} --show` says what failed. Repair the cause, then: millrace dead retry {}'),
       ('beyond_log', 'note', 'The view {} stands beyond the end of the log',
@@ -61,7 +68,8 @@ begin
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
-       'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
+       'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
+       'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
       ('not_sequenced', 'page', 'Nobody gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
@@ -77,20 +85,39 @@ begin
     select * from event_store_platform.sequencer_holder() h where h.open_since < _now - interval '30 seconds'
   ), found(kind, about, subject, since, cause) as (
     select
-      'late', case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
+      case when d.view is null or d.serves then 'late' when t.failures > 0 then 'build_fails' else 'given_up' end,
+      case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
       _now - make_interval(secs => v.lag_seconds),
       format(
-        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.',
+        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.%s%s',
         case when not v.exact then 'At least ' end, v.lag, event_store_private.age_text(_now - make_interval(secs => v.lag_seconds)),
         v.max_lag_s,
         case v.consumers when 0 then 'No consumer lives' when 1 then '1 consumer lives' else format('%s consumers live', v.consumers) end,
-        v.view, v.waiting, v.dead_letters
+        v.view, v.waiting, v.dead_letters,
+        case when t.failures > 0 then format(' Tries of its drain in a row that failed: %s, the last with: %s', t.failures, t.error) end,
+        case when not d.serves and t.failures is null then
+          ' It is removed after ' || to_char((d.declared_at + interval '1 day') at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC."')
+        end
       )
     from views v
     left join read_models.declarations d on d.view = v.view
+    left join lateral (
+      select x.failures, x.error
+      from event_store.drains x
+      -- the drain of a model has the name of its first version's view
+      where x.failures > 0
+        and (x.drain = case when d.version > 1 then regexp_replace(v.view, '_v[0-9]+$', '') else v.view end or x.drain = '' and d.view is not null)
+      order by x.drain desc
+      limit 1
+    ) t on true
     where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
       and not exists (select from read_models.as_of a where a.name = d.model)
       and not exists (select from read_models.diffs x where x.name = d.model)
+    union all
+    select 'not_dispatched', 'view', v.view, d.failed_at, format('Dispatching them failed last with: %s', d.error)
+    from views v
+    join event_store.dispatches d on d.view = v.view and d.failed_at is not null
+    where v.enabled and v.mode = 'rows'
     union all
     select
       'dead_letters', 'view', v.view, k.parked_at,

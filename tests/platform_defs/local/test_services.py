@@ -27,7 +27,7 @@ from millrace.platform_defs.local.surroundings import Surroundings
 from millrace.platform_defs.storage import PooledPostgresStorage
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import Settings
+from millrace.resources.settings import EXAMPLE, Settings
 
 SERVICES = """
 def services(here):
@@ -181,7 +181,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
     platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
-        settings = Settings(home=Path(home), dsn=None)
+        settings = Settings(home=Path(home), dsn=None, declarations=EXAMPLE)
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)

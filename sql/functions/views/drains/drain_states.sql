@@ -38,7 +38,7 @@ as $$
   cross join lateral (
     select coalesce(bool_or(c.lives), false) as lives, d.began_at is not null and count(*) > 0 as was_attached
     from (
-      select c.attached_until > t.now and c.pid in (select s.pid from pg_stat_activity s) as lives
+      select c.attached_until > t.now and event_store_private.lives(c.pid, c.session_began_at) as lives
       from event_store.consumers c
       where c.consumer = d.owner
       union all
