@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '80bd2c6ae123cf976b6b30585dfdbfb99ea718479d0f834bcba294b65e96d125'),
+  (0, '5f6933ad9a11c372217319100163bcb181f12735565dd5ac70cca1280d213edd'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

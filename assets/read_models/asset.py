@@ -22,7 +22,7 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -164,7 +164,7 @@ def rebuild_partitions(
     try:
         yield consumer.rebuild(*partitions, wait_s=wait_s)
     except MillraceError as error:
-        if len(partitions) == 1:
+        if len(partitions) == 1 or isinstance(error, Unreachable):
             yield error
             return
     else:

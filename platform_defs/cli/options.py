@@ -34,11 +34,10 @@ def chosen_dsn(dsn: str | None) -> str:
     return dsn or current_dsn(Settings())
 
 
-def builders_dsn(dsn: str | None) -> str:
+def rows_dsn(dsn: str | None) -> str:
     """Return the DSN of a command that reads or changes rows of read models: in the embedded store the drains' login.
 
-    Raises:
-        MillraceError: Its login has rights that others, who may hang a trigger on these rows, have not.
+    Refuses a login with rights that others, who may hang a trigger on these rows, have not.
     """
     chosen = dsn or drain_dsn(Settings())
     if why := too_mighty(chosen, beside_others=True):

@@ -18,7 +18,7 @@ import typer
 from rich.text import Text
 
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
-from millrace.platform_defs.cli.options import DsnOption, Model, builders_dsn, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError, Unreachable
@@ -75,18 +75,15 @@ def drain_command(
     from millrace.resources.read_models.stored.versions import current_version
     from millrace.resources.spark import spark_when_needed
 
-    declared, builder, settings = declared_model(model, dsn), builders_dsn(dsn), Settings()
+    declared, builder, settings = declared_model(model, dsn), rows_dsn(dsn), Settings()
     report, archive, limits = DrainReport(), settings.archive_folder, Limits.of(settings)
     with stop_on_signals() as stop:
         while True:
             try:
-                with (
-                    spark_when_needed() as spark,
-                    Consumer.open(
-                        builder, declared, spark, f"drain {uuid4()}", archive=archive, limits=limits
-                    ) as consumer,
-                ):
-                    consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
+                with spark_when_needed() as spark:
+                    owner = f"drain {uuid4()}"
+                    with Consumer.open(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
+                        consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
                 # it ends, too, where the events have another shape now
                 with chosen_store(builder) as store:
                     if stop.is_set() or (once and current_version(store.connection, declared) == consumer.model):
@@ -104,26 +101,19 @@ def drain_command(
 
 
 def _require_all(store: EventStore, model: str, view: str) -> None:
-    """Refuse to end well where a drain that ended was not given all events that its view wants.
-
-    Raises:
-        MillraceError: It was not; the text says why.
-    """
-    from millrace.resources.consumption.consumer import LEASE_S
-
+    """Raise what kept a drain that ended from events that its view wants."""
     (info,), owners = store.view_info(view), store.lease_owners(view)
-    why, remedy = "", ""
     if not info.enabled:
-        why, remedy = "the view is disabled", f"Enable it: millrace view enable {shlex.quote(view)}"
+        why, hint = "the view is disabled", f"Enable it: millrace view enable {shlex.quote(view)}"
     elif owners:
         why = f"others hold leases of {info.leased_partitions} log partitions: {', '.join(owners)}"
-        remedy = f"A lease ends {LEASE_S} s after its owner died at the latest. Run this again then."
-    elif info.waiting:
-        why, remedy = f"{info.waiting:,} streams failed and wait for a retry", "Run this again in a minute."
-    if why and info.lag:
+        hint = "A lease ends a minute after its owner died at the latest. Run this again then."
+    else:
+        why, hint = f"{info.waiting:,} streams failed and wait for a retry", "Run this again in a minute."
+    if info.lag and (owners or info.waiting or not info.enabled):
         least = "" if info.exact else "at least "
         raise MillraceError(
-            f"Read model {model} has not all events, {least}{info.lag:,} are to come: {why}.", hint=remedy
+            f"Read model {model} has not all events, {least}{info.lag:,} are to come: {why}.", hint=hint
         )
 
 

@@ -13,15 +13,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import (
-    DsnOption,
-    Model,
-    Reason,
-    View,
-    builders_dsn,
-    chosen_store,
-    declared_model,
-)
+from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -131,9 +123,15 @@ def remove_command(
 ) -> None:
     """Remove a view; its progress, its locks and its dead letters are lost.
 
-    Refused while something of it is leased or in flight.
+    Refused while something of it is leased or in flight. Removes as well what show as-of or show diff made.
     """
+    from millrace.resources.read_models.stored.past import is_beside, remove_now
+
     with chosen_store(dsn) as store:
+        if is_beside(store.connection, view):
+            remove_now(store.connection, view)
+            Screen().print(Text(f"{view} is removed with its rows."))
+            return
         if not yes:
             # what is refused is refused before anybody is asked
             with store.connection.transaction(force_rollback=True):
@@ -184,7 +182,7 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     from millrace.resources.read_models.stored.versions import approve_version
 
     declared = declared_model(model, dsn)
-    with chosen_store(builders_dsn(dsn)) as store:
+    with chosen_store(rows_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
     said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
     Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)

@@ -359,7 +359,8 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
     return Service(
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
-        env={**own, "SPARK_HOME": str(spark_home)},
+        # Spark looks up the machine's own name, which need not resolve
+        env={"SPARK_LOCAL_HOSTNAME": "localhost", **own, "SPARK_HOME": str(spark_home)},
         # a session of its own: to be asked must not end with anybody's run
         ready=partial(spark_answers, f"{LOOPBACK}:{port}", env[SPARK_TOKEN], str(uuid4())),
         cwd=folder,

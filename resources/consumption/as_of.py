@@ -4,8 +4,8 @@ Belongs here: choosing the moment, and the way from there to rows that are done.
 rebuild of all log partitions that ends at the moment's marks (`rebuild`), the names and the end of the tables
 (`read_models.stored.past`).
 
-Killed anywhere, the next call goes on: rows count only once they are recorded as built. Of several calls for one moment
-one builds, and the others wait for it.
+Where it fails, what was begun is removed. Killed anywhere, the next call goes on: rows count only once they are
+recorded as built. Of several calls for one moment one builds, and the others wait for it.
 """
 
 import threading
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
+from psycopg import sql
 
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
@@ -37,8 +38,10 @@ from millrace.resources.read_models.stored.past import (
     first_marked_at,
     log_mark,
     note,
+    remove_begun,
     remove_expired,
 )
+from millrace.resources.read_models.stored.tables import relation
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from millrace.resources.settings import Settings
 
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 
 KEEP = timedelta(days=7)
 LOOK_EVERY_S = 0.5
+# how a build ends whose tables are gone
+GONE = (PartitionsFailed, psycopg.errors.UndefinedTable)
 
 
 class NoMark(MillraceError):
@@ -125,14 +130,18 @@ def build_as_of(
                 return noted
             try:
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
+                # not those of its state, which has a key once for each log partition
+                counted = sql.SQL("select count(*) from {}").format(relation(past.name))
+                ((rows,),) = connection.execute(counted).fetchall()
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
-            except (PartitionsFailed, psycopg.errors.UndefinedTable):
+            except (Exception, KeyboardInterrupt) as error:
                 # who was stopped for longer than leases last finds that another process has removed the tables
-                if noted in all_as_of(connection, model.name):
+                if not isinstance(error, GONE) or noted in all_as_of(connection, model.name):
+                    remove_begun(connection, noted.name)
                     raise
             else:
-                finish(connection, noted, past, commit.rows, len(commit.failures))
+                finish(connection, noted, past, rows, len(commit.failures))
 
 
 def build_beside(

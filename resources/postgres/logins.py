@@ -118,11 +118,7 @@ def owner_of(database: str) -> str:
 
 
 def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
-    """Say why the login of a store should not drain it; None where it may.
-
-    Args:
-        dsn: The store.
-        beside_others: Whether it matters only while some other login could hang a trigger on a read model.
+    """Say why the login of a store should not drain it; None where it may, as one `beside_others` without others may.
 
     Raises:
         psycopg.OperationalError: The server does not answer.

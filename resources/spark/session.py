@@ -87,7 +87,8 @@ def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[Spar
     """Open a session where the environment says, with the source `event_log` registered; close it in the end.
 
     Raises:
-        Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session.
+        Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session; or a
+            local one does not start.
         JavaNotFound: A local session has no Java to run on.
         PackageMissing: The package of the declarations cannot be brought to Spark's tasks.
     """
@@ -240,14 +241,17 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
     """Start Spark's JVM and the session.
 
     Raises:
-        Unreachable: The master gives no session.
+        Unreachable: Java does not start, or the master gives no session.
     """
     import psutil
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
 
-    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home)):
+    here, python = _runs_here(master), os.environ.get("PYSPARK_PYTHON", sys.executable)
+    # Spark looks up the machine's own name, which need not resolve
+    name = {"SPARK_LOCAL_HOSTNAME": os.environ.get("SPARK_LOCAL_HOSTNAME", "localhost")} if here else {}
+    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home), **name):
         children = {*psutil.Process().children()}
         try:
             return builder.getOrCreate()
@@ -257,14 +261,13 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
                 for child in {*psutil.Process().children()} - children:
                     child.kill()
             raise
-        except Py4JError as error:
-            if _runs_here(master):
-                raise
+        except (Py4JError, PySparkRuntimeError) as error:
+            log = "What Java wrote before it ended" if here else "The master's log"
             raise Unreachable(
-                f"The Spark master {master} gives no session.",
-                # the first line says which call failed, the second one why
-                detail=" ".join(str(error).splitlines()[1:2]).lstrip(": "),
-                hint="Look at the master's log. It must run the same version of Spark, and accept applications from here.",
+                "Spark does not start here." if here else f"The Spark master {master} gives no session.",
+                # of Java the first line says which call failed, the second one why
+                detail=" ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": "),
+                hint=f"{log} says why. A master must run the same version of Spark, and accept applications from here.",
             ) from error
 
 

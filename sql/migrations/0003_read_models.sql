@@ -55,7 +55,7 @@ comment on column read_models.as_of.marked_at is 'When that was.';
 comment on column read_models.as_of.fingerprint is 'That of the declaration that it is built by: see declarations.';
 comment on column read_models.as_of.expires_at is 'From when on it may be removed.';
 comment on column read_models.as_of.built_at is 'When it was built; null while it is not, and then its rows mean nothing.';
-comment on column read_models.as_of.rows is 'How many rows its state has.';
+comment on column read_models.as_of.rows is 'How many rows it has.';
 comment on column read_models.as_of.failed_streams is 'How many streams fail at an event: what follows is not in it.';
 
 create table read_models.diffs (

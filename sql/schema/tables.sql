@@ -1640,7 +1640,7 @@ COMMENT ON COLUMN read_models.as_of.expires_at IS 'From when on it may be remove
 
 COMMENT ON COLUMN read_models.as_of.built_at IS 'When it was built; null while it is not, and then its rows mean nothing.';
 
-COMMENT ON COLUMN read_models.as_of.rows IS 'How many rows its state has.';
+COMMENT ON COLUMN read_models.as_of.rows IS 'How many rows it has.';
 
 COMMENT ON COLUMN read_models.as_of.failed_streams IS 'How many streams fail at an event: what follows is not in it.';
 

@@ -1,6 +1,9 @@
 """Sessions: which one is opened, who closes it, what stays on the server."""
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -19,6 +22,7 @@ from millrace.resources.spark.session import (
     share_of,
     spark_session,
 )
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +112,24 @@ def test_a_server_or_master_that_is_not_there_is_said_at_once(
         pass
     assert "127.0.0.1:1" in f"{refusal.value.detail} {refusal.value.message}"
     assert variable in (refusal.value.hint or "")
+
+
+def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
+    opened = "from millrace.platform_defs.cli import main\nfrom millrace.resources.spark import spark_session\n"
+    opened += "import millrace.platform_defs.cli as cli\ncli.app = lambda: spark_session().__enter__()\nmain()"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    arguments = "--driver-java-options -javaagent:/no/such.jar pyspark-shell"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", opened],
+        env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+        check=False,
+    )
+    assert "/no/such.jar" in done.stderr  # Java's own words
+    assert "Spark does not start here.\n[JAVA_GATEWAY_EXITED]" in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
 def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, builders_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
@@ -48,7 +48,7 @@ def diff_command(
     from millrace.resources.read_models.stored.differences import examples
     from millrace.resources.spark import spark_when_needed
 
-    declared, builder = declared_model(model, dsn), builders_dsn(dsn)
+    declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()

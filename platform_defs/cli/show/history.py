@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
-from millrace.platform_defs.cli.options import DsnOption, builders_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
@@ -52,7 +52,7 @@ def history_command(
 ) -> None:
     """Show a stream's events, the rows that read models made of them, and what each view still owes."""
     known = declared_beside(dsn, ["read_models"])
-    with chosen_store(builders_dsn(dsn)) as store, as_of_now(store.connection):
+    with chosen_store(rows_dsn(dsn)) as store, as_of_now(store.connection):
         history = _read(store, decider, decider_id, limit, list(known.models.values()))
     if as_json:
         print_json({"decider": decider, "decider_id": decider_id, **_fields(history)})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import cause, failures, is_gone
+from millrace.resources.consumption.build_errors import cause, failures, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
 from millrace.resources.consumption.limits import DEFAULTS, Limits
@@ -196,12 +196,10 @@ class SharedDrain:
         Raises the error if Spark is gone, or after some failures in a row.
         """
         self._failures += 1
+        if isinstance(error, Unreachable):
+            raise error
         if is_gone(error):
-            raise Unreachable(
-                "The Spark Connect server went away in the middle of a drain.",
-                detail=cause(error),
-                hint="Nothing is lost: the next drain reads the batch again when the server is back.",
-            ) from error
+            raise spark_is_gone(error) from error
         if self._failures >= FAILURES:
             raise error
         self._store.release_owner(self.owner)

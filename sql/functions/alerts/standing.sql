@@ -55,6 +55,8 @@ begin
        'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
        'Whoever held them ended without a word. The next claim takes them over.'),
+      ('unfinished', 'note', 'The build of {} was killed',
+       'It holds up purges until it goes. The command that began it goes on with it. Or: millrace view remove {}'),
       ('gap', 'page', 'The capture {} lacks changes',
        '`millrace capture status` says what is missing; millrace capture restart {} --reason WHY reads all rows anew.'),
       ('capture_idle', 'ticket', 'The capture {} stores nothing',
@@ -145,10 +147,16 @@ begin
     group by b.view
     union all
     select
-      'expired_lease', 'view', e.view, null,
+      case when b.expires_at is null then 'expired_lease' else 'unfinished' end, 'view', e.view, null,
       string_agg(format('%s holds %s log partitions.', e.lease_owner, e.partitions), ' ' order by e.lease_owner)
+      || coalesce(' It goes by itself within two hours after ' || to_char(b.expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI" UTC."'), '')
     from event_store_platform.expired_leases() e
-    group by e.view
+    left join lateral (
+      select a.expires_at from read_models.as_of a where a.name = e.view
+      union all
+      select x.expires_at from read_models.diffs x where x.name = e.view
+    ) b on true
+    group by e.view, b.expires_at
     union all
     select
       'gap', 'capture', c.capture, g.detected_at,

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from millrace.platform_defs.cli.options import builders_dsn
+from millrace.platform_defs.cli.options import rows_dsn
 from millrace.platform_defs.local.services import Endpoints, find_endpoints
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
@@ -158,9 +158,9 @@ def test_commands_that_build_take_the_drains_login(endpoints: Endpoints, monkeyp
     monkeypatch.delenv("MILLRACE_DSN", raising=False)
     assert endpoints.postgres is not None
     monkeypatch.setenv("MILLRACE_HOME", str(endpoints.postgres.directory.parent))
-    assert conninfo_to_dict(builders_dsn(None))["user"] == DRAIN
+    assert conninfo_to_dict(rows_dsn(None))["user"] == DRAIN
     with pytest.raises(MillraceError, match="is a superuser"):
-        builders_dsn(endpoints.operator_dsn)
+        rows_dsn(endpoints.operator_dsn)
 
 
 def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> None:
