@@ -174,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_schema.sql
 \ir functions/events/private/refusals/refuse_unless_stored.sql
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
+\ir functions/events/private/refusals/require_registrar.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/schemas/compile_schema.sql
@@ -192,6 +193,8 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
 \ir functions/events/register_event_upcast.sql
+\ir functions/events/registrations/set_decider_owner.sql
+\ir functions/events/registrations/withdraw_registration.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
@@ -246,6 +249,7 @@ set local check_function_bodies = off;
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/lives.sql
+\ir functions/private/lock_deciders.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/private/session_began.sql
@@ -265,6 +269,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/open_transactions.sql
 \ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
@@ -282,6 +287,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/settle_transaction.sql
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
+\ir functions/producers/purge_results.sql
 \ir functions/producers/register_producer.sql
 \ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
@@ -363,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '1168758be10f16ee93d51a75e22242ca243200e693a8b192108cbcf4294febf8'),
+  (0, '5f6933ad9a11c372217319100163bcb181f12735565dd5ac70cca1280d213edd'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from uuid import UUID
 
 import psycopg
@@ -381,6 +381,30 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             EventUpcast,
             "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
             (decider, event, to_version, jsonb(flat(moves))),
+        )
+
+    async def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
+        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
+
+        Returns whether that changed anything.
+        """
+        return await self._value(
+            bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason)
+        )
+
+    async def withdraw_registration(
+        self,
+        decider: str,
+        event: str,
+        event_version: int,
+        what: Literal["schema", "upcast", "event"],
+        reason: str | None = None,
+    ) -> bool:
+        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
+        return await self._value(
+            bool,
+            "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
+            (decider, event, event_version, what, reason),
         )
 
     async def append_event(

@@ -13,6 +13,7 @@ transaction, otherwise the calls join the caller's. On a pool of the caller's ea
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -117,6 +118,28 @@ class EventStore(Rounds, Waiting):
             EventUpcast,
             "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
             (decider, event, to_version, jsonb(flat(moves))),
+        )
+
+    def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
+        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
+
+        Returns whether that changed anything.
+        """
+        return self._value(bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason))
+
+    def withdraw_registration(
+        self,
+        decider: str,
+        event: str,
+        event_version: int,
+        what: Literal["schema", "upcast", "event"],
+        reason: str | None = None,
+    ) -> bool:
+        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
+        return self._value(
+            bool,
+            "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
+            (decider, event, event_version, what, reason),
         )
 
     def append_event(

@@ -53,6 +53,8 @@ ACCOUNT = "pgserver"
 # Two useradd at once give the account one uid and then another; only root can hold this lock.
 ACCOUNT_LOCK = Path("/run/millrace-account.lock")
 # of the server itself: its other logins are made by `logins`
+# what the server gets of our environment
+GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
 SUPERUSER = "postgres"
 
 SETTINGS = """\
@@ -286,6 +288,8 @@ class EmbeddedPostgres:
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
+                # what the server runs may read its environment, and this process may have secrets in its own
+                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
                 check=False,
             )
             if done.returncode != 0:

@@ -20,6 +20,7 @@ from millrace.resources.postgres import embedded
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
 from millrace.resources.processes import only_one, wait_ended
 from tests.support.patience import patience, wait_until
+from tests.support.running.own_server import own_server
 
 
 def ask(server: EmbeddedPostgres, query: str, database: str = "postgres") -> str:
@@ -53,6 +54,17 @@ def test_the_first_start_has_our_settings(postgres: EmbeddedPostgres) -> None:
         "idle_in_transaction_session_timeout": "5min",
     }
     assert {setting: ask(postgres, f"show {setting}") for setting in ours} == ours
+
+
+def test_it_gets_nothing_of_our_environment_but_where_programs_are_and_its_locale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com hidden")
+    monkeypatch.setenv("PGPASSWORD", "hidden")
+    with own_server() as server:
+        environ = psutil.Process(server.pid()).environ()
+    assert "hidden" not in str(environ)
+    assert environ["PATH"] == os.environ["PATH"]
 
 
 def test_it_listens_on_no_tcp_port_and_would_let_nobody_in_there(postgres: EmbeddedPostgres) -> None:

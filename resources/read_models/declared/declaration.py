@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-# the columns of a staged row besides the model's
-_TAKEN = {"partition", "batch", "attempt", "staged_at"}
+# the columns of a staged row besides the model's, and those that Postgres gives each table
+_TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 # names of tables in the schema read_models, and of models as of a moment and diffs, which are removed by their names
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 

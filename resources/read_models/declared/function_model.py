@@ -5,7 +5,6 @@ Belongs here: the declaration that both share, and state columns that are replac
 """
 
 import ast
-import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +54,7 @@ class FunctionModel(ReadModel):
         """All upcasts of its events, as `stream_state` writes them: the function reads all data."""
         taken = [one for one in self.of_taken_events(self.upcasts or ()) if one.parsed]
         return "".join(
-            f"{one.decider} {one.event} {one.to_version} {hashlib.sha256(one.moves.encode()).hexdigest()}\n"
+            f"{one.decider} {one.event} {one.to_version} {one.digest}\n"
             for one in sorted(taken, key=lambda one: (one.decider, one.event, one.to_version))
         )
 

@@ -76,7 +76,10 @@ begin
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
        'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.'),
       ('unapproved', 'note', 'The read model {} has a version that waits for approval',
-       '`millrace show diff {}` says which rows it changes. Then, with the same code: millrace view approve {}')
+       '`millrace show diff {}` says which rows it changes. Then, with the same code: millrace view approve {}'),
+      ('new_shape', 'note', 'The read model {} takes events that got a new shape',
+       'Nothing, if that was meant: a model that reads what is moved is built anew. Else an operator takes it back: '
+       'event_store_platform.withdraw_registration(decider, event, version, ''upcast'', reason)')
   ), views as materialized (
     select i.*, v.max_lag_s from event_store.view_info(null, v_most) i join event_store.views v on v.view = i.view
   ), captures as materialized (
@@ -237,6 +240,20 @@ begin
     from read_models.declarations d
     where not d.approved and not d.serves
       and not exists (select from read_models.declarations n where n.model = d.model and n.version > d.version)
+    union all
+    select
+      'new_shape', 'read_model', d.model, min(a.done_at),
+      left(string_agg(
+        format('%s registered an upcast of %s of %s to version %s.', a.done_by, u.event, u.decider, u.to_version), ' ' order by a.audit_id desc
+      ), 1000)
+    from event_store.audit_log a
+    join event_store.event_upcasts u
+      on u.decider = a.detail ->> 'decider' and u.event = a.detail ->> 'event' and u.digest = a.detail ->> 'digest'
+      and u.to_version = (a.detail ->> 'to_version')::bigint
+    join event_store.views v on event_store_private.wants(v.deciders, v.events, u.decider, u.event)
+    join read_models.declarations d on d.view = v.view and d.serves
+    where a.operation = 'register_event_upcast' and a.done_at > _now - interval '1 day'
+    group by d.model
   )
   select
     f.kind, f.about, f.subject, f.since, k.severity, replace(k.what, '{}', f.subject), f.cause,

@@ -107,6 +107,8 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
     monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
+    # what pushes sign in with is for runs
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com a-token-of-this-test")
     settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3)
     endpoints = Endpoints(
         str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
@@ -119,7 +121,10 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}
-    for variable, whose in (("UI_TOKEN", "web"), ("ALERT_URL", "sequence"), ("ALERT_SECRET", "sequence")):
+    whose_each = {
+        "UI_TOKEN": "web", "ALERT_URL": "sequence", "ALERT_SECRET": "sequence", "PUSH_SECRET_CRM": "code",
+    }  # fmt: skip
+    for variable, whose in whose_each.items():
         assert [name for name, service in listed.items() if f"MILLRACE_{variable}" in service.env] == [whose]
     for service in listed.values():
         assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
