@@ -13,7 +13,7 @@ help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)) and "Millrace needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ". Run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@$(PYTHON) -m venv $(VENV)
 	@# pip works on one core: four of it install a quarter each, and what they would compile is compiled on all cores

@@ -9,9 +9,17 @@ and `testing`; nothing else is. The names here are looked up when they are first
 package, and few need Spark or Dagster. Not here: what they name; nothing inside imports from these modules.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from millrace.late_imports import imported_late
+
+# a checkout on a file system without links, or an archive of one, has small text files in their place
+if find_spec("millrace.resources") is None:
+    raise ImportError(
+        f"{__path__[0]} has no folder `resources`: it is a checkout without symbolic links, or was built from one."
+        " Clone the repository on Linux with git, where `git config core.symlinks` is not false, and build the wheel there."
+    )
 
 if TYPE_CHECKING:
     from millrace.resources.capture.declaration import Capture

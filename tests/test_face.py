@@ -30,6 +30,23 @@ PACKAGES = {
 }
 
 
+def test_a_tree_without_symbolic_links_says_so_at_its_first_import(tmp_path: Path) -> None:
+    package = tmp_path / "millrace"
+    package.mkdir()
+    for file in (PROJECT / "millrace").iterdir():
+        if file.is_symlink():
+            (package / file.name).write_text(str(file.readlink()))
+        elif file.is_file():
+            (package / file.name).write_bytes(file.read_bytes())
+    # without site-packages, where an editable installation leads to this tree
+    command = [sys.executable, "-S", "-c", "from millrace import EventStore"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        f"ImportError: {package} has no folder `resources`: it is a checkout"
+    )
+
+
 @pytest.mark.parametrize("name", sorted(FACES))
 def test_every_name_is_there_and_is_what_a_type_checker_takes_it_for(name: str) -> None:
     face = importlib.import_module(name)

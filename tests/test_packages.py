@@ -3,6 +3,8 @@
 import re
 import tomllib
 
+from packaging.requirements import Requirement
+
 from millrace.resources.settings import PROJECT
 
 LOCK = (PROJECT / "requirements.lock").read_text()
@@ -25,6 +27,19 @@ def test_every_package_of_the_lock_has_hashes_and_the_version_that_is_pinned() -
     assert {name: version for name, version in locked.items() if pins().get(name, version) != version} == {}
     # what only another system needs has no pin
     assert {name for name in pins() if name not in locked} == set()
+
+
+def test_every_package_that_a_user_installs_is_bounded_on_both_sides_around_its_pin() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["otlp"]]
+    wrong = []
+    for each in map(Requirement, asked):
+        pin = pins()[re.sub(r"[-_.]+", "-", each.name).lower()]
+        bounds = {one.operator for one in each.specifier}
+        # its versions are days, and a newer list of authorities breaks nothing
+        if bounds != ({">="} if each.name == "certifi" else {">=", "<"}) or not each.specifier.contains(pin):
+            wrong.append((str(each), pin))
+    assert wrong == []
 
 
 def test_the_lock_names_no_host() -> None:

@@ -57,6 +57,7 @@ from millrace.resources.event_store.rows import (
     StreamState,
     StreamView,
     View,
+    in_their_streams,
 )
 from millrace.resources.event_store.sql_functions import (
     ASKED_AFTER,
@@ -87,6 +88,7 @@ from millrace.resources.event_store.waiting import (
     InStream,
     Seen,
     _require_idle,
+    last_of_each_stream,
     never_seen,
 )
 
@@ -280,15 +282,15 @@ class AsyncWaiting(AsyncSqlFunctions):
             Seen, "select * from event_store.has_seen(%s, %s, %s, %s)", (view, decider, decider_id, offset)
         )
 
-    async def wait_for(self, view: str, appended: InStream, timeout_s: float = 5.0) -> bool:
-        """Wait until a view has an event, and return True; False where it has not after `timeout_s` seconds.
+    async def wait_for(self, view: str, appended: InStream | Iterable[InStream], timeout_s: float = 5.0) -> bool:
+        """Wait until a view has an event, or several, and return True; False if it has not after `timeout_s` seconds.
 
         It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
         connection either.
 
         Args:
             view: A view, or a read model, whose serving version counts.
-            appended: An event that is committed; of several of one stream the last.
+            appended: An event that is committed, or several, as `append_events` returns them.
             timeout_s: How long to wait; 0 to ask once.
 
         Raises:
@@ -297,10 +299,12 @@ class AsyncWaiting(AsyncSqlFunctions):
         """
         until = time.monotonic() + timeout_s
         pause = FIRST_PAUSE_S
-        while True:
-            found = await self._asked(view, appended)
+        waiting = last_of_each_stream(appended)
+        while waiting:
+            found = await self._asked(view, waiting[-1])
             if found.seen:
-                return True
+                waiting.pop()
+                continue
             if found.never is not None:
                 raise never_seen(view, found)
             left = until - time.monotonic()
@@ -308,6 +312,7 @@ class AsyncWaiting(AsyncSqlFunctions):
                 return False
             await asyncio.sleep(min(pause, left))
             pause = min(pause * GROWTH, LAST_PAUSE_S)
+        return True
 
     async def _asked(self, view: str, event: InStream) -> Seen:
         """Ask once, in a transaction that is over afterwards."""
@@ -468,7 +473,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         """
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
-            return await self._all(AppendedEvent, append, (events_json(given),))
+            return in_their_streams(await self._all(AppendedEvent, append, (events_json(given),)), given)
         if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
             raise Malformed(
                 "request is malformed",
@@ -480,7 +485,8 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             appended = await store._all(AppendedEvent, append, (events_json(given),))
             placed = await store._all(EventPosition, look, (ids, positions_within_s))
         places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
-        return [replace(each, **places.get(each.event_id, {})) for each in appended]
+        found = [replace(each, **places.get(each.event_id, {})) for each in appended]
+        return in_their_streams(found, given)
 
     async def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.

@@ -54,6 +54,7 @@ from millrace.resources.event_store.rows import (
     StreamState,
     StreamView,
     View,
+    in_their_streams,
 )
 from millrace.resources.event_store.status_rows import (
     OldestWriter,
@@ -203,7 +204,7 @@ class EventStore(Rounds, Waiting):
         """
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
-            return self._all(AppendedEvent, append, (events_json(given),))
+            return in_their_streams(self._all(AppendedEvent, append, (events_json(given),)), given)
         if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
             raise Malformed(
                 "request is malformed",
@@ -215,7 +216,8 @@ class EventStore(Rounds, Waiting):
             appended = store._all(AppendedEvent, append, (events_json(given),))
             placed = store._all(EventPosition, look, (ids, positions_within_s))
         places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
-        return [replace(each, **places.get(each.event_id, {})) for each in appended]
+        found = [replace(each, **places.get(each.event_id, {})) for each in appended]
+        return in_their_streams(found, given)
 
     def append_json(self, events: str) -> AppendedCount:
         """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.

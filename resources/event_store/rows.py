@@ -10,7 +10,7 @@ beside it come as ever.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, LiteralString
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from millrace.resources.errors import UnreadableData
 from millrace.resources.event_store.ids import uuid7
@@ -187,6 +188,14 @@ class AppendedEvent(Struct, frozen=True):
     appended: bool
     partition: int | None = None
     position: int | None = None
+    decider: str = ""
+    decider_id: str = ""
+
+
+def in_their_streams(appended: Iterable[AppendedEvent], events: Iterable[NewEvent]) -> list[AppendedEvent]:
+    """Return what is told of events with the streams that they are in; both are in one order."""
+    pairs = zip(appended, events, strict=True)
+    return [replace(told, decider=event.decider, decider_id=str(event.decider_id)) for told, event in pairs]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Belongs here: the question, and the wait, which is a loop of it. Not here: the a
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -56,15 +56,15 @@ class Waiting(SqlFunctions):
             Seen, "select * from event_store.has_seen(%s, %s, %s, %s)", (view, decider, decider_id, offset)
         )
 
-    def wait_for(self, view: str, appended: InStream, timeout_s: float = 5.0) -> bool:
-        """Wait until a view has an event, and return True; False where it has not after `timeout_s` seconds.
+    def wait_for(self, view: str, appended: InStream | Iterable[InStream], timeout_s: float = 5.0) -> bool:
+        """Wait until a view has an event, or several, and return True; False if it has not after `timeout_s` seconds.
 
         It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
         connection either.
 
         Args:
             view: A view, or a read model, whose serving version counts.
-            appended: An event that is committed; of several of one stream the last.
+            appended: An event that is committed, or several, as `append_events` returns them.
             timeout_s: How long to wait; 0 to ask once.
 
         Raises:
@@ -73,10 +73,12 @@ class Waiting(SqlFunctions):
         """
         until = time.monotonic() + timeout_s
         pause = FIRST_PAUSE_S
-        while True:
-            found = self._asked(view, appended)
+        waiting = last_of_each_stream(appended)
+        while waiting:
+            found = self._asked(view, waiting[-1])
             if found.seen:
-                return True
+                waiting.pop()
+                continue
             if found.never is not None:
                 raise never_seen(view, found)
             left = until - time.monotonic()
@@ -84,6 +86,7 @@ class Waiting(SqlFunctions):
                 return False
             time.sleep(min(pause, left))
             pause = min(pause * GROWTH, LAST_PAUSE_S)
+        return True
 
     def _asked(self, view: str, event: InStream) -> Seen:
         """Ask once, in a transaction that is over afterwards."""
@@ -114,6 +117,13 @@ def _require_idle(connection: psycopg.Connection | psycopg.AsyncConnection, deta
             detail=detail,
             hint="Commit first, or give the store a pool.",
         )
+
+
+def last_of_each_stream(appended: InStream | Iterable[InStream]) -> list[InStream]:
+    """Return of each stream the event with the greatest offset: a view that has it has those before it."""
+    events = appended if isinstance(appended, Iterable) else [appended]
+    ordered = sorted(events, key=lambda event: event.offset)
+    return [*{(event.decider, event.decider_id): event for event in ordered}.values()]
 
 
 def never_seen(view: str, found: Seen) -> NeverSeen:

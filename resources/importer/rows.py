@@ -3,6 +3,7 @@
 Belongs here: these shapes. Not here: reading a format (`files`, `text`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class EventFile:
 
 def refuse_twins(path: Path, columns: list[str]) -> None:
     """Raise `ImportRefused` if two columns have the same name."""
-    twins = sorted({column for column in columns if columns.count(column) > 1})
+    twins = sorted(column for column, times in Counter(columns).items() if times > 1)
     if twins:
         raise ImportRefused(
             f"{path} has columns of the same name.", detail=f"More than once: {', '.join(map(repr, twins))}."

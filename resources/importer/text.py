@@ -37,7 +37,7 @@ class _Lines:
     """The lines of a text file, numbered from 1; those of the row at hand can be given back.
 
     A row above `ROW_LIMIT` is read on to its end, and only its beginning is kept: its other lines come without what no
-    parser needs to find that end.
+    parser needs to find that end. Where even that is too much, as of quotes beside quotes, reading ends.
     """
 
     def __init__(self, text: TextIOWrapper) -> None:
@@ -46,6 +46,7 @@ class _Lines:
         self._row: list[str] = []
         self._last = ""
         self._size = 0
+        self._parsed = 0
         self.line = 1
         self.count = 0
         self.ended = False
@@ -66,9 +67,17 @@ class _Lines:
         return self._shortened(line) if self.too_long else line
 
     def _shortened(self, line: str) -> str:
-        pieces = [_BETWEEN_QUOTES.sub(r"\1\2", line)]
-        while not line.endswith(("\n", "\r")) and (line := self._text.readline(ROW_LIMIT)):
+        pieces = []
+        while line:
             pieces.append(_BETWEEN_QUOTES.sub(r"\1\2", line))
+            self._parsed += len(pieces[-1])
+            if self._parsed > 2 * ROW_LIMIT:
+                raise ImportRefused(
+                    f"The row that begins in line {self.line} cannot be read.",
+                    detail=f"Its quotes and delimiters alone are more than {2 * ROW_LIMIT} characters.",
+                    hint="Rows before it are imported. Repair the file, or say its --format or --delimiter.",
+                )
+            line = "" if line.endswith(("\n", "\r")) else self._text.readline(ROW_LIMIT)
         return "".join(pieces)
 
     @property
@@ -80,7 +89,7 @@ class _Lines:
         """Forget the row before; `line` is now the first line of the next one."""
         self.line += self.count
         self._row = []
-        self.count = self._size = 0
+        self.count = self._size = self._parsed = 0
 
     def row(self) -> str:
         """Return the row's lines as the file has them; of one that is too long, the beginning."""

@@ -20,6 +20,8 @@ from millrace.resources.importer.rows import ROW_LIMIT, EventFile, Row
 from millrace.resources.importer.text import HEAD_ROWS, exact
 
 CHUNK_BYTES = 2**16
+# of memory that an element takes, however little it says
+ELEMENT_BYTES = 256
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # Python would take 1_000 and the digits of other scripts, too
 _NUMBER = re.compile(r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|inf)|nan", re.IGNORECASE)
@@ -29,12 +31,15 @@ _CONTAINERS = ("list", "container")
 
 def open_xes(path: Path, stack: ExitStack) -> EventFile:
     """Open an XES log; its columns are the keys of its first events. The stack closes it."""
+    columns: dict[str, None] = {}
+    number = 0
     with ExitStack() as peek:
-        head = list(islice(_rows(path, _open(path, peek)[1]), HEAD_ROWS))
-    if not head:
+        for row in islice(_rows(path, _open(path, peek)[1]), HEAD_ROWS):
+            columns.update(dict.fromkeys(row.values))
+            number = row.number
+    if not number:
         raise ImportRefused(f"{path} has no events.", hint="XES has them as <event> in the <trace>s of its <log>.")
     plain, content = _open(path, stack)
-    columns = dict.fromkeys(key for row in head for key in row.values)
     return EventFile(tuple(columns), _rows(path, content), plain.tell, path.stat().st_size)
 
 
@@ -52,17 +57,28 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
     # of the trace that is read: its attributes, and how many events came before it
     trace: dict[str, Element] = {}
     before = 0
+    ended: Element | None = None
     try:
-        for action, element in _elements(content):
+        for action, element in _elements(path, content):
             if action == "start":
                 opened.append(element)
-                size = 0 if _tag(element) == "event" else size + sum(map(len, element.attrib.values()))
+                # what is forgotten before the next one, or with it
+                size = 0 if _tag(element) in {"event", "trace"} else size
+                size += ELEMENT_BYTES + sum(len(key) + len(value) for key, value in element.attrib.items())
                 if size > ROW_LIMIT:
-                    raise ImportRefused(f"{path} cannot be read.", detail=f"An event is larger than {ROW_LIMIT}.")
+                    raise ImportRefused(
+                        f"{path} cannot be read.",
+                        detail=f"An event, or what stands before one, takes more than {ROW_LIMIT} bytes.",
+                    )
                 if _tag(element) == "trace":
                     trace, before = {}, number
                 continue
             opened.pop()
+            # no value is between tags
+            element.text = None
+            if ended is not None:
+                ended.tail = None
+            ended = element
             if _tag(element) == "event":
                 number += 1
                 yield _row(number, size, trace, element)
@@ -76,15 +92,24 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
             if opened and _tag(opened[-1]) in {"log", "trace"}:
                 # what is read is forgotten: a log may be larger than the memory
                 opened[-1].remove(element)
+                size = 0 if _tag(opened[-1]) == "log" else size
     except ParseError as error:
         raise ImportRefused(f"{path} cannot be read.", detail=f"It is not XML: {error}.") from error
 
 
-def _elements(content: BinaryIO) -> Iterator[tuple[str, Element]]:
+def _elements(path: Path, content: BinaryIO) -> Iterator[tuple[str, Element]]:
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
+    held = 0
     while chunk := content.read(CHUNK_BYTES):
         parser.feed(chunk)
-        yield from cast(Iterator[tuple[str, Element]], parser.read_events())
+        held += len(chunk)
+        for found in cast(Iterator[tuple[str, Element]], parser.read_events()):
+            held = 0
+            yield found
+        if held > ROW_LIMIT:
+            raise ImportRefused(
+                f"{path} cannot be read.", detail=f"A tag, or a text, is longer than {ROW_LIMIT} bytes."
+            )
     parser.close()
 
 

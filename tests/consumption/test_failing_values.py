@@ -241,8 +241,8 @@ class Texts:
     value = last("data.v")
     long = last(f"data.{LONG}")
     deep = last("data.v.v.v")
-    smallest = min_("data.v")
-    largest = max_("data.v")
+    smallest = min_("data.v", type="string")
+    largest = max_("data.v", type="string")
     all = set_union("data.v")
 
 

@@ -9,7 +9,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store import AsyncEventStore, EventStore
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
-from tests.support.factories import Connect, append, register_orders, start, value
+from tests.support.factories import Connect, append, append_to, register_orders, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -46,6 +46,18 @@ def test_it_returns_false_at_the_timeout_and_true_when_the_event_is_committed_by
     consume(orders)
     assert waited.result(patience()) is True
     assert orders.wait_for("v", event, 0) is True
+
+
+def test_it_waits_for_each_stream_of_a_batch_as_append_events_returns_it(orders: EventStore) -> None:
+    first = append_to(orders, "o-1", "o-2")
+    consume(orders)
+    second = append_to(orders, "o-3")
+    assert [one.decider_id for one in [*first, *second]] == ["o-1", "o-2", "o-3"]
+    assert orders.wait_for("v", first, 0) is True
+    assert orders.wait_for("v", [*second, *first], 0) is False
+    assert orders.wait_for("v", [], 0) is True
+    consume(orders)
+    assert orders.wait_for("v", (one for one in [*second, *first]), 0) is True
 
 
 def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(

@@ -1,9 +1,12 @@
 """What cannot be imported: rows, which are set aside with their reason, and files, which are refused as a whole."""
 
+import gzip
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -239,6 +242,48 @@ def test_a_file_that_cannot_be_imported_is_refused_in_one_sentence(dsn: str, tmp
         with pytest.raises(ImportRefused) as refused:
             run(dsn, tmp_path / name)
         assert message in refused.value.message, (name, content)
+
+
+GROWN = 40 * 2**20
+EVENT = b"<log><trace><event><string key='a' value='b'/>"
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "repeated", "message"),
+    [
+        ("log.xes.gz", EVENT, b"<a/>", "An event, or what stands before one, takes more than 8388608 bytes"),
+        ("log.xes.gz", b"<log>", b"<string key='a' value='b'><a/></string>", "no events"),
+        ("log.xes.gz", EVENT, b"  ", "A tag, or a text, is longer than 8388608 bytes"),
+        ("log.xes.gz", EVENT + b"<a b='", b"x", "A tag, or a text, is longer"),
+        ("log.csv.gz", b"a,b\n1,2\n", b'"","",', "Its quotes and delimiters alone are more than 16777216 characters"),
+        ("log.csv.gz", b"a,b\n1,2\n", b'"', "The row that begins in line 3 cannot be read"),
+        ("log.csv.gz", b"", b"a,", "The header of"),
+    ],
+    ids=["elements", "attributes of the log", "blanks", "a value", "cells", "quotes", "a header"],
+)
+def test_a_small_file_that_grows_beyond_measure_is_refused_in_bounded_memory(
+    tmp_path: Path, name: str, begin: bytes, repeated: bytes, message: str
+) -> None:
+    file = tmp_path / name
+    with gzip.open(file, "wb", 1) as content:
+        content.write(begin)
+        for _ in range(GROWN // 2**20):
+            content.write(repeated * (2**20 // len(repeated)))
+        content.write(b"</log>" if begin == b"<log>" else b"")
+    assert file.stat().st_size < 400_000
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ImportRefused) as refused, open_event_file(file) as opened:
+        deque(opened.rows, maxlen=0)
+    assert message in str(refused.value)
+    assert psutil.Process().memory_info().rss - before < 5 * GROWN
+
+
+def test_an_event_may_stand_behind_much_of_a_log_that_is_forgotten(tmp_path: Path) -> None:
+    trace = "<trace><string key='n' value='1'/>text</trace>" * 40_000
+    file = tmp_path / "log.xes"
+    file.write_text(f"<log>{trace}<trace><event> <string key='a' value='b'/> </event></trace></log>")
+    with open_event_file(file) as opened:
+        assert [row.values for row in opened.rows] == [{"a": "b"}]
 
 
 def test_a_parquet_file_with_a_page_that_grows_too_large_is_refused_before_it_is_decoded(

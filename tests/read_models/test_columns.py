@@ -1,8 +1,10 @@
 """What a column refuses when it is declared, and a sum that outgrows its type. Not here: values (`test_rows`)."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
@@ -83,6 +85,32 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: last("event", type="int"), "'event' has type string, not int"),
     (lambda: min_("data.n", type="boolean"), "a boolean has no order; use any_ and all_"),
     (lambda: max_("final"), "a boolean has no order; use any_ and all_"),
+    (
+        lambda: max_("data.km"),
+        "'data.km': type= is missing. A field of data is text, and of texts '9' is more than '10'",
+    ),
+    (lambda: min_("item.km"), "such as type='decimal(18,2)'; type='string' compares bytes"),
+    (lambda: top("data.km", 3), "'data.km': type= is missing"),
+    (lambda: top("event", 3, by="data.km"), "'data.km': by_type= is missing"),
+    (lambda: first("event", by="data.km"), "'data.km': by_type= is missing"),
+    (lambda: last("event", by="item"), "'item': by_type= is missing"),
+    (lambda: count(where=cast("Any", "data.n > 5")), "where= is 'data.n > 5': name sources and what they are to be"),
+    (lambda: count(where={}), "where= is {}: name sources"),
+    (lambda: count(where={"amount": 5}), "'amount' is neither a column of the event"),
+    (
+        lambda: count(where={"data.n": {}}),
+        "where= is {'data.n': {}}; allowed: a text, a number, True, False, a datetime",
+    ),
+    (lambda: count(where={"data.n": []}), "where= of 'data.n' is []; allowed: a text"),
+    (lambda: count(where={"data.n": {"=>": 5}}), "where= of 'data.n' is {'=>': 5}; allowed"),
+    (lambda: count(where={"data.n": {"<": [1, 2]}}), "where= of 'data.n' is {'<': [1, 2]}; allowed"),
+    (lambda: count(where={"data.n": {"<": None}}), "where= of 'data.n' is {'<': None}; allowed"),
+    (lambda: count(where={"data.n": {">=": True}}), "where= of 'data.n' is {'>=': True}; allowed"),
+    (lambda: count(where={"data.n": math.nan}), "where= of 'data.n' has nan; allowed"),
+    (lambda: count(where={"data.n": {1, b"1"}}), "where= of 'data.n' has b'1'; allowed"),
+    (lambda: count(where={"data.at": datetime(2024, 1, 1)}), "a datetime with its zone, None for missing or null"),
+    (lambda: count(where={"created_at": "2024-01-01"}), "has '2024-01-01', and 'created_at' is of type timestamp"),
+    (lambda: count(where={"event": 5}), "where= of 'event' has Decimal('5'), and 'event' is of type string"),
     (lambda: set_union("data.n", type="double"), "type is 'double', which 0 and -0 are two of; use decimal(p,s)"),
     (lambda: set_union("data.n", type="text"), "type is 'text'; allowed"),
     (lambda: any_("event"), "'event' has type string, not boolean"),
@@ -133,6 +161,14 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: first("data.n", by="data.at", by_type="time"), "type is 'time'; allowed"),
     (lambda: first("data.n", by_type="int"), "by_type is 'int', the type of by=, which is left out"),
 ]
+
+
+def test_a_length_of_time_may_be_written_as_sql_and_options_of_commands_have_it() -> None:
+    lengths = {"1 minute": "1 min", "15 minutes": "15 min", "15m": "15 min", "1h": "1 hour", "6 hours": "6 hour"}
+    for said, same in (lengths | {"1d": "1 day", "1w": "1 week", "1 months": "1 month"}).items():
+        assert bucket("data.at", every=said) == bucket("data.at", every=same)
+    for said, same in (lengths | {"30s": "30 sec", "1 second": "1 sec", "2 days": "2 day"}).items():
+        assert sessions("data.at", gap=said) == sessions("data.at", gap=same)
 
 
 def test_a_column_that_cannot_work_is_refused_in_a_sentence() -> None:

@@ -1,6 +1,8 @@
 """What a declaration of a read model refuses, and when its fingerprint changes."""
 
 from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -158,7 +160,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         for each in ("lines", "data.", "data..lines", "data", "event", "item", "", ["data.lines"])
     ),
     (declare(order_id=field("item.sku"), n=count()), {}, "'order_id' reads item: name the array that it is an element"),
-    (declare(order_id=stream_id(), n=top("event", 3, by="item")), {}, "'n' reads item: name the array"),
+    (declare(order_id=stream_id(), n=top("event", 3, by="item", by_type="int")), {}, "'n' reads item: name the array"),
     (
         declare(order_id=stream_id(), n=count("data.lines")),
         {"each": "data.lines"},
@@ -226,11 +228,19 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
     "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),
     "a restricted column": lambda: model(members={"order_id": stream_id(), "lines": count(events=["placed"])}),
+    **{
+        f"a column of some values, {n}": partial(
+            lambda where: model(members={"order_id": stream_id(), "lines": count(where=where)}), where
+        )
+        for n, where in enumerate(
+            ({"data.n": 5}, {"data.n": "5"}, {"data.n": 6}, {"data.m": 5}, {"data.n": [5, 6]}, {"data.n": {"<": 5}})
+        )
+    },
     "visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 min")}),
     "longer visits": lambda: model(members={"order_id": stream_id(), "lines": sessions("data.at", gap="1 hour")}),
     "the newest two": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 2)}),
     "the newest three": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 3)}),
-    "the first three": lambda: model(members={"order_id": stream_id(), "lines": top("data.line", 3)}),
+    "the first three": lambda: model(members={"order_id": stream_id(), "lines": top("data.line", 3, type="int")}),
     "a computed column": lambda: model(members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 1")}),
     "another computation": lambda: model(
         members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 2")}
@@ -257,6 +267,15 @@ def test_the_events_of_a_column_are_a_set() -> None:
         model(members={"order_id": stream_id(), "lines": count(events=events)})
         for events in (["a", "b"], ["b", "a", "b"])
     )
+    assert one.fingerprint == other.fingerprint
+
+
+def test_the_conditions_of_a_column_are_a_set_of_values() -> None:
+    said: list[dict[str, object]] = [
+        {"data.n": [5, 7.50], "data.m": None},
+        {"data.m": {"==": None}, "data.n": (Decimal("7.50"), 5, 5.0)},
+    ]
+    one, other = (model(members={"order_id": stream_id(), "lines": count(where=where)}) for where in said)
     assert one.fingerprint == other.fingerprint
 
 

@@ -59,8 +59,17 @@ def orders(store: EventStore) -> EventStore:
 
 
 TOLD: list[tuple[ReadModel, list[str]]] = [
+    (
+        model(count(where={"data.by": "card", "data.bye": "cash"}, events=["paid"])),
+        ["column c0: field data.bye is in none of the newest events; did you mean data.by?"],
+    ),
     (model(), []),
-    (model(last("data.who.name"), max_("data.note"), sum_("data.amount", events=["paid"]), last("event")), []),
+    (
+        model(
+            last("data.who.name"), max_("data.note", type="string"), sum_("data.amount", events=["paid"]), last("event")
+        ),
+        [],
+    ),
     # of events that did not come nothing is known
     (model(last("data.x", events=["sent"])), []),
     (

@@ -135,7 +135,7 @@ def test_a_model_that_looks_up_what_is_not_there_yet_says_so(store: EventStore) 
         ensure_version(store.connection, ORDERS)
     assert (refused.value.detail, refused.value.hint) == (
         'relation "read_models.customers" does not exist',
-        "The next drain tries again: drain customers first.",
+        "The next drain tries again: drain customers first. In a test, build customers first: given(…).when(…).",
     )
     ensure_version(store.connection, CUSTOMERS)
     ensure_version(store.connection, ORDERS)

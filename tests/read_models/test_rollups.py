@@ -419,6 +419,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"status": row("state"), "n": count()}, "'status' is over 'state', which is no column of orders; there are order_id, "),
     ({"of": Looking}, {"status": row("name"), "n": count()}, "'status' is over 'name', which looking looks up: it changes"),
     ({"of": Seen}, {"status": row("status"), "m": max_("created_at")}, "'m' is max of rows, from which no row can be taken"),
+    ({}, ROW | {"m": count(where={"event": "placed"})}, "'m' has where=, which is of events: leave it out, or make the"),
     ({}, ROW | {"m": count(events=["placed"])}, "'m' has events=, which rows have not: leave it out"),
     ({"of": Seen}, {"status": row("weight"), "n": count()}, "'status' is over 'weight', double precision; a key is text, "),
     ({"of": Seen}, {"status": row("took"), "n": count()}, "'status' is over 'took', interval; a key is text, bigint"),

@@ -218,7 +218,7 @@ class Task:
         found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
         found[ITEM_ORDER] = events.column(order)
         found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
-        masks: dict[tuple[str, ...], object] = {}
+        masks: dict[object, object] = {}
         for slot, value in reader.values.items():
             array = _read(value, events)
             if value.events is not None:
@@ -226,6 +226,10 @@ class Task:
                     masks[value.events] = pc.is_in(events.column("event"), pa.array(value.events))
                 # the cast comes after this: an event that the column does not look at must not fail the cast
                 array = pc.if_else(masks[value.events], array, pa.scalar(None, array.type))
+            if value.where is not None:
+                if value.where not in masks:
+                    masks[value.where] = value.where.met(events)
+                array = pc.if_else(masks[value.where], array, pa.scalar(None, array.type))
             found[slot] = array
         yield self._batch(found, len(events))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn, is_text
+from millrace.resources.read_models.declared.conditions import Conditions
 from millrace.resources.read_models.declared.declaration import ReadModel
 
 # an error names no more columns than these
@@ -50,6 +51,7 @@ class Value:
     source: str | None
     events: tuple[str, ...] | None
     by_decider: tuple[tuple[str, str], ...] = ()
+    where: Conditions | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def slots_of(models: Sequence[ReadModel]) -> Slots:
 def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
     """Return what a model puts into its slots, by slot."""
     return {
-        name: Value(column.source, column.events)
+        name: Value(column.source, column.events, where=column.where)
         if isinstance(column, Column)
         else Value(column.column, None, column.by_decider)
         for name, column in columns_of(model, slots).items()
@@ -121,12 +123,14 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
         slot = f"{prefix}_{number}"
         by = None
         built = (
-            replace(column, source=slot, events=None) if isinstance(column, Column) else Column(kind, slot, column.type)
+            replace(column, source=slot, events=None, where=None)
+            if isinstance(column, Column)
+            else Column(kind, slot, column.type)
         )
         if isinstance(column, RankedColumn):
             of_by = Column("by", f"by_{slot}", column.by.type)
             by = Slot(f"by_{slot}", of_by, is_text(column.by), name)
-            built = replace(column, source=slot, events=None, by=of_by)
+            built = replace(column, source=slot, events=None, where=None, by=of_by)
         slots[name] = Slot(slot, built, of_text, name, by, column if isinstance(column, KeyColumn) else None)
     return slots
 

@@ -153,12 +153,24 @@ def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
         if not key.is_of_item:
             events = events.where(source_value(key).isNotNull())
     if model.items is None:
-        return events
+        return judged_rows(events, model)
     items = item_rows(events, model.items)
     for key in model.keys.values():
         if key.is_of_item:
             items = items.where(source_value(key).isNotNull() | source_column(model.items.array).isNotNull())
-    return items
+    return judged_rows(items, model)
+
+
+def judged_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
+    """Return events with a column for each condition of a model: whether they meet it."""
+    found = model.conditions
+
+    def judge(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for rows in batches:
+            met = {one.column: one.met(rows) for one in found}
+            yield pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **met})
+
+    return _with_columns(events, judge, {one.column: "boolean" for one in found}) if found else events
 
 
 def item_rows(events: "DataFrame", items: Items) -> "DataFrame":
@@ -185,7 +197,7 @@ def _with_columns(
     events: "DataFrame", work: Callable[[Iterator[pa.Table]], Iterator[pa.Table]], added: Mapping[str, str]
 ) -> "DataFrame":
     """Return what is made of events in Arrow: their columns, and some with these types."""
-    from pyspark.sql.types import LongType, StringType, StructType
+    from pyspark.sql.types import BooleanType, LongType, StringType, StructType
 
     names = events.columns
 
@@ -195,7 +207,7 @@ def _with_columns(
 
     schema = StructType(events.schema.fields)
     for name, type_ in added.items():
-        schema.add(name, {"string": StringType(), "bigint": LongType()}[type_])
+        schema.add(name, {"string": StringType(), "bigint": LongType(), "boolean": BooleanType()}[type_])
     # mapInArrow takes a dot in a name for one that leads into a column
     return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema)
 
@@ -216,8 +228,10 @@ def looked_at(column: Column | KeyColumn) -> "SparkColumn":
     """Say whether a column looks at an event that has all keys."""
     from pyspark.sql import functions as f
 
-    events = column.events if isinstance(column, Column) else None
-    return f.lit(True) if events is None else f.col("event").isin(*events)
+    if not isinstance(column, Column):
+        return f.lit(True)
+    of_event = f.lit(True) if column.events is None else f.col("event").isin(*column.events)
+    return of_event if column.where is None else of_event & source_column(column.where.column)
 
 
 def source_column(source: str) -> "SparkColumn":

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
 _EVERY = re.compile(r"([1-9][0-9]?) (min|hour|day|week|month|year)")
+# as SQL and people write lengths of time, and as options of commands do: `5 minutes`, `1h`
+_LENGTH = re.compile(r"([0-9]+) ?([a-z]+)")
+_UNITS = {"s": "sec", "second": "sec", "m": "min", "minute": "min", "h": "hour", "d": "day", "w": "week"}
 # of what a length must be a whole part, and its seconds
 _PARTS = {"min": (60, 60), "hour": (24, 3600)}
 # Spark would fail at them
@@ -28,6 +31,15 @@ _UNKNOWN_TO_JAVA = {"America/Coyhaique"}
 ALLOWED = (
     "'1 day', '1 week' (from Monday on), '1 month', '1 year', 'n hour' where n divides 24, 'n min' where n divides 60"
 )
+
+
+def spelled(length: str) -> str:
+    """Return a length of time as declarations have it, such as `5 min`; anything else as it is."""
+    found = _LENGTH.fullmatch(str(length))
+    if found is None:
+        return length
+    unit = found[2] if found[2] in _UNITS else found[2].removesuffix("s")
+    return f"{found[1]} {_UNITS.get(unit, unit)}"
 
 
 def require_bucket(said: str, every: str, zone: str) -> None:

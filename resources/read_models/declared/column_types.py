@@ -49,8 +49,8 @@ ARRAY = "JSON array"
 QUOTED = 100
 
 # what texts of a type look like: Spark's cast takes others, too, and changes them
-_NUMBER = r"^ *[+-]?(?=[.]?[0-9])([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?" + times.END
-_FORMS = {"decimal": _NUMBER, "double": _NUMBER, "date": times.DAY_FORM, "timestamp": times.TIME_FORM}
+NUMBER = r"^ *[+-]?(?=[.]?[0-9])([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?" + times.END
+_FORMS = {"decimal": NUMBER, "double": NUMBER, "date": times.DAY_FORM, "timestamp": times.TIME_FORM}
 
 
 class InvalidColumn(ValueError):
@@ -86,7 +86,7 @@ def _exact_decimal(text: str, type_: str) -> Decimal | None:
     assert digits is not None
     precision, scale = int(digits[1]), int(digits[2])
     # Python knows the digits of other scripts, and `1_000`
-    if not re.match(_NUMBER, text):
+    if not re.match(NUMBER, text):
         return None
     try:
         number = Decimal(text)
@@ -178,7 +178,7 @@ def _decimals(text: "SparkColumn") -> "SparkColumn":
     """Return how many decimals a number with an exponent has: fewer than none if zeros are before its point."""
     from pyspark.sql import functions as f
 
-    before, after, exponent = (f.regexp_extract(text, _NUMBER, part) for part in (1, 2, 3))
+    before, after, exponent = (f.regexp_extract(text, NUMBER, part) for part in (1, 2, 3))
     digits = f.regexp_replace(f.concat(before, after), "0+$", "")
     needed = f.length(digits) - f.length(before) - exponent.try_cast("int")
     return f.when(digits == "", 0).otherwise(needed)

@@ -23,7 +23,8 @@ tables (`tables`), the statement that merges (`merge`), Spark's plan (`plans`).
 
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`);
 where the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).
-Events whose source is missing or null do not count. `events=` restricts a column to some events.
+Events whose source is missing or null do not count. `events=` restricts a column to some events, and `where=` to those
+whose values meet conditions (`conditions`).
 
 A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
 
@@ -32,7 +33,7 @@ parts of several log partitions do so together (`merge`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ from psycopg import sql
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.declared.buckets import beginning
 from millrace.resources.read_models.declared.column_types import postgres_type
+from millrace.resources.read_models.declared.conditions import Conditions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -98,12 +100,15 @@ class Column:
         source: Where its input comes from; None counts events.
         type: The input's Spark type.
         events: The events it looks at; None for all of the model's.
+        where: The conditions that these events meet; None for none.
     """
 
     kind: str
     source: str | None
     type: str
     events: tuple[str, ...] | None = None
+    # fingerprints have it apart: columns without it are what they were before there was any
+    where: Conditions | None = field(default=None, repr=False)
 
     def state(self, name: str, declared: str | None = None) -> tuple[StateColumn, ...]:
         """Return the stored columns of this column under a name; errors name it as it is declared, if as another."""
@@ -130,6 +135,12 @@ class Column:
     def reads(self) -> "tuple[Column, ...]":
         """The values that it reads of an event, each as a column."""
         return (self,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What it looks at of an event, its conditions included."""
+        judged = [] if self.where is None else [source for source, *_ in self.where.tests]
+        return tuple(dict.fromkeys([*(one.source for one in self.reads if one.source), *judged]))
 
 
 @dataclass(frozen=True)

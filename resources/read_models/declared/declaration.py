@@ -31,6 +31,7 @@ from millrace.resources.read_models.declared.columns import (
     last_position,
 )
 from millrace.resources.read_models.declared.computed import Computed, Value, as_operand, values_with
+from millrace.resources.read_models.declared.conditions import Conditions
 from millrace.resources.read_models.declared.items import Items
 from millrace.resources.read_models.declared.lookups import Lookup, require_keys
 from millrace.resources.read_models.declared.upcasts import Path, Touching, Upcast, as_option, touching
@@ -195,7 +196,8 @@ class ReadModel:
         """
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
         # apart: models without any are what they were before there were any
-        return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each) if said)))
+        where = {name: column.where for name, column in self.columns.items() if column.where}
+        return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each, where) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of what is declared, and behind a plus that of what upcasts decide of it."""
@@ -233,9 +235,13 @@ class ReadModel:
 
     @property
     def _read(self) -> set[str]:
-        sources = {source for key in self.read_keys.values() for source in key.sources}
-        read = {one.source for column in self.stored.values() for one in column.reads}
-        return sources | {source for source in read if source is not None}
+        read: list[Column | KeyColumn] = [*self.read_keys.values(), *self.stored.values()]
+        return {source for one in read for source in one.sources}
+
+    @property
+    def conditions(self) -> tuple[Conditions, ...]:
+        """The conditions of its columns, each once, in an order that is the same in every process."""
+        return tuple(dict.fromkeys(column.where for column in self.stored.values() if column.where is not None))
 
     @property
     def seen_upcasts(self) -> tuple[Upcast, ...]:
@@ -261,12 +267,12 @@ class ReadModel:
         taken = self.of_taken_events(self._known_upcasts)
         if not taken:
             return
-        columns = [(one.source, one.events) for column in self.stored.values() for one in column.reads]
+        columns = [(source, column.events) for column in self.stored.values() for source in column.sources]
         # a fold, or a function of DataFrames, reads all data
         whole = [("data", None)] if "data" in self.sources else []
         keys = ((source, None) for key in self.read_keys.values() for source in key.sources)
         for source, events in sorted({*keys, *columns, *whole}, key=repr):
-            path = data_path(source) if source else None
+            path = data_path(source)
             if source == "data" or path:
                 yield path or (), touching(path or (), [one for one in taken if events is None or one.event in events])
 
@@ -329,7 +335,7 @@ def read_model(
         keys = {n: c for n, c in members.items() if isinstance(c, KeyColumn)}
         columns = {n: c for n, c in members.items() if isinstance(c, Column)}
         read = {n: key.sources for n, key in keys.items()}
-        read |= {n: tuple(one.source for one in column.reads if one.source) for n, column in columns.items()}
+        read |= {n: column.sources for n, column in columns.items()}
         refuse(
             name,
             (

@@ -233,6 +233,7 @@ def _problems(of: ReadModel, members: Mapping[str, Column | KeyColumn]) -> Itera
             f"is {one.kind.removesuffix('_by')} of rows, from which no row can be taken back; use count, sum_ or avg",
         )
         yield [name] if one.events else [], "has events=, which rows have not: leave it out"
+        yield [name] if one.where else [], "has where=, which is of events: leave it out, or make the value a key"
         if one.kind != "count":
             exact = found in {"bigint", "int"} or found.startswith("numeric")
             yield [name] if not exact else [], f"{over}; sums are of bigint, int or decimal(p,s), which add up exactly"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.read_models.declared.buckets import require_bucket
+from millrace.resources.read_models.declared.buckets import require_bucket, spelled
 from millrace.resources.read_models.declared.column_types import ALLOWED_TYPES, InvalidColumn, is_type
 from millrace.resources.read_models.declared.columns import (
     ORDER,
@@ -22,10 +22,14 @@ from millrace.resources.read_models.declared.columns import (
     is_field,
     item_path,
 )
+from millrace.resources.read_models.declared.conditions import Conditions, conditions
 
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
+# what `where=` of a column says
+Where = Mapping[str, object] | None
+_Looks = tuple[tuple[str, ...] | None, Conditions | None]
 # each change of an array writes all of it
 MOST_KEPT = 1_000
 
@@ -77,44 +81,49 @@ def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") ->
     Days, and what is longer than an hour, are those of the zone's clocks: a day may have 23 or 25 hours. An event that
     comes late counts for its own bucket. `source` is as that of `field`; of a rollup, a column of its read model.
     """
+    every = spelled(every)
     require_bucket(f"bucket({source!r})", every, zone)
     if isinstance(source, str) and is_of_row(source):
         return KeyColumn(source, "timestamp", every, zone)
     return replace(field(source, type="timestamp"), every=every, zone=zone)
 
 
-def count(source: str | None = None, *, events: list[str] | None = None) -> Column:
-    """Count events, or those whose `source` is not null; 0 for none. A rollup counts rows."""
+def count(source: str | None = None, *, events: list[str] | None = None, where: Where = None) -> Column:
+    """Count events, or those whose `source` is not null; 0 for none. A rollup counts rows.
+
+    `events` names the events to look at, here and in the other columns. `where` says by source what their values are to
+    be: `{"data.status": "paid"}`, `["paid", "sent"]` for one of several, None for none, `{">=": 10, "<": 100}`.
+    """
     found = source and _summed_source(source)
-    return Column("count", found, _type(found, None) if found else "bigint", _events(events))
+    return Column("count", found, _type(found, None) if found else "bigint", *_looks(events, where))
 
 
-def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None) -> Column:  # noqa: A002
+def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Add up values of `bigint` or `decimal(p,s)`, exactly; 0 for none. A rollup adds up a column of its rows."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"sum_({source!r}): type is {type!r}; sums are bigint or decimal(p,s), which add up exactly"
         )
-    return Column("sum", _summed_source(source), _type(source, type), _events(events))
+    return Column("sum", _summed_source(source), _type(source, type), *_looks(events, where))
 
 
-def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None = None) -> Column:  # noqa: A002
+def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Take the mean, kept as exact sum and count; null for none. A rollup takes that of a column of its rows."""
     if type != "bigint" and not type.startswith("decimal"):
         raise InvalidColumn(
             f"avg({source!r}): type is {type!r}; means are of bigint or decimal(p,s), which add up exactly"
         )
-    return Column("avg", _summed_source(source), _type(source, type), _events(events))
+    return Column("avg", _summed_source(source), _type(source, type), *_looks(events, where))
 
 
-def min_(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """Keep the smallest value; texts are compared by their bytes; null for none."""
-    return Column("min", _source(source), _ordered(source, type), _events(events))
+def min_(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
+    """Keep the smallest value; null for none. A field of data needs `type=`; texts are compared by their bytes."""
+    return Column("min", _source(source), _ordered(source, type), *_looks(events, where))
 
 
-def max_(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
-    """Keep the largest value; texts are compared by their bytes; null for none."""
-    return Column("max", _source(source), _ordered(source, type), _events(events))
+def max_(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
+    """Keep the largest value; null for none. A field of data needs `type=`; texts are compared by their bytes."""
+    return Column("max", _source(source), _ordered(source, type), *_looks(events, where))
 
 
 def first(
@@ -124,13 +133,14 @@ def first(
     by: str | None = None,
     by_type: str | None = None,
     events: list[str] | None = None,
+    where: Where = None,
 ) -> Column:
     """Keep the value of the first event that has one; null for none.
 
     The first one by offset; or the one with the least value of `by`, read as `by_type`, and of several the first by
     offset. Then events without that value do not count.
     """
-    return _decided("first", source, type, by, by_type, events)
+    return _decided("first", source, type, by, by_type, _looks(events, where))
 
 
 def last(
@@ -140,42 +150,41 @@ def last(
     by: str | None = None,
     by_type: str | None = None,
     events: list[str] | None = None,
+    where: Where = None,
 ) -> Column:
     """Keep the value of the last event that has one; null for none.
 
     The last one by offset; or the one with the greatest value of `by`, read as `by_type`, and of several the last by
     offset. Then events without that value do not count.
     """
-    return _decided("last", source, type, by, by_type, events)
+    return _decided("last", source, type, by, by_type, _looks(events, where))
 
 
-def _decided(
-    kind: str, source: str, type_: str | None, by: str | None, by_type: str | None, events: list[str] | None
-) -> Column:
+def _decided(kind: str, source: str, type_: str | None, by: str | None, by_type: str | None, looks: _Looks) -> Column:
     if by is None:
         if by_type is not None:
             raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
-        return Column(kind, _source(source), _type(source, type_), _events(events))
-    rank = Column("by", _source(by), _ordered(by, by_type), _events(events))
-    return RankedColumn(f"{kind}_by", _source(source), _type(source, type_), _events(events), rank)
+        return Column(kind, _source(source), _type(source, type_), *looks)
+    rank = Column("by", _source(by), _ordered(by, by_type, "by_type"), *looks)
+    return RankedColumn(f"{kind}_by", _source(source), _type(source, type_), *looks, rank)
 
 
-def any_(source: str, *, events: list[str] | None = None) -> Column:
+def any_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
     """Say whether some value is true; false for none."""
-    return Column("any", _source(source), _type(source, "boolean"), _events(events))
+    return Column("any", _source(source), _type(source, "boolean"), *_looks(events, where))
 
 
-def all_(source: str, *, events: list[str] | None = None) -> Column:
+def all_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
     """Say whether every value is true; true for none."""
-    return Column("all", _source(source), _type(source, "boolean"), _events(events))
+    return Column("all", _source(source), _type(source, "boolean"), *_looks(events, where))
 
 
-def set_union(source: str, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
+def set_union(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Collect the distinct values, sorted, texts by their bytes; empty for none. Each change writes the whole array."""
     element = _type(source, type)
     if element == "double":
         raise InvalidColumn(f"set_union({source!r}): type is 'double', which 0 and -0 are two of; use decimal(p,s)")
-    return Column("set_union", _source(source), element, _events(events))
+    return Column("set_union", _source(source), element, *_looks(events, where))
 
 
 def top(
@@ -186,39 +195,50 @@ def top(
     by: str | None = None,
     by_type: str | None = None,
     events: list[str] | None = None,
+    where: Where = None,
 ) -> Column:
     """Keep the values of the n events with the greatest value of `by`, the greatest first; empty for none.
 
     Of several events with one value of `by` the last by offset is first. Without `by` the values themselves decide.
     Events that lack one of the two do not count. Each change writes the whole array.
     """
+    by_word = "by_type"
     if not isinstance(n, int) or not 1 <= n <= MOST_KEPT:
         raise InvalidColumn(f"{source!r}: n is {n!r}; keep 1 to {MOST_KEPT} values")
     if by is None:
         if by_type is not None:
             raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
-        by, by_type = source, type
-    rank = Column("by", _source(by), _ordered(by, by_type), _events(events))
-    return TopColumn("top", _source(source), _type(source, type), _events(events), rank, n)
+        by, by_type, by_word = source, type, "type"
+    rank = Column("by", _source(by), _ordered(by, by_type, by_word), *_looks(events, where))
+    return TopColumn("top", _source(source), _type(source, type), *_looks(events, where), rank, n)
 
 
-def latest(source: str, n: int, *, type: str | None = None, events: list[str] | None = None) -> Column:  # noqa: A002
+def latest(
+    source: str,
+    n: int,
+    *,
+    type: str | None = None,  # noqa: A002
+    events: list[str] | None = None,
+    where: Where = None,
+) -> Column:
     """Keep the values of the last n events by offset, the last first; empty for none."""
-    return top(source, n, type=type, by=ORDER, events=events)
+    return top(source, n, type=type, by=ORDER, events=events, where=where)
 
 
-def sessions(source: str, *, gap: str, events: list[str] | None = None) -> Column:
+def sessions(source: str, *, gap: str, events: list[str] | None = None, where: Where = None) -> Column:
     """Unite times that lie at most `gap` apart, such as `30 min`, to spans from the first to the last; empty for none.
 
     A time that comes late extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
     """
-    found = _GAP.fullmatch(str(gap))
+    found = _GAP.fullmatch(str(spelled(gap)))
     if found is None:
         raise InvalidColumn(
             f"sessions({source!r}): gap is {gap!r}; allowed: 'n sec', 'n min', 'n hour', 'n day', n below 100,000"
         )
     type_ = _type(source, "timestamp")
-    return SessionsColumn("sessions", _source(source), type_, _events(events), int(found[1]) * _SECONDS[found[2]])
+    return SessionsColumn(
+        "sessions", _source(source), type_, *_looks(events, where), int(found[1]) * _SECONDS[found[2]]
+    )
 
 
 def is_of_row(source: str) -> bool:
@@ -263,17 +283,24 @@ def _type(source: str, type_: str | None) -> str:
     return type_
 
 
-def _ordered(source: str, type_: str | None) -> str:
+def _ordered(source: str, type_: str | None, word: str = "type") -> str:
+    if type_ is None and is_field(source):
+        raise InvalidColumn(
+            f"{source!r}: {word}= is missing. A field of data is text, and of texts '9' is more than '10': name the type"
+            f" whose order counts, such as {word}='decimal(18,2)'; {word}='string' compares bytes"
+        )
     ordered = _type(source, type_)
     if ordered == "boolean":
         raise InvalidColumn(f"{source!r}: a boolean has no order; use any_ and all_")
     return ordered
 
 
-def _events(events: list[str] | None) -> tuple[str, ...] | None:
+def _looks(events: list[str] | None, where: Where) -> _Looks:
+    """Return what a column looks at: the events, and the conditions that they are to meet."""
+    met = conditions(where, lambda source: None if is_field(_source(source)) else COLUMNS[source][0])
     if events is None:
-        return None
+        return None, met
     # a text would be taken for a list of its letters, and never match
     if isinstance(events, str) or not events:
         raise InvalidColumn(f"events= is {events!r}: name at least one event in a list, or leave it out for all")
-    return tuple(sorted(set(events)))
+    return tuple(sorted(set(events))), met

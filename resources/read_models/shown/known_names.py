@@ -152,8 +152,8 @@ def _readers(model: ReadModel) -> list[_Reader]:
         for name, key in model.read_keys.items()
         for decider, source in key.by_decider or ((None, key.source),)
     ]
-    read = [(name, one.source, one.events) for name, column in model.columns.items() for one in column.reads]
-    readers = [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read if source)]
+    read = [(name, source, column.events) for name, column in model.columns.items() for source in column.sources]
+    readers = [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read)]
     return [reader for reader in readers if data_path(reader.source) or item_path(reader.source) is not None]
 
 

@@ -65,12 +65,15 @@ def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
     wanted = _of(column.events or model.events)
     if model.each is not None:
         wanted = f"{model.each} of {wanted}"
+    if column.where is not None:
+        wanted += f" where {column.where.said}"
     if column.source is None:
-        return ColumnOrigin(name, f"{column.kind} of {wanted}", ("event", *([model.each] if model.each else [])))
+        of = ("event", *([model.each] if model.each else []))
+        return ColumnOrigin(name, f"{column.kind} of {wanted}", _behind(model, (*of, *column.sources)))
     by = [str(one.source) for one in column.reads[1:]]
     kind = " ".join((column.kind.removesuffix("_by"), *column.options))
     said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
-    return ColumnOrigin(name, said, _behind(model, (column.source, *by)))
+    return ColumnOrigin(name, said, _behind(model, column.sources))
 
 
 def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:

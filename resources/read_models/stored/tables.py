@@ -313,7 +313,7 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         raise LookupFailed(
             f"Read model {model.name} looks up {others}, which does not show all that it looks up yet.",
             detail=error.diag.message_primary,
-            hint=f"The next drain tries again: drain {others} first.",
+            hint=f"The next drain tries again: drain {others} first. In a test, build {others} first: given(…).when(…).",
         ) from error
     owner = sql.Identifier(owner_of(connection, model.state_table))
     # it reads the tables with its owner's rights

@@ -4,7 +4,9 @@ Belongs here: registration, refusals, races. Not here: what each keyword means f
 """
 
 import calendar
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -209,10 +211,17 @@ def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: EventStor
         (deep, "is nested in more than 32 schemas"),
         ({"$ref": "#/$defs/d15", "$defs": doubled}, "is too large, with what it refers to"),
         ({"allOf": [{"$ref": "#/$defs/w"}] * 3, "$defs": {"w": wide}}, "is too large, with what it refers to"),
+        # each of the three hundred is written three hundred times, with a key of 1,500 letters
+        ({"properties": {"k" * 1_500: {"oneOf": [{"const": n} for n in range(300)]}}}, "is too large, with what it"),
+        ({"allOf": [{"$ref": "#/$defs/w"}] * 100, "$defs": {"w": wide}}, "is too large, with what it refers to"),
     ]
     for schema, why in large:
         with pytest.raises(Malformed, match=why):
             orders.register_event_schema("order", "placed", schema)
+    memory = Path(f"/proc/{orders.connection.info.backend_pid}/status").read_text()
+    peak = re.search(r"VmHWM:\s+([0-9]+) kB", memory)
+    assert peak is not None
+    assert int(peak[1]) < 300_000
 
 
 def test_annotations_are_kept_and_say_nothing_of_data(orders: EventStore) -> None:

@@ -48,8 +48,8 @@ class Everything:
     units = sum_("data.units")
     worth = sum_("data.worth", type="decimal(18,2)", events=["made", "used"])
     mean = avg("data.worth", type="decimal(18,2)")
-    least_text = min_("data.text")
-    most_text = max_("data.text")
+    least_text = min_("data.text", type="string")
+    most_text = max_("data.text", type="string")
     least_units = min_("data.units", type="bigint")
     first_text = first("data.text")
     last_text = last("data.text")
@@ -85,8 +85,8 @@ class Crossing:
     mean = avg("data.worth", type="decimal(18,2)")
     first_text = first("data.text")
     last_text = last("data.text")
-    smallest_event = first("event", by="data.text", events=["made", "used"])
-    most_text = max_("data.text")
+    smallest_event = first("event", by="data.text", by_type="string", events=["made", "used"])
+    most_text = max_("data.text", type="string")
     texts = set_union("data.text")
 
 

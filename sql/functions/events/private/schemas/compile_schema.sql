@@ -41,6 +41,7 @@ declare
   _each record;
   _sub record;
   _subs text[];
+  _size int := 0; -- of the predicates of its parts
 begin
   checks := '[]';
   schemas := 1;
@@ -195,6 +196,11 @@ begin
     );
     schemas := schemas + _sub.schemas;
     continue when _sub.predicate is null;
+    _size := _size + octet_length(_sub.predicate);
+    -- here, too: together they may be many times what is allowed
+    if schemas > 1000 or _size > 100000 then
+      perform event_store_private.refuse_schema(format('the schema is too large, with what it refers to, at %s', v_pointer));
+    end if;
     if _each.key is null or _type = 'object' and v_schema -> 'required' ? _each.key then
       _all := _all || format('(%s)', _sub.predicate);
       checks := checks || _sub.checks;
@@ -284,6 +290,11 @@ begin
     loop
       schemas := schemas + _sub.schemas;
       _subs := _subs || format('(%s)', coalesce(_sub.predicate, '1 == 1'));
+      _size := _size + octet_length(_subs[cardinality(_subs)]);
+      -- before it is written: oneOf writes each of them as often as there are
+      if schemas > 1000 or _size > 100000 or _each.keyword = 'oneOf' and _size > 100000 / cardinality(_subs) then
+        perform event_store_private.refuse_schema(format('the schema is too large, with what it refers to, at %s', v_pointer));
+      end if;
     end loop;
     _all := _all || case _each.keyword
       when 'not' then '!' || _subs[1]
