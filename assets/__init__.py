@@ -4,6 +4,8 @@ Belongs here: the owners of assets, and the one table of groups. Not here: jobs,
 (`millrace.platform_defs`).
 """
 
+import re
+
 OWNERS = ["team:data-platform"]
 
 
@@ -19,3 +21,8 @@ class Group:
     SUBSCRIPTIONS = "subscriptions"  # functions that are called for events, elsewhere
     ARCHIVE = "archive"  # the log in files
     REPORTS = "reports"  # tables of days, which users declare
+
+
+def in_dagster(name: str, *, besides: str = "") -> str:
+    """Return a name as Dagster takes it: characters that it refuses, and with one all that is declared, by numbers."""
+    return re.sub(rf"[^\w{besides}]", lambda found: f"_{ord(found[0]):x}_", name, flags=re.ASCII)

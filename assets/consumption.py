@@ -16,6 +16,7 @@ from millrace.assets.lineage import column_lineage
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
+from millrace.assets.verdicts import LAG_CHECK
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.build_errors import cause, failures
@@ -33,7 +34,6 @@ from millrace.resources.spark.resource import SparkResource
 from millrace.resources.subscriptions.push import push_events
 
 KEY = dg.AssetKey(["consumption", "view_events"])
-LAG_CHECK = "lag_within_objective"
 
 
 class DrainConfig(dg.Config):

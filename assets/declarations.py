@@ -11,7 +11,8 @@
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
 A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault`
-says where it fails. Two things of one name are refused, for one would hide the other.
+says where it fails. Of two things of one name in one room neither counts, and of two rooms that of the later one does
+not: a `Fault` says so.
 
 Belongs here: finding and loading. Not here: the words to declare with (`millrace`), what is made of declarations
 (`millrace.platform_defs`).
@@ -43,9 +44,15 @@ ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "sched
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
+# what helps where nothing names a package
+NAME_IT = (
+    'Name it by MILLRACE_DECLARATIONS, or by declarations = "…" in [tool.millrace] of the pyproject.toml above; or be in'
+    " the folder where `millrace up` runs."
+)
+
 
 class InvalidDeclarations(MillraceError):
-    """A package of declarations is not there, is empty, or declares two things of one name."""
+    """A package of declarations is not there, or is empty."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,6 @@ class Declarations:
         events: The events, each version by itself.
         package: The name of the package; None where nothing is declared.
         files: Where each thing was found, by its kind and name, such as `read model orders`.
-
-    Raises:
-        InvalidDeclarations: Two captured tables have one decider, a capture has the name of a view, or a rollup is of a
-            read model that is not declared here.
     """
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
@@ -102,32 +105,6 @@ class Declarations:
     package: str | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     rollups: "Mapping[str, Rollup]" = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        deciders: dict[str, str] = {}
-        for capture in self.captures.values():
-            for table in capture.tables:
-                other = deciders.setdefault(table.stream_decider, capture.name)
-                if other != capture.name:
-                    raise InvalidDeclarations(
-                        f"captures: the decider {table.stream_decider} is declared twice",
-                        detail=self._where(f"capture {other}", f"capture {capture.name}"),
-                        hint="Give one of the tables a decider= of its own.",
-                    )
-        # sensors and runs are found by these names; poll_views is the sensor of the views that nobody declared
-        views = {model.view: f"read model {model.name}" for model in self.models.values()} | {"views": ""}
-        for name in sorted(views.keys() & self.captures.keys()):
-            raise InvalidDeclarations(
-                f"capture {name}: a view has this name; give the capture another one",
-                detail=self._where(f"capture {name}", views[name]),
-            )
-        for rollup in self.rollups.values():
-            if rollup.of.name not in self.models:
-                raise InvalidDeclarations(
-                    f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here",
-                    detail=self._where(f"read model {rollup.name}"),
-                    hint="Declare both in one package.",
-                )
 
     def model(self, name: str) -> "ReadModel":
         """Return a read model.
@@ -142,16 +119,13 @@ class Declarations:
             raise MillraceError(
                 f"There is no read model {name!r}.",
                 detail="\n".join(f"A file of read models fails to load: {fault}" for fault in self.faults) or None,
-                hint=f"Declared are: {', '.join(self.models) or 'none'}.",
+                hint=NAME_IT if self.package is None else f"Declared are: {', '.join(self.models) or 'none'}.",
             )
         return self.models[name]
 
     def faults_of(self, room: str) -> list[Fault]:
         """Return the files of one room that fail to load."""
         return [fault for fault in self.faults if fault.room == room]
-
-    def _where(self, *things: str) -> str | None:
-        return _both(*(self.files[thing] for thing in things if thing in self.files))
 
 
 def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declarations:
@@ -162,7 +136,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         rooms: Which parts to load; reports and schedules import Dagster, which takes seconds.
 
     Raises:
-        InvalidDeclarations: There is no such package, there is nothing in it, or it declares two things of one name.
+        InvalidDeclarations: There is no such package, or there is nothing in it.
     """
     if package is None:
         return Declarations()
@@ -175,30 +149,44 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     find_package(package)
     found, faults = _Found(package), []
-    for room in rooms:
+    # how a model's rows read is decided by the upcasts of its events, too
+    for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
         for module in _modules(package, room):
             if isinstance(module, Fault):
                 faults.append(module)
             else:
                 found.look_through(room, module)
-    things = [thing for _, thing in found.things]
+    placed = found.once()
+    things = [thing for _, thing in placed]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
+    for rollup in [each for each in rollups.values() if not any(each.of is thing for thing in things)]:
+        found.refuse(
+            "read_models", rollup, f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here"
+        )
+        del rollups[rollup.name]
+    faults += found.faults
     # what is declared in a file that fails stays as it is
-    whole = not any(fault.room == "read_models" for fault in faults)
+    broken = {fault.room for fault in faults}
+    events = [*filter(None, map(declared_event, things))]
+    upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
     models = {
-        thing.name: replace(thing, rollups=tuple(r for r in rollups.values() if r.of is thing), all_rollups=whole)
+        thing.name: replace(
+            thing,
+            rollups=tuple(r for r in rollups.values() if r.of is thing),
+            all_rollups="read_models" not in broken,
+            declared_events=upcast,
+        )
         for thing in things
         if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
     }
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
-    events = filter(None, map(declared_event, things))
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}
     return Declarations(
         models=dict(sorted(models.items())),
         captures=dict(sorted(captures.items())),
-        reports=tuple(cast("dg.AssetsDefinition", thing) for room, thing in found.things if room == "reports"),
+        reports=tuple(cast("dg.AssetsDefinition", thing) for room, thing in placed if room == "reports"),
         subscriptions=dict(sorted(subscriptions.items())),
-        schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in found.things if room == "schedules"),
+        schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in placed if room == "schedules"),
         faults=tuple(faults),
         events=tuple(sorted(events, key=lambda event: (event.decider, event.event, event.version))),
         package=package,
@@ -220,7 +208,7 @@ def find_package(package: str) -> ModuleType:
     if _spec(package) is None:
         raise InvalidDeclarations(
             f"There is no package {package!r} to take declarations from.",
-            detail=f"MILLRACE_DECLARATIONS names it, and Python finds it neither installed nor in {Path.cwd()}.",
+            detail=f"It is named here, in the home or in pyproject.toml, and Python finds it neither installed nor in {Path.cwd()}.",
             hint=remedy,
         )
     try:
@@ -261,24 +249,39 @@ class _Found:
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []
-        self.files: dict[str, Path] = {}
+        # of all models, and of views that nobody declared
+        self.files = dict.fromkeys(("sensor poll_read_models", "sensor poll_views"), Path("Millrace"))
+        self._rooms: dict[str, str] = {}
+        self.faults: list[Fault] = []
+        self._twice: set[str] = set()
 
     def look_through(self, room: str, module: ModuleType) -> None:
         """Take what a module declares; what it imports from another file of the room is not declared twice."""
         for value in vars(module).values():
-            names = list(_names(room, value))
+            names = set(_names(room, value))
             if not names or any(value is thing for _, thing in self.things):
                 continue
             file = Path(module.__file__ or module.__name__)
-            for name in names:
-                if name in self.files:
-                    raise InvalidDeclarations(
-                        f"{name} is declared twice in {self.package}",
-                        detail=_both(self.files[name], file),
-                        hint="Give one of them another name, or remove it.",
-                    )
-                self.files[name] = file
-            self.things.append((room, value))
+            if clash := sorted(names & self.files.keys()):
+                other, alike = self.files[clash[0]], self._rooms.get(clash[0]) == room
+                self._twice |= {*clash} if alike else set()
+                said = (
+                    f"{clash[0]} is declared twice, in {other}, too: {'neither counts' if alike else 'that one counts'}"
+                )
+                self.refuse(room, value, said, file)
+            else:
+                self.files |= dict.fromkeys(names, file)
+                self._rooms |= dict.fromkeys(names, room)
+                self.things.append((room, value))
+
+    def refuse(self, room: str, thing: object, why: str, file: Path | None = None) -> None:
+        """Note what does not count, and why."""
+        name = str(getattr(thing, "name", room))
+        self.faults.append(Fault(room, name, file or self.files[f"read model {name}"], 0, why))
+
+    def once(self) -> list[tuple[str, object]]:
+        """Return the things with their rooms that have all their names for themselves."""
+        return [(room, thing) for room, thing in self.things if not self._twice & set(_names(room, thing))]
 
 
 def _names(room: str, value: object) -> Iterator[str]:
@@ -303,7 +306,8 @@ def _names(room: str, value: object) -> Iterator[str]:
         from millrace.resources.read_models.declared.rollups import Rollup
 
         if isinstance(value, ReadModel):
-            own_view = [] if isinstance(value, Rollup) else [f"view {value.view}"]
+            # sensors and runs are found by the names of views and captures
+            own_view = [] if isinstance(value, Rollup) else [f"view {value.view}", f"sensor poll_{value.view}"]
             yield from (f"read model {value.name}", *own_view)
     elif room == "subscriptions":
         from millrace.resources.consumers.declaration import Subscription
@@ -314,7 +318,8 @@ def _names(room: str, value: object) -> Iterator[str]:
         from millrace.resources.capture.declaration import Capture
 
         if isinstance(value, Capture):
-            yield f"capture {value.name}"
+            yield from (f"capture {value.name}", f"sensor poll_{value.name}")
+            yield from (f"decider {table.stream_decider}" for table in value.tables)
 
 
 def _modules(package: str, room: str) -> Iterator[ModuleType | Fault]:
@@ -370,7 +375,3 @@ def _spec(name: str) -> ModuleSpec | None:
         return find_spec(name)
     except (ImportError, ValueError):  # a part of the name is not there, or is no package
         return None
-
-
-def _both(*files: Path) -> str | None:
-    return f"Declared in {' and '.join(str(file) for file in files)}." if files else None

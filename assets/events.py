@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import dagster as dg
 
-from millrace.assets import OWNERS, Group
+from millrace.assets import OWNERS, Group, in_dagster
 from millrace.resources.events.fields import field_types
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -17,7 +17,7 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 
 def asset_key(decider: str) -> dg.AssetKey:
     """Return the asset of a decider's declared events."""
-    return dg.AssetKey(["events", decider])
+    return dg.AssetKey(["events", in_dagster(decider, besides=".-")])
 
 
 def by_decider(events: Iterable[DeclaredEvent]) -> Mapping[str, list[DeclaredEvent]]:

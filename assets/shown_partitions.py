@@ -19,6 +19,7 @@ import dagster as dg
 
 from millrace.assets.lineage import COLUMN_LINEAGE, rollup_lineage
 from millrace.assets.partitions import log_partition_key, log_partitions
+from millrace.assets.verdicts import repeat_verdicts
 from millrace.resources.read_models.declared.declaration import ReadModel
 
 GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
@@ -60,7 +61,10 @@ class ShownPartitions:
         return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
 
     def make_green(self, metadata: Mapping[int, Mapping[str, Any]]) -> None:
-        """Record a materialization of each log partition with its metadata, and of each rollup, in one statement."""
+        """Record a materialization of each log partition with its metadata, and of each rollup, in one statement.
+
+        The verdicts of the read model's checks stay to be seen.
+        """
         found = [
             dg.AssetMaterialization(self.asset, partition=log_partition_key(partition), metadata=shown)
             for partition, shown in metadata.items()
@@ -80,6 +84,8 @@ class ShownPartitions:
                 for one in found
             ],
         )
+        if found:
+            repeat_verdicts(self._instance, [self.asset])
 
     def make_red(self, causes: Mapping[int, str]) -> None:
         """Let log partitions fail with this run, which has to end as failed; each page has the cause."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from millrace.assets import OWNERS, Group
+from millrace.assets import OWNERS, Group, in_dagster
 from millrace.assets.consumption import Objective
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.event_store import ViewInfo
@@ -20,7 +20,7 @@ LATE_S = 300
 
 def asset_key(subscription: Subscription) -> dg.AssetKey:
     """Return the asset of a subscription, which is named as its view."""
-    return dg.AssetKey(["subscriptions", subscription.view])
+    return dg.AssetKey(["subscriptions", in_dagster(subscription.view, besides=".-")])
 
 
 def subscription_objective(subscription: Subscription) -> Objective:

@@ -12,11 +12,12 @@ from typing import Any
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import LAG_CHECK, Objective, lag_evaluation, lag_metadata, late_ones, model_objective
+from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
+from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.consumption.build_errors import cause, failures
@@ -32,7 +33,6 @@ from millrace.resources.read_models.stored.versions import waiting_version
 from millrace.resources.spark.resource import SparkResource
 
 RECENT = 10_000
-NAMES_CHECK = "names_are_known"
 
 PRODUCERS = dg.AssetKey(["event_store", "producers"])
 EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
@@ -168,7 +168,7 @@ def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
-        name="version_is_approved",
+        name=APPROVAL_CHECK,
         description=f"No changed declaration waits for: millrace view approve {model.name}",
     )
     def check(postgres: PostgresResource, spark: SparkResource) -> dg.AssetCheckResult:
@@ -220,7 +220,7 @@ def loads_check(asset: dg.AssetKey, faults: Sequence[Fault]) -> dg.AssetChecksDe
 
     @dg.asset_check(
         asset=asset,
-        name="declaration_loads",
+        name=LOADS_CHECK,
         description=f"The file that declares it loads. Now it fails: {faults[0]}",
     )
     def check() -> dg.AssetCheckResult:

@@ -1,79 +1,8 @@
-"""Everything that Dagster loads, assembled. Nothing here talks to a database.
+"""What Dagster loads: the definitions of the package that the settings name.
 
-Belongs here: putting together. Not here: any logic, any declaration.
+Belongs here: nothing but them. Not here: making them (`loading`).
 """
 
-from collections.abc import Mapping
-
-import dagster as dg
-
-from millrace.assets.archive import archive_asset
-from millrace.assets.as_of import as_of_asset
-from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
-from millrace.assets.consumption import view_events_asset
-from millrace.assets.declarations import Declarations, declared
-from millrace.assets.event_store import event_store_assets
-from millrace.assets.partitions import log_partitions
-from millrace.assets.read_models.asset import read_model_asset
-from millrace.assets.rounds import shared_drain_job
-from millrace.assets.runs import while_it_runs
-from millrace.assets.shown_only import specs_shown_only
-from millrace.platform_defs.capture_sensors import capture_sensor
-from millrace.platform_defs.checks import all_checks
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
-from millrace.platform_defs.prune import prune_runs
-from millrace.platform_defs.run_storage import InstanceFolder
-from millrace.platform_defs.schedules import all_schedules
-from millrace.platform_defs.sensors import view_sensors
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.settings import Settings
-from millrace.resources.spark.resource import SparkResource
-
-
-def build_defs(
-    *,
-    declarations: Declarations | None = None,
-    settings: Settings | None = None,
-    resources: Mapping[str, object] | None = None,
-) -> dg.Definitions:
-    """Assemble the definitions; tests pass their own declarations, settings and resources.
-
-    Raises:
-        InvalidDeclarations: The package that the settings name is not there, is empty, or declares something twice.
-    """
-    settings = settings or Settings()
-    found = declared(settings.declared_package) if declarations is None else declarations
-    partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
-    limits = Limits.of(settings)
-    models, captures = found.models.values(), found.captures
-    assets = [
-        event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else [], found.events),
-        view_events_asset(found, settings),
-        *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
-        archive_asset(partitions, archive),
-        *([as_of_asset(found, archive)] if models else []),
-        *found.reports,
-        *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
-    ]
-    # mypy takes what the base class has as a field for an argument
-    servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
-    everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
-    together = shared_drain_job(found, archive, limits, everything)
-    jobs = ((CAPTURE, captures), *((job, models) for job in (REBUILD, AS_OF, together, approve_job(found))))
-    needed = [job for job, declared_ones in jobs if declared_ones]
-    return dg.Definitions(
-        assets=[*assets, *specs_shown_only(found, assets)],
-        asset_checks=all_checks(found, archive),
-        jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
-        schedules=all_schedules(found, settings),
-        sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
-        resources=everything,
-        # a process per step would double what a run costs
-        executor=while_it_runs,
-        # the UI shows it with the code location
-        metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},
-    )
-
+from millrace.platform_defs.loading import build_defs
 
 defs = build_defs()

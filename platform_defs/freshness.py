@@ -6,12 +6,14 @@ Every hour the check of the model says it, too.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones
+from millrace.assets.declarations import Fault
 from millrace.assets.subscriptions import asset_key, standing_of
+from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
@@ -21,8 +23,13 @@ LOOK_EVERY_S = 15
 OBSERVE_EVERY_S = 300
 
 
-def freshness_sensor(objectives: Sequence[Objective]) -> dg.SensorDefinition:
-    """Make the sensor `watch_freshness` of what may become late; its cursor is what of it was called late."""
+def freshness_sensor(
+    objectives: Sequence[Objective], faults: Mapping[dg.AssetKey, Sequence[Fault]]
+) -> dg.SensorDefinition:
+    """Make the sensor `watch_freshness` of what may become late; its cursor is what of it was called late.
+
+    Its first tick after a load says, too, which declarations fail to load.
+    """
 
     @dg.sensor(
         name="watch_freshness",
@@ -48,10 +55,23 @@ def freshness_sensor(objectives: Sequence[Objective]) -> dg.SensorDefinition:
                     figures = lag_metadata(store.view_lag(view))
                     evaluation = lag_evaluation(objective, figures, passed=not is_late)
                     context.instance.report_runless_asset_event(evaluation)
+        # what ended before it could say so, or materializes without us
+        repeat_verdicts(context.instance, [*(objective.asset for objective in objectives), *faults])
+        _say_once(context.instance, faults)
         said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
 
     return watch
+
+
+def _say_once(instance: dg.DagsterInstance, faults: Mapping[dg.AssetKey, Sequence[Fault]]) -> None:
+    keys = {dg.AssetCheckKey(asset, LOADS_CHECK): said for asset, said in faults.items()}
+    known = instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys])
+    for key in keys.keys() - known.keys():
+        said = {"fails": dg.MetadataValue.json([str(fault) for fault in keys[key]])}
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(key.asset_key, key.name, passed=False, metadata=said)
+        )
 
 
 def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefinition:

@@ -48,7 +48,8 @@ AS_OF = dg.define_asset_job(
 
 REBUILD = dg.define_asset_job(
     "rebuild",
-    selection=dg.AssetSelection.groups(Group.READ_MODELS),
+    # it yields nothing that its checks could judge
+    selection=dg.AssetSelection.groups(Group.READ_MODELS).without_checks(),
     description="Rebuilds log partitions of every read model from their events: side by side, all in one run.",
 )
 

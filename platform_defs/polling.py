@@ -17,7 +17,7 @@ JOIN_S = 30.0
 # so many shared runs that fail in a row make each view try by itself, until the last one ended so many seconds ago
 SHARED_FAILURES = 3
 SHARED_REST_S = 300.0
-# Of the 16 runs at once of dagster.yaml, so that pushes, however many there are, leave half to read models.
+# Of the 12 drains of one view at once of dagster.yaml, so that pushes, however many there are, leave some to models.
 PUSHES_AT_ONCE = 8
 # so far poll_views counts events, and streams to try again
 MOST_COUNTED = 1000

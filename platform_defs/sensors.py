@@ -12,7 +12,9 @@ from dataclasses import replace
 
 import dagster as dg
 
+from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
+from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs.checks import objectives
@@ -26,7 +28,7 @@ from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import stored_upcasts
-from millrace.resources.read_models.stored.versions import standing
+from millrace.resources.read_models.stored.versions import standing, with_upcasts
 
 VIEW_TAG = "millrace/view"
 DRAIN_TAG = "millrace/drain"
@@ -46,8 +48,8 @@ def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.
     """Make the sensors of all views: those of declared read models, of subscriptions, and of views of the database."""
     models, subscriptions = [*declared.models.values()], [*declared.subscriptions.values()]
     watching = [subscription_sensor(subscriptions)] if subscriptions else []
-    may_be_late = objectives(declared)
-    watching += [freshness_sensor(may_be_late)] if may_be_late else []
+    may_be_late, faults = objectives(declared), faults_by_asset(declared)
+    watching += [freshness_sensor(may_be_late, faults)] if may_be_late or faults else []
     return [*model_sensors(models, together), *watching, undeclared_sensor(models)]
 
 
@@ -67,7 +69,7 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[R
     """
 
     @dg.sensor(
-        name=f"poll_{model.view}",
+        name=f"poll_{in_dagster(model.view)}",
         jobs=[DRAIN, together],
         minimum_interval_seconds=len(models),
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -102,7 +104,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         rows = [*zip(models, poll_models(postgres, models), strict=True)]
         waiting = [(model, row) for model, row in rows if row.enabled and row.due and not is_served(row)]
         off = stopped_sensors(context.instance) if waiting else set()
-        on = [(model, row) for model, row in waiting if f"poll_{model.view}" not in off]
+        on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
         idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
         return _request(context, polls, VIEWS, idle=idle)
@@ -189,7 +191,7 @@ def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list
     """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
     with kept_store(postgres) as store:
         upcasts = stored_upcasts(store.connection)
-        found = [standing(store.connection, replace(model, upcasts=upcasts)) for model in models]
+        found = [standing(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [
         replace(row, view=model.view, due=max(row.due, int(ready)))

@@ -45,6 +45,13 @@ ASK_S = 5.0
 NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
 # what passes without us: the server is away, or takes no writes
 PASSING = (psycopg.OperationalError, *NO_WRITES)
+# but what was asked exceeds a limit of the server (class 54), and does so each time
+LIMITS = (
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+    psycopg.errors.TooManyColumns,
+    psycopg.errors.TooManyArguments,
+)
 
 Result = TypeVar("Result")
 

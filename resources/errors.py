@@ -35,7 +35,7 @@
     ├── ChangesWaiting           MR036   stored changes are no events yet
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
-    ├── NotDeciderOwner          MR046   the decider belongs to a role that the login is no member of
+    ├── NotDeciderOwner          MR046   the decider, or the event, belongs to a role that the login is no member of
     ├── VerificationOver         MR049   another verification of the captured table began
     ├── DataRefused              MR050   the data do not fit the schema of the event
     ├── UpcastNeeded             MR051   by the schema data of the version before cannot be read
@@ -59,7 +59,7 @@ An exception that one module alone raises is declared in that module, below `Mil
     backup           ForeignBackup, NoBackup, Busy
     producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
-                     ForeignPublication, TableRenamed, KeyChanged, TimelinesUnknown, PgoutputError, BadCondition,
+                     ForeignPublication, TableRenamed, TableUnfit, TimelinesUnknown, PgoutputError, BadCondition,
                      TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
@@ -244,7 +244,7 @@ class NotProducerOwner(MillraceError):
 
 
 class NotDeciderOwner(MillraceError):
-    """The decider belongs to a role that the login is no member of."""
+    """The decider, or the event whose shape it is, belongs to a role that the login is no member of."""
 
 
 class DataRefused(MillraceError):
@@ -256,7 +256,7 @@ class UpcastNeeded(MillraceError):
 
 
 class UpcastDiffers(MillraceError):
-    """The version of the event has another upcast: it has one for ever."""
+    """The version of the event has another upcast: it has one, until an operator withdraws it."""
 
 
 class UpcastMissing(MillraceError):
@@ -264,7 +264,7 @@ class UpcastMissing(MillraceError):
 
 
 class SchemaDiffers(MillraceError):
-    """The version of the event has another schema: it has one for ever."""
+    """The version of the event has another schema: it has one, until an operator withdraws it."""
 
 
 class NeverSeen(MillraceError):

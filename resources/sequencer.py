@@ -11,13 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 
 import psycopg
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, sleep_using_event, wait_exponential
+from tenacity import (
+    Retrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    sleep_using_event,
+    wait_exponential,
+)
 
 from millrace.resources import connecting
-from millrace.resources.errors import UnknownView, WrongMode
+from millrace.resources.errors import MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
@@ -37,6 +43,8 @@ SLICE_S = 0.05
 WINDOW = 19
 # how often a view is dispatched that nothing is new for: its done locks go; after 15 s consumers would do it themselves
 DISPATCH_ALL_EVERY_S = 10
+# how long a view waits after an error in its dispatch: twice as long after each further one, up to a minute
+ASIDE_S, LONGEST_ASIDE_S = 1.0, 60.0
 # so nobody is woken more than a hundred times a second
 SHORTEST_PAUSE_S = 0.01
 # while events come more often than that, to sleep costs more than it saves
@@ -54,7 +62,7 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
     of the server, a server that says nothing, and one that takes no writes for a while.
     """
     patiently = Retrying(
-        retry=retry_if_exception_type(connecting.PASSING),
+        retry=retry_if_exception_type(connecting.PASSING) & retry_if_not_exception_type(connecting.LIMITS),
         wait=wait_exponential(multiplier=0.2, max=5),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),
@@ -94,6 +102,8 @@ class _Rounds:
         self.store, self.producers = EventStore(connection), ProducerStore(connection)
         # the views to dispatch, by owner: owners take turns, and a view keeps its place
         self.pending: dict[str, dict[str, None]] = {}
+        # view -> how long it waits after its last error, and until when
+        self.aside: dict[str, tuple[float, float]] = {}
         # what was announced last, and what was when nothing was pending
         self.marks: list[int] = []
         self.settled: list[int] = []
@@ -114,6 +124,8 @@ class _Rounds:
             if now >= self.dispatch_all_at:
                 self._want(every)
                 self.dispatch_all_at = now + DISPATCH_ALL_EVERY_S
+                if ended := self.store.end_log_holder():
+                    logger.warning("Ended %s: it idled in a transaction that held up the log.", ended)
             else:
                 polled = self.store.poll_views([each.view for each in every])
                 behind = {view.view for view in polled if view.due > view.retries}
@@ -131,8 +143,10 @@ class _Rounds:
         return moved + passed + len(self.pending)
 
     def _want(self, views: Iterable[WantingView]) -> None:
+        now = time.monotonic()
         for each in views:
-            self.pending.setdefault(each.owner, {})[each.view] = None
+            if now >= self.aside.get(each.view, (0.0, 0.0))[1]:
+                self.pending.setdefault(each.owner, {})[each.view] = None
 
     def _dispatch(self) -> int:
         """Hand over what is new, an owner's view after another's, until the time is up; return how much it was.
@@ -149,15 +163,32 @@ class _Rounds:
             del self.pending[owner], views[view]
             if views:
                 self.pending[owner] = views
-            with suppress(UnknownView, WrongMode):  # unregistered, or changed, after it was named
-                positions = self.store.dispatch_events(view)
-                passed += positions
-                if positions >= WINDOW:
-                    again.append(WantingView(view, owner))
+            positions = self._dispatched(view)
+            passed += positions
+            if positions >= WINDOW:
+                again.append(WantingView(view, owner))
             if time.monotonic() >= until:
                 break
         self._want(again)
         return passed
+
+    def _dispatched(self, view: str) -> int:
+        """Dispatch to one view; an error that only it has sets it aside, and holds nobody else up."""
+        try:
+            positions = self.store.dispatch_events(view)
+        except (UnknownView, WrongMode):  # unregistered, or changed, after it was named
+            positions = 0
+        except (MillraceError, psycopg.Error) as error:
+            if self.store.connection.closed or isinstance(error, connecting.NO_WRITES):
+                raise
+            pause_s = min(2 * self.aside.get(view, (ASIDE_S / 2, 0.0))[0], LONGEST_ASIDE_S)
+            self.aside[view] = pause_s, time.monotonic() + pause_s
+            why = str(error).partition("\n")[0]
+            logger.warning("View %s is set aside for %.0f s: %s", view, pause_s, why)
+            self.store.fail_dispatch(view, why)
+            return 0
+        self.aside.pop(view, None)
+        return positions
 
     def attend(self, *, sleeps: bool) -> bool:
         """Say that this loop is at work, where it was not said just now; return whether to look again soon."""

@@ -5,6 +5,7 @@ Belongs here: names, defaults and meaning of settings. Not here: what is done wi
 
 import ipaddress
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,10 @@ from millrace.resources.errors import MillraceError
 PROJECT = Path(__file__).resolve().parent.parent
 # where pushes of the embedded store may go: receivers of this machine are those of whoever runs it
 THIS_MACHINE = "127.0.0.0/8, ::1"
-# what the embedded store shows if nobody says what to declare
+# what `millrace up` declares in a home that it makes, if nothing names another package
 EXAMPLE = "millrace.examples.shop"
+# the file in a home that names the package which `millrace up` declared there
+NOTE = "declarations"
 PREFIX = "MILLRACE_"
 # characters of a token that guards the UI
 SHORTEST_TOKEN = 16
@@ -101,8 +104,8 @@ class Settings(BaseSettings):
     dsn: str | None = Field(default=None, description="The event store; none means the embedded Postgres.")
     declarations: str | None = Field(
         default=None,
-        description="The package of your read models, captures and reports; none means the example with the embedded"
-        " Postgres, and nothing with a store of your own.",
+        description="The package of your read models, captures and reports; none means that of [tool.millrace] in the"
+        " pyproject.toml above, or what `millrace up` declared in the home.",
     )
     log_partitions: int = Field(
         default=16,
@@ -196,5 +199,46 @@ class Settings(BaseSettings):
 
     @property
     def declared_package(self) -> str | None:
-        """The package to take declarations from, if any: an example is never built in a store of the user's own."""
-        return self.declarations or (EXAMPLE if self.dsn is None else None)
+        """The package to take declarations from, if any is named: here, in the home, or in the pyproject.toml above.
+
+        Raises:
+            InvalidSetting: Home and pyproject.toml name two, or the example is named for the store of another package.
+        """
+        noted = None if self.dsn else self._noted
+        if self.declarations:
+            if self.declarations == EXAMPLE and noted not in {None, EXAMPLE}:
+                raise InvalidSetting(
+                    f"The store in {self.home} is that of the package {noted}, and the example would be built in it.",
+                    hint=f"Unset {PREFIX}DECLARATIONS, or set {PREFIX}HOME to another folder for the example.",
+                )
+            return self.declarations
+        project, named = _of_project(Path.cwd())
+        if noted and named and noted != named:
+            raise InvalidSetting(
+                f"The store in {self.home} is that of the package {noted}, and {project} names {named}.",
+                hint=f"Set {PREFIX}DECLARATIONS to the one that you mean, or {PREFIX}HOME to the home of the other one.",
+            )
+        return noted or named
+
+    @property
+    def _noted(self) -> str | None:
+        try:
+            return (self.home / NOTE).read_text(errors="replace").strip() or None
+        except OSError:
+            return None
+
+
+def _of_project(folder: Path) -> tuple[Path, str | None]:
+    """Return the nearest pyproject.toml above a folder with `declarations` in [tool.millrace], and what it says."""
+    for path in (above / "pyproject.toml" for above in (folder, *folder.parents)):
+        try:
+            named = tomllib.loads(path.read_text()).get("tool", {}).get("millrace", {}).get("declarations")
+        except OSError:
+            continue
+        except (ValueError, AttributeError) as error:
+            raise InvalidSetting(f"{path} cannot be read: {error}", hint="Correct the file.") from None
+        if named is not None:
+            if not isinstance(named, str):
+                raise InvalidSetting(f"{path}: declarations in [tool.millrace] names no package: {named!r}.")
+            return path, named
+    return folder, None

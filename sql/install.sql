@@ -174,6 +174,7 @@ set local check_function_bodies = off;
 \ir functions/events/private/refusals/refuse_schema.sql
 \ir functions/events/private/refusals/refuse_unless_stored.sql
 \ir functions/events/private/refusals/refuse_unregistered_event.sql
+\ir functions/events/private/refusals/require_registrar.sql
 \ir functions/events/private/require_fit_event.sql
 \ir functions/events/private/require_unpurged.sql
 \ir functions/events/private/schemas/compile_schema.sql
@@ -192,6 +193,8 @@ set local check_function_bodies = off;
 \ir functions/events/register_decider_events.sql
 \ir functions/events/register_event_schema.sql
 \ir functions/events/register_event_upcast.sql
+\ir functions/events/registrations/set_decider_owner.sql
+\ir functions/events/registrations/withdraw_registration.sql
 \ir functions/events/stream_head.sql
 \ir functions/events/stream_partition.sql
 \ir functions/events/upcasts/moved.sql
@@ -199,6 +202,7 @@ set local check_function_bodies = off;
 \ir functions/events/upcasts/upcast.sql
 \ir functions/log/available_offset_range.sql
 \ir functions/log/await_positions.sql
+\ir functions/log/end_log_holder.sql
 \ir functions/log/is_sequenced.sql
 \ir functions/log/last_sequenced.sql
 \ir functions/log/latest_events.sql
@@ -244,8 +248,11 @@ set local check_function_bodies = off;
 \ir functions/private/commit_durably.sql
 \ir functions/private/is_operator.sql
 \ir functions/private/is_upper_uuid.sql
+\ir functions/private/lives.sql
+\ir functions/private/lock_deciders.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
+\ir functions/private/session_began.sql
 \ir functions/producers/abandon_transaction.sql
 \ir functions/producers/abort_transaction.sql
 \ir functions/producers/add_events.sql
@@ -262,6 +269,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/end_transactions.sql
 \ir functions/producers/private/judge_stamp.sql
 \ir functions/producers/private/lock_transaction.sql
+\ir functions/producers/private/open_transactions.sql
 \ir functions/producers/private/progress_of.sql
 \ir functions/producers/private/receive_stamp.sql
 \ir functions/producers/private/record_outcome.sql
@@ -279,6 +287,7 @@ set local check_function_bodies = off;
 \ir functions/producers/private/settle_transaction.sql
 \ir functions/producers/private/stage_change.sql
 \ir functions/producers/producer_statistics.sql
+\ir functions/producers/purge_results.sql
 \ir functions/producers/register_producer.sql
 \ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
@@ -296,6 +305,7 @@ set local check_function_bodies = off;
 \ir functions/rows/dispatch_events.sql
 \ir functions/rows/end_locks.sql
 \ir functions/rows/extend_lock.sql
+\ir functions/rows/fail_dispatch.sql
 \ir functions/rows/fail_event.sql
 \ir functions/rows/lease_events.sql
 \ir functions/rows/nack_event.sql
@@ -359,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'a673be4a26dfafb84ec95f436c640491afd0a6a8eb70478e207ba5db1dea4058'),
+  (0, '6b2e28d994498e1644d78386b235a7fd6bbaf10fb1ca8a68fc25cd61a38c6099'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -365,4 +365,4 @@ def test_no_error_is_classified_by_its_text() -> None:
 
 
 def test_what_dagster_loads_is_put_together_on_one_screen() -> None:
-    assert len((PROJECT / "platform_defs" / "definitions.py").read_text().splitlines()) < 80
+    assert len((PROJECT / "platform_defs" / "assembly.py").read_text().splitlines()) < 80

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Event, EventStore
+from millrace.resources.event_store import Event, EventStore, WantingView
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import _Rounds, run_sequencer
@@ -140,6 +140,20 @@ def test_many_views_of_one_owner_delay_neither_the_log_nor_anothers_view(
     assert sum(settled) == 2
 
 
+def test_the_loop_ends_a_session_that_idles_while_it_holds_the_log(
+    orders: EventStore, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(orders)
+    holder = connect(autocommit=False)
+    holder.execute("set idle_in_transaction_session_timeout = 0")
+    EventStore(holder).sequence_events()
+    set_clock(orders.connection, "2100-01-01 00:00:00+00")
+    rounds = _Rounds(orders.connection)
+    rounds.work()
+    assert f"pid={holder.info.backend_pid}" in caplog.text
+    wait_until(lambda: rounds.work() == 1, "the event has its position")
+
+
 def test_several_loops_take_turns_and_give_every_event_one_offset(
     orders: EventStore, dsn: str, observer: psycopg.Connection
 ) -> None:
@@ -198,6 +212,60 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
             lambda: rows(observer, "select view from event_store.stream_locks") == [("staying",)],
             "the view that is left has its lock",
         )
+
+
+@pytest.mark.parametrize("sqlstate", ["54000", "23514", "57014", "MR099"])
+def test_an_error_in_one_views_dispatch_holds_up_neither_the_log_nor_other_views_and_passes_with_its_cause(
+    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
+) -> None:
+    monkeypatch.setattr("millrace.resources.sequencer.LONGEST_ASIDE_S", 0.05)
+    for view in ("bad", "good"):
+        orders.register_view(view, "-infinity")
+    observer.execute(
+        "create function event_store.fail() returns trigger language plpgsql as"
+        f" $$ begin raise exception 'no room' using errcode = '{sqlstate}'; end $$;"
+        "create trigger fail before insert on event_store.stream_locks for each row when (new.view = 'bad')"
+        " execute function event_store.fail()".encode()
+    )
+
+    def handed_over(view: str) -> int:
+        return int(value(observer, "select count(*) from event_store.stream_locks where view = %s", view))
+
+    with sequencer(dsn) as running:
+        append(orders, "o-1")
+        wait_until(lambda: running.done() or handed_over("good") == 1, "the other view has its lock")
+        assert not running.done(), running.exception()
+        wait_until(lambda: [each.kind for each in orders.standing()] == ["not_dispatched"], "it is told")
+        (problem,) = orders.standing()
+        assert (problem.subject, problem.cause[-7:]) == ("bad", "no room")
+        append(orders, "o-2")
+        wait_until(lambda: handed_over("good") == 2, "and so it goes on")
+        assert handed_over("bad") == 0
+        assert not running.done()
+        observer.execute("drop trigger fail on event_store.stream_locks")
+        wait_until(lambda: handed_over("bad") == 2, "it is tried again")
+        wait_until(lambda: orders.standing() == [], "it is told no more")
+
+
+def test_a_view_that_fails_again_is_tried_later_and_later(orders: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def fail(self: EventStore, view: str) -> int:
+        tries.append(view)
+        return int(value(self.connection, "select 1 / 0"))
+
+    monkeypatch.setattr(EventStore, "dispatch_events", fail)
+    orders.register_view("v")
+    rounds, pauses = _Rounds(orders.connection), []
+    for _ in range(8):
+        rounds.aside = {view: (pause_s, 0.0) for view, (pause_s, _) in rounds.aside.items()}
+        rounds._want([WantingView("v", "o")])
+        rounds._dispatch()
+        rounds._want([WantingView("v", "o")])
+        assert not rounds.pending
+        pauses.append(rounds.aside["v"][0])
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert len(tries) == 8
 
 
 def test_a_database_without_the_store_ends_the_loop_with_its_reason(dsn: str, observer: psycopg.Connection) -> None:

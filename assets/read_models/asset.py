@@ -17,11 +17,12 @@ from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schem
 from millrace.assets.partitions import log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
+from millrace.assets.verdicts import repeat_verdicts
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -81,36 +82,41 @@ def read_model_asset(
     def rebuild(
         context: dg.AssetExecutionContext, config: RebuildConfig, postgres: PostgresResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[None]]:
-        with postgres.store() as store:
-            release_dead(context.instance, store.lease_owners(consumption.view_of(store, model)), store.release_owner)
         failed: list[MillraceError] = []
         shown = ShownPartitions(context.instance, context.run, model, lineage)
-        with Consumer.open(
-            postgres.current_dsn(),
-            model,
-            lambda: spark.spark_session,
-            context.run.run_id,
-            archive=archive,
-            limits=limits,
-        ) as consumer:
-            for outcome in rebuild_partitions(
-                consumer, [*map(log_partition_of, context.partition_keys)], config.wait_s
-            ):
-                if isinstance(outcome, MillraceError):
-                    failed.append(outcome)
-                    continue
-                shown.make_green(
-                    {
-                        lease.partition: {
-                            "events": lease.to_position,
-                            "rows": outcome.rows_of[lease.partition],
-                            "position": lease.to_position,
-                            "events_per_s": round(outcome.events / outcome.seconds, 1),
-                            "dagster/partition_row_count": outcome.rows_of[lease.partition],
+        try:
+            with postgres.store() as store:
+                view = consumption.view_of(store, model)
+                release_dead(context.instance, store.lease_owners(view), store.release_owner)
+            with Consumer.open(
+                postgres.current_dsn(),
+                model,
+                lambda: spark.spark_session,
+                context.run.run_id,
+                archive=archive,
+                limits=limits,
+            ) as consumer:
+                for outcome in rebuild_partitions(
+                    consumer, [*map(log_partition_of, context.partition_keys)], config.wait_s
+                ):
+                    if isinstance(outcome, MillraceError):
+                        failed.append(outcome)
+                        continue
+                    shown.make_green(
+                        {
+                            lease.partition: {
+                                "events": lease.to_position,
+                                "rows": outcome.rows_of[lease.partition],
+                                "position": lease.to_position,
+                                "events_per_s": round(outcome.events / outcome.seconds, 1),
+                                "dagster/partition_row_count": outcome.rows_of[lease.partition],
+                            }
+                            for lease in outcome.leases
                         }
-                        for lease in outcome.leases
-                    }
-                )
+                    )
+        finally:
+            # this run's checks are planned with it, and are skipped because it yields nothing
+            repeat_verdicts(context.instance, [shown.asset], context.run.run_id)
         if len(failed) == 1:
             raise failed[0]
         if failed:
@@ -158,7 +164,7 @@ def rebuild_partitions(
     try:
         yield consumer.rebuild(*partitions, wait_s=wait_s)
     except MillraceError as error:
-        if len(partitions) == 1:
+        if len(partitions) == 1 or isinstance(error, Unreachable):
             yield error
             return
     else:

@@ -20,7 +20,6 @@ from millrace.platform_defs.cli.output import complain
 from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents, lineage, partitions
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
-from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -81,7 +80,7 @@ def main() -> None:
     try:
         # what a command writes: a backup, an archive, a log
         with private_files():
-            dev.add_declared_commands(Settings().declared_package, sys.argv[1:])
+            dev.add_declared_commands(sys.argv[1:])
             app()
     except MillraceError as error:
         complain(str(error))

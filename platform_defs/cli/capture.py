@@ -13,11 +13,12 @@ import psycopg
 import typer
 from rich.text import Text
 
-from millrace.assets.declarations import Declarations, declared
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.assets.declarations import Declarations
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
 from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
@@ -27,7 +28,7 @@ from millrace.resources.capture.source.chunks import TableUnreadable
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.readiness import NotReady, require_ready
-from millrace.resources.capture.source.slot import slot_state
+from millrace.resources.capture.source.slot import slot_limits, slot_state
 from millrace.resources.capture.source.standbys import standby_notes
 from millrace.resources.capture.source.tables import heirs
 from millrace.resources.capture.source.timelines import read_timelines
@@ -35,7 +36,6 @@ from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_cap
 from millrace.resources.capture.verify import Verification, verify
 from millrace.resources.errors import ChangesWaiting, MillraceError
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -52,7 +52,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
     """Show each declared capture: how far it is, how its slot is, what waits."""
-    known = _known()
+    known = _known(dsn)
     with capture_store(dsn) as store:
         problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
     rows, notes = [], list[str]()
@@ -100,7 +100,7 @@ def status_command(dsn: DsnOption = None) -> None:
 @app.command("check")
 def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """Ask a capture's source for all that it lacks; nothing of it is changed."""
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
         info = find_capture(store, name)
         unread = unread_problems(unread_tables(store.captured_tables(name)))
@@ -109,7 +109,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
         capture = with_tables(source, capture)
         require_ready(source, capture, has_slot=slot is not None)
         read_timelines(source)
-        notes = [*standby_notes(source, slot), *_heir_notes(source, capture)]
+        notes = [*slot_limits(source), *standby_notes(source, slot), *_heir_notes(source, capture)]
     if unread:
         raise NotReady(name, unread)
     console = Screen()
@@ -121,7 +121,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
 @app.command("restart")
 def restart_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
     """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     with capture_store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
     Screen().print(f"{name} begins anew with generation {generation}; its next run reads all rows of its tables.")
@@ -150,7 +150,7 @@ def verify_command(
     """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
     if where is not None and table_name is None:
         raise MillraceError("A condition is of one table.", hint="Name the table behind the capture.")
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     console = Screen()
     with capture_store(dsn) as store:
         tables = _tables(store, capture) if table_name is None else (_table(store, capture, table_name),)
@@ -164,13 +164,18 @@ def verify_command(
                 found.append(
                     verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
                 )
-            except (ChangesWaiting, TableUnreadable) as error:
+            except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
                     raise
                 refused.append(f"{captured.name}: {error}")
     console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
     for each in found:
         _show_examples(console, each)
+        if each.nameless:
+            said = (
+                f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
+            )
+            console.print(Text(said, style="red"), soft_wrap=True)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
     for said in refused:
@@ -187,7 +192,7 @@ def remove_command(
     dsn: DsnOption = None,
 ) -> None:
     """Remove a capture with its slot and its publication. Its events stay; remove its file, too, or it comes back."""
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
         store.capture_info(name)  # what is not there is refused before anybody is asked
     if not yes:
@@ -216,7 +221,7 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
 def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
     """Try quarantined changes again, each row's in order, after the cause is repaired."""
     with capture_store(dsn) as store:
-        done = requeue(store, declared_capture(name), reason)
+        done = requeue(store, declared_capture(name, dsn), reason)
     Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
 
 
@@ -241,13 +246,13 @@ def capture_store(dsn: str | None) -> Iterator[CaptureStore]:
         yield CaptureStore(store.connection)
 
 
-def declared_capture(name: str) -> Capture:
-    """Return a declared capture.
+def declared_capture(name: str, dsn: str | None) -> Capture:
+    """Return a capture that is declared for that store.
 
     Raises:
         MillraceError: There is none of this name; the text names those that there are.
     """
-    known = _known()
+    known = _known(dsn)
     if name not in known.captures:
         raise MillraceError(
             f"There is no capture {name!r}.",
@@ -309,8 +314,8 @@ def _ask(name: str) -> None:
     raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
 
 
-def _known() -> Declarations:
-    return declared(Settings().declared_package, ["captures"])
+def _known(dsn: str | None) -> Declarations:
+    return declared_beside(dsn, ["captures"])
 
 
 def _heir_notes(source: psycopg.Connection, capture: Capture) -> Iterator[str]:

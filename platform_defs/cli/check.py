@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside
+from millrace.assets.declarations import NAME_IT
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -42,11 +43,13 @@ def check_command(
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
         return
-    known = declared_beside(dsn)
+    known = taken_beside(dsn)
+    if known.package is None:
+        raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
         found = standing_of(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
-        rebuilt = built_anew(store.connection, known.models.values(), known.events)
+        rebuilt = built_anew(store.connection, known.models.values())
     wrong = [
         *(f"A declaration fails to load: {fault}" for fault in known.faults),
         *(each.said for each in found if each.is_wrong),

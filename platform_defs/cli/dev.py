@@ -12,6 +12,7 @@ import typer
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import complain
+from millrace.resources.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -32,8 +33,8 @@ def psql_command(
     os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
 
 
-def add_declared_commands(package: str | None, arguments: Sequence[str]) -> None:
-    """Add the commands of a package of declarations to ours, if these arguments may be of one of them.
+def add_declared_commands(arguments: Sequence[str]) -> None:
+    """Add the commands of the package of declarations to ours, if these arguments may be of one of them.
 
     Where its `commands.py` fails to load, say so and do without.
     """
@@ -41,6 +42,7 @@ def add_declared_commands(package: str | None, arguments: Sequence[str]) -> None
         return
     from millrace.assets.declarations import load_part
 
+    package = Settings().declared_package
     module = load_part(package, "commands")
     declared = getattr(module, "app", None)
     if isinstance(declared, typer.Typer):

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
 from millrace.resources.connecting import connect
+from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
-from millrace.resources.postgres.dsn import current_dsn
+from millrace.resources.postgres.dsn import current_dsn, drain_dsn
+from millrace.resources.postgres.logins import too_mighty
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.assets.declarations import Declarations
     from millrace.resources.read_models.declared.declaration import ReadModel
 
 DsnOption = Annotated[
@@ -32,6 +34,17 @@ def chosen_dsn(dsn: str | None) -> str:
     return dsn or current_dsn(Settings())
 
 
+def rows_dsn(dsn: str | None) -> str:
+    """Return the DSN of a command that reads or changes rows of read models: in the embedded store the drains' login.
+
+    Refuses a login with rights that others, who may hang a trigger on these rows, have not.
+    """
+    chosen = dsn or drain_dsn(Settings())
+    if why := too_mighty(chosen, beside_others=True):
+        raise MillraceError(why)
+    return chosen
+
+
 @contextmanager
 def chosen_store(dsn: str | None) -> Iterator[EventStore]:
     """Connect to that store for a command; each call is a transaction of its own."""
@@ -39,20 +52,32 @@ def chosen_store(dsn: str | None) -> Iterator[EventStore]:
         yield EventStore(connection)
 
 
-def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> "Declarations":
-    """Return what is declared for that store: no example for one that was stated."""
-    from millrace.assets.declarations import ROOMS, declared
+def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> Declarations:
+    """Return what is declared for that store: none that `millrace up` declared in the home for one that was stated.
 
+    Raises:
+        MillraceError: Nothing names a package for the embedded store.
+    """
     settings = Settings() if dsn is None else Settings().model_copy(update={"dsn": dsn})
+    if settings.declared_package is None and settings.dsn is None:
+        raise MillraceError("Nothing names a package of declarations here.", hint=NAME_IT)
     return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
-def declared_model(name: str) -> "ReadModel":
-    """Return a declared read model.
+def taken_beside(dsn: str | None) -> Declarations:
+    """Return what is declared for that store, without what Dagster does not take, which are faults."""
+    known = declared_beside(dsn)
+    if not (known.reports or known.schedules):
+        return known
+    from millrace.platform_defs.loading import loadable
+
+    return loadable(known, Settings())[0]
+
+
+def declared_model(name: str, dsn: str | None) -> "ReadModel":
+    """Return a read model that is declared for that store.
 
     Raises:
         MillraceError: There is none of this name; the text names those that there are.
     """
-    from millrace.assets.declarations import declared
-
-    return declared(Settings().declared_package, ["read_models"]).model(name)
+    return declared_beside(dsn, ["read_models"]).model(name)

@@ -4,6 +4,7 @@ Belongs here: their options, which subscriptions are meant. Not here: what they 
 """
 
 import logging
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
@@ -14,18 +15,23 @@ from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
+from rich.text import Text
 
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
-from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.event_store import EventStore
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.resources.consumers.declaration import Subscription
 
 app = typer.Typer(no_args_is_help=True)
+
+# how long a drain waits for a Spark that went away
+AGAIN_S = 5.0
 
 
 @app.command("sequencer")
@@ -58,16 +64,57 @@ def drain_command(
     once: Annotated[bool, typer.Option("--once", help="End when the read model has all events.")] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM."""
+    """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM.
+
+    A restart of Postgres is waited for, and, without --once, one of Spark. With --once it ends with 1 where it cannot
+    have all events, and says why.
+    """
     from millrace.resources.consumption.consumer import Consumer
+    from millrace.resources.consumption.limits import Limits
+    from millrace.resources.consumption.report import DrainReport
+    from millrace.resources.read_models.stored.versions import current_version
     from millrace.resources.spark import spark_when_needed
 
-    declared = declared_model(model)
-    with stop_on_signals() as stop, spark_when_needed() as spark:
-        archive = Settings().archive_folder
-        with Consumer.open(chosen_dsn(dsn), declared, spark, f"drain {uuid4()}", archive=archive) as consumer:
-            report = consumer.drain(budget_s=inf, idle_s=0 if once else inf, stop=stop)
-    Screen().print(f"Read model {model}: {report.events:,} positions, {report.rows:,} rows changed.")
+    declared, builder, settings = declared_model(model, dsn), rows_dsn(dsn), Settings()
+    report, archive, limits = DrainReport(), settings.archive_folder, Limits.of(settings)
+    with stop_on_signals() as stop:
+        while True:
+            try:
+                with spark_when_needed() as spark:
+                    owner = f"drain {uuid4()}"
+                    with Consumer.open(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
+                        consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
+                # it ends, too, where the events have another shape now
+                with chosen_store(builder) as store:
+                    if stop.is_set() or (once and current_version(store.connection, declared) == consumer.model):
+                        break
+            except Unreachable as error:
+                # one that never built anything has not been reached at all
+                if once or not report.moved:
+                    raise
+                Screen(stderr=True).print(Text(f"Waiting, and trying again: {error}"), soft_wrap=True)
+                stop.wait(AGAIN_S)
+    Screen().print(f"Read model {model}: {report.events:,} positions, {report.rows:,} changes of rows.")
+    if once and not stop.is_set():
+        with chosen_store(builder) as store:
+            _require_all(store, model, consumer.model.view)
+
+
+def _require_all(store: EventStore, model: str, view: str) -> None:
+    """Raise what kept a drain that ended from events that its view wants."""
+    (info,), owners = store.view_info(view), store.lease_owners(view)
+    if not info.enabled:
+        why, hint = "the view is disabled", f"Enable it: millrace view enable {shlex.quote(view)}"
+    elif owners:
+        why = f"others hold leases of {info.leased_partitions} log partitions: {', '.join(owners)}"
+        hint = "A lease ends a minute after its owner died at the latest. Run this again then."
+    else:
+        why, hint = f"{info.waiting:,} streams failed and wait for a retry", "Run this again in a minute."
+    if info.lag and (owners or info.waiting or not info.enabled):
+        least = "" if info.exact else "at least "
+        raise MillraceError(
+            f"Read model {model} has not all events, {least}{info.lag:,} are to come: {why}.", hint=hint
+        )
 
 
 @app.command("handlers")
@@ -102,7 +149,7 @@ def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
     """
     from millrace.resources.capture.follow import follow
 
-    capture = declared_capture(name)
+    capture = declared_capture(name, dsn)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     with stop_on_signals() as stop:
         with capture_store(dsn):

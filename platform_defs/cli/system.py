@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.polling import due
@@ -97,7 +97,7 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
     problems = [
         *map(said_of_service, services_down(Settings().home)),
         *(map(str, standing) if as_json else _each_remedy_once(standing)),
-        *_problems(Settings().declared_package),
+        *_problems(dsn),
     ]
     if as_json:
         print_json({"views": [asdict(row) for row in rows], "problems": problems})
@@ -145,12 +145,13 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _problems(package: str | None) -> list[str]:
+def _problems(dsn: str | None) -> list[str]:
     """Say which files of declarations fail to load, and where."""
-    from millrace.assets.declarations import FILES, Fault, declared, load_part
+    from millrace.assets.declarations import FILES, Fault, load_part
 
     try:
-        faults = [*declared(package).faults, *(load_part(package, part) for part in FILES)]
+        known = taken_beside(dsn)
+        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
     except MillraceError as error:
         return [str(error)]
     return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]

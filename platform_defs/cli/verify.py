@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
@@ -48,10 +48,10 @@ def verify_command(
     from millrace.resources.verification.models import look_at_models
 
     known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
-    report, errors = Report(), Screen(stderr=True)
+    builder, report, errors = rows_dsn(dsn), Report(), Screen(stderr=True)
     report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
     with (
-        chosen_store(dsn) as store,
+        chosen_store(builder) as store,
         stop_on_signals() as stop,
         errors.status("Looking ...") as status,
         spark_when_needed() as spark,
@@ -61,15 +61,17 @@ def verify_command(
             store.available_offset_range(partition)  # refuses one that is not there
         connection.execute(NO_TIME_LIMITS)
         watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
-        look_at_log(connection, report, watcher)
-        look_at_views(connection, report, watcher)
-        look_at_archive(connection, archive, report, watcher)
-        models = known.models.values()
-        look_at_models(
-            chosen_dsn(dsn), connection, models, spark, report, watcher, archive=archive, partition=partition
-        )
-        report.stopped = stop.is_set()
-    _show(report, as_json=as_json)
+        report.stopped = True
+        try:
+            look_at_log(connection, report, watcher)
+            look_at_views(connection, report, watcher)
+            look_at_archive(connection, archive, report, watcher)
+            models = known.models.values()
+            look_at_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
+            report.stopped = stop.is_set()
+        finally:
+            status.stop()
+            _show(report, as_json=as_json)
     if report.found or report.stopped:
         raise typer.Exit(1)
 

@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, Seek
+from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
 
@@ -40,7 +41,7 @@ class SeekKind(StrEnum):
 def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a view be given events again."""
     with chosen_store(dsn) as store:
-        changed = _enable(store, view, True, reason)
+        changed = sum(_enable(store, each, True, reason) for each in _meant(store, view))
     Screen().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
 
 
@@ -48,7 +49,7 @@ def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> 
 def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
-        changed = _enable(store, view, False, reason)
+        changed = sum(_enable(store, each, False, reason) for each in _meant(store, view))
     said = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
     Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
@@ -122,9 +123,15 @@ def remove_command(
 ) -> None:
     """Remove a view; its progress, its locks and its dead letters are lost.
 
-    Refused while something of it is leased or in flight.
+    Refused while something of it is leased or in flight. Removes as well what show as-of or show diff made.
     """
+    from millrace.resources.read_models.stored.past import is_beside, remove_now
+
     with chosen_store(dsn) as store:
+        if is_beside(store.connection, view):
+            remove_now(store.connection, view)
+            Screen().print(Text(f"{view} is removed with its rows."))
+            return
         if not yes:
             # what is refused is refused before anybody is asked
             with store.connection.transaction(force_rollback=True):
@@ -163,7 +170,7 @@ def reset_command(model: Model, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
     from millrace.resources.read_models.stored.versions import reset_model
 
-    declared = declared_model(model)
+    declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
         reset_model(store.connection, declared)
     Screen().print(f"Read model {model} is removed; its next drain builds it from the first event.")
@@ -174,8 +181,8 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
     from millrace.resources.read_models.stored.versions import approve_version
 
-    declared = declared_model(model)
-    with chosen_store(dsn) as store:
+    declared = declared_model(model, dsn)
+    with chosen_store(rows_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
     said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
     Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
@@ -194,8 +201,14 @@ def unlock_command(
     Late answers are refused, and it is no failed attempt. Streams that wait for a retry wait no more.
     """
     with chosen_store(dsn) as store:
-        ended = store.end_locks(view, decider, decider_id, reason=reason)
+        ended = sum(store.end_locks(each, decider, decider_id, reason=reason) for each in _meant(store, view))
     Screen().print(Text(f"{ended} locks of {view} are ended."))
+
+
+def _meant(store: EventStore, name: str) -> list[str]:
+    """Return the views of all versions of a read model of this name, else the view of this name."""
+    views = [version.view for version in ReadModelStore(store.connection).model_versions(name)]
+    return views if views and (name in views or not store.is_registered(name)) else [name]
 
 
 def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:

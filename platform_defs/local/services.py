@@ -60,6 +60,7 @@ from millrace.resources.spark.session import (
     SPARK_TOKEN,
     local_master,
 )
+from millrace.resources.subscriptions.receivers import SECRETS
 
 LOOPBACK = "127.0.0.1"
 # of the ports for services, which end where those begin that Linux gives to whoever asks for any
@@ -257,7 +258,9 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
     }
-    ours = {name: value for name, value in os.environ.items() if name not in NOT_FOR_ALL}
+    ours = {
+        name: value for name, value in os.environ.items() if name not in NOT_FOR_ALL and not name.startswith(SECRETS)
+    }
     return {**ours, **{name: value for name, value in found.items() if value}}
 
 
@@ -286,7 +289,10 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             env={**env, **_alerting()},
         ),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
-        here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
+        replace(
+            here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
+            env={**env, **_push_secrets()},
+        ),
         replace(here.run("web", "python", *web, ready=partial(gated, url, token)), env=_with_token(env, token)),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
@@ -302,6 +308,11 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
 def _alerting() -> dict[str, str]:
     """Return where alerts go, and their secret: runs, which do what users declare, need not know."""
     return {name: os.environ[name] for name in OF_ALERTS if name in os.environ}
+
+
+def _push_secrets() -> dict[str, str]:
+    """Return what URLs of pushes may name: runs push, and no other service."""
+    return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
 
 
 def _with_token(env: dict[str, str], token: str | None) -> dict[str, str]:
@@ -348,7 +359,8 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
     return Service(
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
-        env={**own, "SPARK_HOME": str(spark_home)},
+        # Spark looks up the machine's own name, which need not resolve
+        env={"SPARK_LOCAL_HOSTNAME": "localhost", **own, "SPARK_HOME": str(spark_home)},
         # a session of its own: to be asked must not end with anybody's run
         ready=partial(spark_answers, f"{LOOPBACK}:{port}", env[SPARK_TOKEN], str(uuid4())),
         cwd=folder,

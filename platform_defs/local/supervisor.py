@@ -208,8 +208,7 @@ class _Child:
     def spawn(self) -> None:
         for folder in (self.log.parent, self.mark.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
-            self.log.rename(self.log.with_name(f"{self.log.name}.1"))
+        self._bound_log()
         with self.log.open("ab") as log, _default_signals():
             try:
                 self._popen = subprocess.Popen(  # noqa: S603  the caller's own command
@@ -228,8 +227,19 @@ class _Child:
         self.state = "starting"
         self._since = self._told_at = time.monotonic()
 
+    def _bound_log(self) -> None:
+        """Keep the end of a log that is too large beside it: the service goes on at the beginning of the file."""
+        if not self.log.exists() or self.log.stat().st_size <= LOG_BYTES:
+            return
+        # on a full disk the end is lost, too
+        with suppress(OSError), self.log.open("rb") as log:
+            log.seek(-LOG_BYTES, os.SEEK_END)
+            self.log.with_name(f"{self.log.name}.1").write_bytes(log.read(LOG_BYTES))
+        os.truncate(self.log, 0)
+
     def look(self) -> list[str]:
         """Move to the next state if it is time."""
+        self._bound_log()
         now = time.monotonic()
         if self.state == "ending" and self._ending is not None and not self._ending.is_alive():
             self.state, self._ending, self._since = "waiting", None, now

@@ -35,7 +35,7 @@ from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostg
 from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
 from millrace.resources.redact import masked
-from millrace.resources.settings import Settings
+from millrace.resources.settings import EXAMPLE, NOTE, Settings
 
 # times in seconds
 LOOK_S = 0.5
@@ -84,8 +84,7 @@ def up(
             if ended := end_leftovers(settings.home):
                 _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
             _require_free_port(settings.port, "MILLRACE_PORT")
-            if settings.declared_package is not None:
-                find_package(settings.declared_package)
+            settings = _with_package(settings)
             postgres = kept = None
             if settings.dsn is None:
                 postgres = EmbeddedPostgres(settings.home / "postgres", tcp_port=settings.postgres_port)
@@ -212,6 +211,29 @@ def _only_one(settings: Settings) -> Iterator[None]:
         note=f"process {os.getpid()}, {_url(settings)}",
     ):
         yield
+
+
+def _with_package(settings: Settings) -> Settings:
+    """Settle which package is declared, and note it for the commands that other terminals give in this home.
+
+    Raises:
+        CannotStart: The home has a store, and nothing names its package.
+        InvalidDeclarations: There is no such package.
+    """
+    package = settings.declared_package
+    if package is None and settings.dsn is None:
+        if (settings.home / "postgres").exists():
+            raise CannotStart(
+                f"Nothing names the package of the store in {settings.home}.",
+                hint=f"Set MILLRACE_DECLARATIONS to it; if that store is of the example: {EXAMPLE}.",
+            )
+        package = EXAMPLE
+    if package is None:
+        return settings
+    find_package(package)
+    if settings.dsn is None:
+        (settings.home / NOTE).write_text(f"{package}\n")
+    return settings.model_copy(update={"declarations": package})
 
 
 def _require_free_port(port: int, variable: str) -> None:

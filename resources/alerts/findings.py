@@ -15,7 +15,7 @@ from millrace.resources.redact import masked, printable
 
 # for how many seconds a kind is seen until somebody is told; no time for the others
 TOLD_AFTER_S = {
-    "late": 120, "capture_idle": 300, "stopped_table": 300, "not_sequenced": 60, "unreadable": 120,
+    "late": 120, "build_fails": 120, "capture_idle": 300, "stopped_table": 300, "not_sequenced": 60, "unreadable": 120,
     "run": 120, "location": 120, "queue": 120, "daemon": 120, "service": 120,
 }  # fmt: skip
 # when a daemon of Dagster's that is silent is dead

@@ -18,7 +18,10 @@ from millrace.resources.backup.manifest import STATE, BackedUpTable
 
 # table -> the source of its rows, and its columns; each column becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
-    "deciders": ("event_store.deciders", ("decider", "event", "event_version", "description", "owner", "accepts")),
+    "deciders": (
+        "event_store.deciders",
+        ("decider", "event", "event_version", "description", "owner", "accepts", "registered_by"),
+    ),
     "event_schemas": (
         "event_store.event_schemas",
         ("decider", "event", "event_version", "schema", "checks", "digest"),

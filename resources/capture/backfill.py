@@ -16,6 +16,7 @@ import psycopg
 
 from millrace.resources.capture.backfilled_rows import BackfilledRows, backfilled_rows
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.setup import ReadyCapture
 from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.resources.capture.source.connection import oldest_xid
@@ -89,6 +90,7 @@ class Backfill:
         self._store = store
         self._ready = ready
         self._declared = {(table.schema, table.table): table for table in ready.tables}
+        self._schemas = {(t.table.schema, t.table.table): t.schema for t in ready.admitted.tables}
         self._unfinished = self._registered()
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
         # when a table that is locked, or cannot be read, is tried again, by its name
@@ -211,7 +213,7 @@ class Backfill:
         try:
             rows_before = before.rows_before + len(before.chunk.rows)
             read = self._read(before.table, before.chunk.last_key, rows_before)
-        except (psycopg.errors.LockNotAvailable, TableUnreadable):
+        except (psycopg.errors.LockNotAvailable, TableUnreadable, TableUnfit):
             # the next step meets that again
             return []
         return [] if read is None else [read]
@@ -221,6 +223,12 @@ class Backfill:
         ready = self._ready
         declared = self._declared[table.schema_name, table.table_name]
         chunk = read_chunk(self._source, declared, after, self._chunk_rows, LOCK_S)
+        columns = {
+            (column.name, column.type_oid) for column in self._schemas[table.schema_name, table.table_name].columns
+        }
+        if any((c.name, c.type_oid) not in columns for c in chunk.relation.columns if c.name in (declared.key or ())):
+            # rows behind a key are other ones then
+            raise TableUnfit(declared.name, "its key is of another type")
         self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
         if not fits:
             return None

@@ -134,14 +134,14 @@ def admit(tables: Tables) -> Admitted:
     """Tell which tables are captured; the others are stopped, each with the reason, and read anew once they are mended.
 
     Raises:
-        NotReady: None can be captured; with all that the source lacks.
+        NotReady: The server is not ready, or our role there; with all that the source lacks.
         InvalidCapture: A table is to be hashed, and there is no key.
     """
     declared, seen = tables.declared, tables.seen
     if len(seen.tables) == len(declared.tables):
         # nothing would be captured meanwhile: whoever publishes waits for the locks
         seen = replace(seen, tables={name: said for name, said in seen.tables.items() if said != [LOCKED]})
-    if seen.server or len(seen.tables) == len(declared.tables):
+    if seen.server:
         raise NotReady(declared.name, seen.problems)
     # only a standby does not say it, and is not ready
     assert seen.flushed is not None

@@ -34,9 +34,10 @@ from millrace.resources.capture.decoding.arriving import Arriving
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.emitter import Emitter
 from millrace.resources.capture.schema_changes import SchemaStore, schemas_json
-from millrace.resources.capture.setup import prepare
+from millrace.resources.capture.setup import have_read_anew, prepare
 from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.slot import PublicationMissing, SlotLost
@@ -219,6 +220,7 @@ class CaptureDrain:
             PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
             ChangesDiffer: The slot gives other changes than those that are stored.
             LeaseLost: Another process has taken the capture over.
+            TableUnfit, TableRenamed: A table changed so that it has to be looked at anew; the next run does that.
         """
         self._stop, self._failed = stop or threading.Event(), threading.Event()
         started = busy_at = time.monotonic()
@@ -252,6 +254,12 @@ class CaptureDrain:
                     break
                 except (SlotLost, PublicationMissing) as lost:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
+                    raise
+                except TableUnfit as unfit:
+                    self._failed.set()
+                    # whoever lost the lease stops no table
+                    self._control.extend_capture(self.capture.name, self._token, self._lease_s)
+                    have_read_anew(self._control, self._ready.admitted, [unfit.table], str(unfit.detail))
                     raise
                 except BaseException:
                     # whatever it is, the emitter does not go on without us; the caller may drain again

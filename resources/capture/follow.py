@@ -11,11 +11,19 @@ from collections.abc import Callable
 from dataclasses import astuple
 from uuid import uuid4
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    sleep_using_event,
+    wait_exponential,
+)
 
 from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.decoding.changes import TableRenamed
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
@@ -25,7 +33,7 @@ ROUND_S = 600.0
 # How often to say what was captured, while something is
 TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
-PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed)
+PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +67,7 @@ def follow(
     """
     owner = owner or f"follow {uuid4()}"
     patiently = Retrying(
-        retry=retry_if_exception_type(PASSING),
+        retry=retry_if_exception_type(PASSING) & retry_if_not_exception_type(connecting.LIMITS),
         wait=wait_exponential(multiplier=0.2, max=10),
         stop=lambda _: stop.is_set(),
         sleep=sleep_using_event(stop),

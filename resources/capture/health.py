@@ -23,6 +23,7 @@ from millrace.resources.capture.source.connection import (
 )
 from millrace.resources.capture.source.patterns import with_tables
 from millrace.resources.capture.source.probe import LOCKED
+from millrace.resources.capture.source.publication import withdrawn_tables
 from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.source.readiness import is_one_ready
 from millrace.resources.capture.source.slot import (
@@ -32,6 +33,7 @@ from millrace.resources.capture.source.slot import (
     SlotLost,
     SlotSlow,
     SlotState,
+    slot_limits,
     slot_state,
 )
 from millrace.resources.capture.source.standbys import standby_notes
@@ -76,7 +78,7 @@ class CaptureHealth:
         unread: Why backfills do not go on, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
         refused: Published tables of which the source refuses the application's updates or deletes.
-        notes: What would make a takeover by a standby of the source a gap, a sentence each.
+        notes: What may take the slot, and what would make a takeover by a standby of the source a gap, a sentence each.
     """
 
     info: CaptureInfo | None
@@ -99,7 +101,9 @@ class CaptureHealth:
     @property
     def stopped_problems(self) -> list[str]:
         """Those of `problems` that are about stopped tables."""
-        return [f"table {table} is stopped, the others are captured: {why}" for table, why in self.stopped.items()]
+        others = self.info is not None and not self.info.open_gaps and self.info.tables > self.info.tables_stopped
+        stopped = "is stopped, the others are captured" if others else "is stopped"
+        return [f"table {table} {stopped}: {why}" for table, why in self.stopped.items()]
 
     def problems(self, capture: Capture) -> list[str]:
         """Return what an operator should know, a sentence each; none if all is well."""
@@ -163,7 +167,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         return CaptureHealth(None, None, 0, 0.0, 0)
     with _asked(capture) as source:
         slot = slot_state(source, info.slot)
-        notes = standby_notes(source, slot)
+        notes = (*slot_limits(source), *standby_notes(source, slot))
         refused = tuple(sorted(published_tables(source, info.publication).refused))
         flushed, now = flush_lsn(source)
         waiting = _waiting(tables, oldest_xid(source))
@@ -285,7 +289,11 @@ def has_work(dsn: str, capture: Capture) -> bool:
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
-        if another or _other_tables(source, capture, tables) or published_tables(source, info.publication).refused:
+        if (
+            another
+            or _other_tables(source, capture, tables, info.publication)
+            or published_tables(source, info.publication).refused
+        ):
             return True
         slot = slot_state(source, info.slot)
         # a run says what is wrong with the slot, and records that changes are lost
@@ -307,12 +315,16 @@ def _is_to_be_read(table: RegisteredTable) -> bool:
     return table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
 
 
-def _other_tables(source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable]) -> bool:
+def _other_tables(
+    source: psycopg.Connection, capture: Capture, registered: Sequence[RegisteredTable], publication: str
+) -> bool:
     """Return whether a run would capture other tables than the last one: of a pattern, or one that was stopped."""
     declared = with_tables(source, capture)
     if capture.patterns and {table.name for table in declared.tables} != {table.name for table in registered}:
         return True
     stopped = {table.name: table.stopped_reason for table in registered if table.stopped_reason is not None}
+    published = [table.name for table in registered if table.published_xid is not None]
+    stopped |= dict.fromkeys(withdrawn_tables(source, publication, published), "withdrawn")
     return bool(stopped) and (LOCKED in stopped.values() or is_one_ready(source, declared, stopped))
 
 

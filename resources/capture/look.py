@@ -18,7 +18,7 @@ from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import SourceIdentity, flush_lsn, source_identity
 from millrace.resources.capture.source.patterns import fitting, with_tables
-from millrace.resources.capture.source.publication import probed_tables
+from millrace.resources.capture.source.publication import probed_tables, withdrawn_tables
 from millrace.resources.capture.source.readiness import Look, look_at
 from millrace.resources.capture.source.slot import SlotState, slot_state
 from millrace.resources.capture.source.timelines import Timelines, TimelinesUnknown, read_timelines
@@ -34,11 +34,13 @@ class Tables:
         declared: What is declared, with the tables that fit its patterns.
         slot: The name of its slot and of its publication.
         seen: What there is of the tables, and what keeps them from being captured.
+        withdrawn: Those that a run has taken out of the publication, since when nothing of them is captured.
     """
 
     declared: Capture
     slot: str
     seen: Look
+    withdrawn: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Cap
     published = {table.name for table in store.captured_tables(capture.name) if table.published_xid is not None}
     has_slot = slot_state(source, name) is not None
     probed = probed_tables(source, name)
-    return Tables(declared, name, look_at(source, declared, has_slot=has_slot, probed=probed, published=published))
+    seen = look_at(source, declared, has_slot=has_slot, probed=probed, published=published)
+    return Tables(declared, name, seen, withdrawn_tables(source, name, published))
 
 
 def with_registered(capture: Capture, registered: Iterable[RegisteredTable]) -> Capture:

@@ -8,9 +8,9 @@ the loop (`drain`), looking without repairing (`health`).
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
@@ -28,7 +28,7 @@ from millrace.resources.capture.decide import (
     decide,
     decide_tables,
 )
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import Capture, CapturedTable, table_name
 from millrace.resources.capture.decoding.declared_names import DeclaredName
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.decoding.schemas import Schemas
@@ -40,8 +40,9 @@ from millrace.resources.capture.source.publication import (
     ensure_publication,
     is_as_made,
     mark_probed,
-    withdraw_tables,
+    withdraw_refused,
 )
+from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.connecting import connect
@@ -72,6 +73,7 @@ class ReadyCapture:
         stored_lsn: All that the source committed below this is stored.
         tables: What is captured, with the columns that name a row.
         fingerprints: (schema, table) -> what tells this declaration of the table from others.
+        admitted: What it was decided from.
         xid_reference: A transaction id of the source of about now.
         stopped: Why a declared table is not captured, by its name: what is wrong with it, and the remedy.
         declared_names: By table id. What a table did under another name before it was found under its declared one is
@@ -87,6 +89,7 @@ class ReadyCapture:
     stored_lsn: Lsn
     tables: tuple[CapturedTable, ...]
     fingerprints: dict[tuple[str, str], str]
+    admitted: Admitted
     xid_reference: int
     stopped: Mapping[str, str]
     declared_names: Mapping[int, DeclaredName]
@@ -108,12 +111,13 @@ def prepare(
     """
     with _claimed(source, store, capture, owner, lease_s) as doing:
         doing.apply(decide(look(source, doing.lease), capture.actions))
+        # before a table is published anew, so that its backfill waits for all whose commits are below it
+        flushed, _ = flush_lsn(source)
         # A look that writes: the store tells from what it knows which tables are read anew.
         doing.registered = look_at_schemas(source, store, doing.lease, doing.admitted)
         doing.apply(decide_tables(doing.admitted, doing.registered, doing.stored_lsn, changed=doing.changed))
         mark_probed(source, doing.lease.publication, doing.admitted.probed)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
-        flushed, _ = flush_lsn(source)
         return ReadyCapture(
             capture=capture.name,
             lease_token=doing.lease.lease_token,
@@ -123,11 +127,21 @@ def prepare(
             stored_lsn=doing.stored_lsn,
             tables=tuple(each.table for each in doing.admitted.tables),
             fingerprints={(t.table.schema, t.table.table): t.fingerprint for t in doing.admitted.tables},
+            admitted=doing.admitted,
             xid_reference=next_xid(source),
             stopped=doing.admitted.stopped,
             declared_names=_declared_names(doing.admitted, doing.registered, flushed),
             schemas=Schemas(schemas, doing.generation, TYPES),
         )
+
+
+def have_read_anew(store: CaptureStore, admitted: Admitted, tables: Collection[str], why: str) -> None:
+    """Register tables of a capture as stopped: the next run that finds nothing wrong with one reads it anew."""
+    stopped = [
+        replace(each, stopped=why) if each.stopped is None and table_name(each.schema, each.table) in tables else each
+        for each in admitted.registrations
+    ]
+    store.register_capture(admitted.capture.name, admitted.slot, admitted.slot, stopped)
 
 
 def restart(dsn: str, capture: Capture, reason: str) -> int:
@@ -187,7 +201,14 @@ def _claimed(
     source: psycopg.Connection, store: CaptureStore, capture: Capture, owner: str, lease_s: int
 ) -> Iterator["_Doing"]:
     """Register a capture as it is declared, and lease it; give the lease back where the body fails."""
-    admitted = admit(look_at_tables(source, store, capture))
+    # the application first, whatever keeps us from capturing
+    withdrawn = withdraw_refused(source, slot_name(store, capture.name))
+    tables = look_at_tables(source, store, capture)
+    admitted = admit(tables)
+    if withdrawn := withdrawn | tables.withdrawn:
+        have_read_anew(store, admitted, withdrawn, "the source refused updates and deletes while it was published")
+    if not admitted.tables:
+        raise NotReady(capture.name, tables.seen.problems)
     changed = store.register_capture(capture.name, admitted.slot, admitted.slot, admitted.registrations)
     doing = _Doing(source, store, admitted, store.claim_capture(capture.name, owner, lease_s), changed=changed)
     try:
@@ -236,7 +257,8 @@ class _Doing:
             self._store.release_capture(self._capture, self.lease.lease_token)
 
     def _begin(self, step: Begin) -> None:
-        ensure_publication(self._source, self.lease.publication, self.admitted.published)
+        anew = any(each.table.columns or each.table.where for each in self.admitted.tables)
+        ensure_publication(self._source, self.lease.publication, self.admitted.published, anew=anew)
         drop_slot(self._source, self.lease.slot)
         self.stored_lsn = create_slot(self._source, self.lease.slot, _Waiting(self._store, self.lease))
         self.generation = self._store.begin_generation(
@@ -260,11 +282,11 @@ class _Doing:
     def _publish(self, step: Publish) -> None:
         """Only the change itself tells what was lost: the server has a filter in a form of its own."""
         name = self.lease.publication
-        if self.admitted.stopped:
-            withdraw_tables(self._source, name, self.admitted.published)
+        due = [each.table for each in self.admitted.tables if each.table.name in step.due]
+        anew = any(table.columns or table.where for table in due)
         try:
             with self._source.transaction():
-                changed = ensure_publication(self._source, name, self.admitted.published)
+                changed = ensure_publication(self._source, name, self.admitted.published, anew=anew)
                 lost = sorted((changed or frozenset()) - step.due)
                 if lost:
                     # before the repair commits: after it nothing shows that there was a gap

@@ -56,6 +56,7 @@ class Verification:
         missing: Rows without a live stream.
         gone: Live streams without a row.
         held: Rows whose streams wait in the quarantine, or that cannot be events.
+        nameless: Rows whose keys cannot be read. With any, no stream counts as gone: it may be such a row's.
         quarantined: Changes of the table that wait in the quarantine afterwards.
         left_out: Rows that changed since they were read: the capture has them.
         examples: Keys of rows that differ or are gone, up to twenty.
@@ -69,6 +70,7 @@ class Verification:
     missing: int = 0
     gone: int = 0
     held: int = 0
+    nameless: int = 0
     quarantined: int = 0
     left_out: int = 0
     examples: list[str] = field(default_factory=list)
@@ -137,7 +139,7 @@ def verify(
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            found.add(_verified(store, number, chunk, found.rows, keyed, capturing), len(chunk.rows))
+            found.add(_verified(store, number, chunk, found, keyed, capturing), len(chunk.rows))
             on_step(found)
             after, rest = chunk.last_key, not chunk.done
         done = False
@@ -151,14 +153,15 @@ def verify(
 
 
 def _verified(
-    store: CaptureStore, number: int, chunk: Chunk, rows_before: int, table: CapturedTable, capturing: "_Capturing"
+    store: CaptureStore, number: int, chunk: Chunk, found: Verification, table: CapturedTable, capturing: "_Capturing"
 ) -> VerifiedRows:
     """Compare a chunk, once all that its snapshot saw is captured."""
     capturing.until(chunk.high_lsn)
     while True:
-        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, rows_before)
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, found.rows)
         done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
         if done.status == "stored":
+            found.nameless += rows.decider_ids.count(None)
             return done
         capturing.until(chunk.high_lsn)
 

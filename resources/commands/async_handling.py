@@ -17,7 +17,7 @@ from millrace.resources.commands.decider import (
     purged,
     to_append,
 )
-from millrace.resources.errors import Conflict
+from millrace.resources.errors import Conflict, EventIdReused
 from millrace.resources.event_store import AsyncEventStore, Event, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
@@ -38,8 +38,9 @@ async def handle_async(
         if loaded is None:
             loaded, is_stored = await _first_loaded(store, decider, decider_id, first)
         else:
-            is_stored = await _is_stored(store, first)
             loaded = await _loaded(store, decider, decider_id, loaded)
+            is_stored = await _is_stored(store, first)
+        # asked behind the load: what the state has of this command is never decided on
         if is_stored and command_id is not None:
             return await _decided_before(store, decider, decider_id, command_id)
         events = to_append(decider, loaded, decider_id, command, command_id)
@@ -47,6 +48,11 @@ async def handle_async(
             appended = await _appended(store, events, caused_by) if events else []
         except Conflict:
             continue
+        except EventIdReused:
+            # the same command was first, and led to something else there
+            if command_id is None or not await _is_stored(store, first):
+                raise
+            return await _decided_before(store, decider, decider_id, command_id)
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
         head = await store.stream_head(decider_id, decider.name)
@@ -68,8 +74,8 @@ async def _first_loaded(
     """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        is_stored = await _is_stored(store, first)
-        return await _loaded(store, decider, decider_id, loaded), is_stored
+        loaded = await _loaded(store, decider, decider_id, loaded)
+        return loaded, await _is_stored(store, first)
     stored, events, is_stored = await store.stream_behind_state(
         fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
     )
@@ -79,6 +85,7 @@ async def _first_loaded(
         loaded = loaded.after(decider, event)
     if len(events) == STREAM_PAGE:
         loaded = await _loaded(store, decider, decider_id, loaded)
+        is_stored = is_stored or await _is_stored(store, first)
     return loaded, is_stored
 
 

@@ -19,7 +19,7 @@ from millrace.resources.commands.decider import (
     purged,
     to_append,
 )
-from millrace.resources.errors import Conflict
+from millrace.resources.errors import Conflict, EventIdReused
 from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.client import STREAM_PAGE
 
@@ -40,8 +40,9 @@ def handle_sync(
         if loaded is None:
             loaded, is_stored = _first_loaded(store, decider, decider_id, first)
         else:
-            is_stored = _is_stored(store, first)
             loaded = _loaded(store, decider, decider_id, loaded)
+            is_stored = _is_stored(store, first)
+        # asked behind the load: what the state has of this command is never decided on
         if is_stored and command_id is not None:
             return _decided_before(store, decider, decider_id, command_id)
         events = to_append(decider, loaded, decider_id, command, command_id)
@@ -49,6 +50,11 @@ def handle_sync(
             appended = _appended(store, events, caused_by) if events else []
         except Conflict:
             continue
+        except EventIdReused:
+            # the same command was first, and led to something else there
+            if command_id is None or not _is_stored(store, first):
+                raise
+            return _decided_before(store, decider, decider_id, command_id)
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
         head = store.stream_head(decider_id, decider.name)
@@ -66,8 +72,8 @@ def _first_loaded(
     """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        is_stored = _is_stored(store, first)
-        return _loaded(store, decider, decider_id, loaded), is_stored
+        loaded = _loaded(store, decider, decider_id, loaded)
+        return loaded, _is_stored(store, first)
     stored, events, is_stored = store.stream_behind_state(
         fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
     )
@@ -77,6 +83,7 @@ def _first_loaded(
         loaded = loaded.after(decider, event)
     if len(events) == STREAM_PAGE:
         loaded = _loaded(store, decider, decider_id, loaded)
+        is_stored = is_stored or _is_stored(store, first)
     return loaded, is_stored
 
 

@@ -12,8 +12,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from uuid import uuid4
 
@@ -97,18 +97,18 @@ def consume(
     ending = threading.Event()
     faults: list[BaseException] = []
 
-    def run(consumer: Consumer) -> None:
+    def run(work: Callable[[threading.Event], None]) -> None:
         try:
-            consumer.run(ending)
+            work(ending)
         except BaseException as error:  # noqa: BLE001 - raised below
             faults.append(error)
         finally:
             ending.set()
 
     threads = [
-        threading.Thread(target=run, args=(each,), name=f"consume {each.subscription.view}") for each in consumers
+        threading.Thread(target=run, args=(each.run,), name=f"consume {each.subscription.view}") for each in consumers
     ]
-    threads.append(threading.Thread(target=words.hear, args=(ending,), name="words of new positions"))
+    threads.append(threading.Thread(target=run, args=(words.hear,), name="words of new positions"))
     for thread in threads:
         thread.daemon = True
         thread.start()
@@ -206,6 +206,7 @@ class Consumer:
                 self._loop = LoopThread(f"{self.subscription.view} loop")
                 stack.callback(self._loop.close)
             stack.callback(self._line.close)
+            stack.callback(self._detach)
             stack.callback(self._answers.close)
             answering = threading.Thread(target=self._answer, name=f"{self.subscription.view} answers", daemon=True)
             answering.start()
@@ -398,6 +399,12 @@ class Consumer:
         answering.join(max(min(self._over_at, began) + FAREWELL_S - time.monotonic(), STATEMENT_S))
         self._answers.give_up()
         answering.join()
+
+    def _detach(self) -> None:
+        """Count no more as a consumer: behind a pool the session lives on."""
+        # what is away counts until its time is over; the view may be gone
+        with suppress(MillraceError, *connecting.PASSING):
+            self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
 
     def _has_hung(self, thread: threading.Thread) -> bool:
         return any(held.thread is thread for held in list(self._deliveries.stray.values()))

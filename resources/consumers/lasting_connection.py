@@ -13,6 +13,7 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception_type,
+    retry_if_not_exception_type,
     sleep_using_event,
     stop_when_event_set,
     wait_exponential,
@@ -46,9 +47,10 @@ class LastingConnection:
         Raises:
             psycopg.OperationalError: It is away, and nobody wants to wait any longer.
             psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and nobody wants to wait any longer.
+            psycopg.errors.ProgramLimitExceeded: What was asked exceeds a limit of the server.
         """
         patiently = Retrying(
-            retry=retry_if_exception_type(connecting.PASSING),
+            retry=retry_if_exception_type(connecting.PASSING) & retry_if_not_exception_type(connecting.LIMITS),
             wait=wait_exponential(multiplier=0.1, max=5),
             stop=stop_when_event_set(self._hung_up),
             sleep=sleep_using_event(self._hung_up),

@@ -4,8 +4,8 @@ Belongs here: choosing the moment, and the way from there to rows that are done.
 rebuild of all log partitions that ends at the moment's marks (`rebuild`), the names and the end of the tables
 (`read_models.stored.past`).
 
-Killed anywhere, the next call goes on: rows count only once they are recorded as built. Of several calls for one moment
-one builds, and the others wait for it.
+Where it fails, what was begun is removed. Killed anywhere, the next call goes on: rows count only once they are
+recorded as built. Of several calls for one moment one builds, and the others wait for it.
 """
 
 import threading
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
+from psycopg import sql
 
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.consumption.consumer import LEASE_S
-from millrace.resources.consumption.limits import DEFAULTS
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
@@ -37,15 +38,20 @@ from millrace.resources.read_models.stored.past import (
     first_marked_at,
     log_mark,
     note,
+    remove_begun,
     remove_expired,
 )
+from millrace.resources.read_models.stored.tables import relation
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
+from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEEP = timedelta(days=7)
 LOOK_EVERY_S = 0.5
+# how a build ends whose tables are gone
+GONE = (PartitionsFailed, psycopg.errors.UndefinedTable)
 
 
 class NoMark(MillraceError):
@@ -124,14 +130,18 @@ def build_as_of(
                 return noted
             try:
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
+                # not those of its state, which has a key once for each log partition
+                counted = sql.SQL("select count(*) from {}").format(relation(past.name))
+                ((rows,),) = connection.execute(counted).fetchall()
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
-            except (PartitionsFailed, psycopg.errors.UndefinedTable):
+            except (Exception, KeyboardInterrupt) as error:
                 # who was stopped for longer than leases last finds that another process has removed the tables
-                if noted in all_as_of(connection, model.name):
+                if not isinstance(error, GONE) or noted in all_as_of(connection, model.name):
+                    remove_begun(connection, noted.name)
                     raise
             else:
-                finish(connection, noted, past, commit.rows, len(commit.failures))
+                finish(connection, noted, past, rows, len(commit.failures))
 
 
 def build_beside(
@@ -146,7 +156,7 @@ def build_beside(
 ) -> tuple[ReadModel, Commit]:
     """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
     built = ensure_version(connection, side, archive)
-    builder = Builder(dsn, built, spark, LEASE_S, DEFAULTS)
+    builder = Builder(dsn, built, spark, LEASE_S, Limits.of(Settings()))
     rebuild = Rebuild(EventStore(connection), builder, declared, f"beside {uuid4()}", archive, tuple(marks))
     partitions = range(len(marks)) if partition is None else [partition]
     return built, rebuild.run(partitions, 0, threading.Event())

@@ -16,10 +16,11 @@ import psycopg
 
 from millrace.resources.archive.spark_reader import FileUnreadable
 from millrace.resources.connecting import PASSING
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
+from millrace.resources.spark.session import is_closed
 
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
@@ -59,16 +60,25 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def is_gone(error: Exception) -> bool:
-    """Return whether Spark's server or our session in it does not exist any more, so that no batch can be built."""
+    """Return whether there is no Spark, or no session of ours in its server any more, so that no batch can be built."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+    if isinstance(error, Unreachable):
+        return True
     if isinstance(error, TookTooLong):
         return error.is_deaf
     if not isinstance(error, SparkConnectGrpcException):
         return False
     code = error.getGrpcStatusCode()
-    return (code is not None and code.name == "UNAVAILABLE") or (error.getCondition() or "").startswith(
-        "INVALID_HANDLE.SESSION"
+    return (code is not None and code.name == "UNAVAILABLE") or is_closed(error)
+
+
+def spark_is_gone(error: Exception) -> Unreachable:
+    """Return the error to raise from one that `is_gone` is true of."""
+    return Unreachable(
+        "The Spark Connect server went away in the middle of a build.",
+        detail=cause(error),
+        hint="Nothing is lost: the next try reads the events again when the server is back.",
     )
 
 
@@ -111,13 +121,16 @@ def _raised(error: Exception) -> type | None:
 
 
 def cause(error: Exception) -> str:
-    """Return the one line of Spark's many that states the cause: of a Python stack the last one, none of Java's.
+    """Return the one line of Spark's many that states the cause: of a Python stack that of the error, none of Java's.
 
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
+    # of errors that were raised from each other the last; its text may have more lines, such as a remedy
+    if stacks := [*_RAISED.finditer(text)]:
+        return _storable(text[stacks[-1].start(1) :].splitlines()[0])
     said = _lines(text)
-    return _storable(said[-1 if "Traceback" in text else 0] if said else type(error).__name__)
+    return _storable(said[0] if said else type(error).__name__)
 
 
 def in_one_line(told: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import build_errors, cause, is_gone
+from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted
@@ -237,7 +237,7 @@ class Consumer:
                 commit = self.rebuild(partition, wait_s=0)
             except PartitionLeased:
                 continue  # another drain rebuilds it
-            except Overtaken:
+            except (Overtaken, Unreachable):
                 raise
             except MillraceError as error:
                 report.failed[partition] = str(error)
@@ -309,11 +309,7 @@ class Consumer:
             if isinstance(error, psycopg.Error) and self._store.connection.closed:
                 raise  # nothing is wrong with the batch
             if is_gone(error):
-                raise Unreachable(
-                    "The Spark Connect server went away in the middle of a drain.",
-                    detail=cause(error),
-                    hint="Nothing is lost: the next drain reads the batch again when the server is back.",
-                ) from error
+                raise spark_is_gone(error) from error
             if len(leases) == 1:
                 # it keeps its lease, so that no drain tries again before that ends
                 failed[leases[0].partition] = cause(error)

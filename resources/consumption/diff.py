@@ -3,8 +3,8 @@
 Belongs here: the way to a comparison. Not here: the copy of what serves, and comparing
 (`read_models.stored.differences`), the build (`rebuild`).
 
-Killed anywhere, the next call goes on with the same copy, for an hour. Of several calls for one copy one builds, and
-the others wait.
+Where it fails, the copy is removed. Killed anywhere, the next call goes on with the same copy, for an hour. Of several
+calls for one copy one builds, and the others wait.
 """
 
 import time
@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.connecting import connect
-from millrace.resources.consumption.as_of import KEEP, LOOK_EVERY_S, build_beside
+from millrace.resources.consumption.as_of import GONE, KEEP, LOOK_EVERY_S, build_beside
 from millrace.resources.consumption.connection import let_work_last
-from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import LeaseLost, PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import Diff, compare, diffs, take
-from millrace.resources.read_models.stored.past import named, remove_expired
+from millrace.resources.read_models.stored.past import named, remove_begun, remove_expired
 from millrace.resources.read_models.stored.versions import with_upcasts
 
 if TYPE_CHECKING:
@@ -69,9 +68,10 @@ def diff_with_serving(
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just compared it
-            except (PartitionsFailed, psycopg.errors.UndefinedTable):
+            except (Exception, KeyboardInterrupt) as error:
                 # who was stopped for longer than leases last finds that another process has removed the tables
-                if _known(connection, diff) == [diff]:
+                if not isinstance(error, GONE) or _known(connection, diff) == [diff]:
+                    remove_begun(connection, diff.name)
                     raise
             known = _known(connection, diff)
             diff = known[0] if known else take(connection, model, mark, partition)

@@ -14,6 +14,7 @@ import psycopg
 from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_after_delay, wait_exponential
 
 from millrace.resources.archive.history import LogHistory, log_history
+from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.report import PartitionsFailed
@@ -109,6 +110,12 @@ class Rebuild:
             return self.builder.rebuild(self.store, leases, ranges, history)
         except (NothingBuilds, TookTooLong) as error:
             raise self._failed(leases, str(error)) from error
+        except psycopg.Error:
+            raise
+        except build_errors() as error:
+            if is_gone(error):
+                raise spark_is_gone(error) from error
+            raise self._failed(leases, cause(error)) from error
         except NotInFlight as error:
             why = "A stream fails at an event that only the archive has, so that no later drain could try it again"
             raise self._failed(leases, f"{why}: {error.detail}") from error

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from uuid import UUID
 
 import psycopg
@@ -388,6 +388,30 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             (decider, event, to_version, jsonb(flat(moves))),
         )
 
+    async def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
+        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
+
+        Returns whether that changed anything.
+        """
+        return await self._value(
+            bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason)
+        )
+
+    async def withdraw_registration(
+        self,
+        decider: str,
+        event: str,
+        event_version: int,
+        what: Literal["schema", "upcast", "event"],
+        reason: str | None = None,
+    ) -> bool:
+        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
+        return await self._value(
+            bool,
+            "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
+            (decider, event, event_version, what, reason),
+        )
+
     async def append_event(
         self,
         event: str,
@@ -684,6 +708,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting)
         )
 
+    async def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        await self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return await self._all(
@@ -924,6 +952,11 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         return next(
             iter(await self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None
         )
+
+    async def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = await self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
 
     async def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""

@@ -13,6 +13,7 @@ transaction, otherwise the calls join the caller's. On a pool of the caller's ea
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -118,6 +119,28 @@ class EventStore(Rounds, Waiting):
             EventUpcast,
             "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
             (decider, event, to_version, jsonb(flat(moves))),
+        )
+
+    def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
+        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
+
+        Returns whether that changed anything.
+        """
+        return self._value(bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason))
+
+    def withdraw_registration(
+        self,
+        decider: str,
+        event: str,
+        event_version: int,
+        what: Literal["schema", "upcast", "event"],
+        reason: str | None = None,
+    ) -> bool:
+        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
+        return self._value(
+            bool,
+            "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
+            (decider, event, event_version, what, reason),
         )
 
     def append_event(
@@ -411,6 +434,10 @@ class EventStore(Rounds, Waiting):
         """
         return self._value(int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
+    def fail_dispatch(self, view: str, error: str) -> None:
+        """Note why the new events of a view could not be dispatched, until they are."""
+        self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
+
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))
@@ -641,6 +668,11 @@ class EventStore(Rounds, Waiting):
     def sequencer_holder(self) -> SequencerHolder | None:
         """Return the session whose open transaction holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None)
+
+    def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
+        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        found = self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
+        return next(iter(found), None)
 
     def oldest_writer(self) -> OldestWriter | None:
         """Return the transaction that has been open for longest of all that have written, if there is one."""

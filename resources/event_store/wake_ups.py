@@ -37,6 +37,8 @@ POOLED_S = 300.0
 ANSWER_S = 5.0
 # how long it believes a connection that no word comes on; a proxy may have gone silent
 BELIEVED_S = 30.0
+# digits of a log partition; Python refuses to read a number of thousands
+LONGEST_NUMBER = 10
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +112,9 @@ class Wakeups:
             except BaseException:
                 connection.close()
                 raise
-        except psycopg.OperationalError as error:
-            self._give_up(f"the server does not answer: {error}")
+        except psycopg.Error as error:
+            # a standby refuses to listen with an error of another kind
+            self._give_up(f"the server does not let it listen: {error}")
             return
         if reached:
             self._connection, self.listening, self._away_s = connection, True, self._poll_s
@@ -158,7 +161,7 @@ class Wakeups:
                 self._connection.execute("select")
                 self._believe()
             return words
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             self.close()
             self._give_up(f"the connection was lost: {error}")
             return ()
@@ -174,4 +177,6 @@ class Wakeups:
 
 def _numbers(word: str) -> list[int]:
     """Return the log partitions of a word; anybody may send one, with anything in it."""
-    return [int(part) for part in word.split(",") if part.isascii() and part.isdecimal()]
+    return [
+        int(part) for part in word.split(",") if part.isascii() and part.isdecimal() and len(part) <= LONGEST_NUMBER
+    ]

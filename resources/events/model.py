@@ -43,6 +43,7 @@ class DeclaredEvent:
         model: The model.
         schema: The JSON Schema of its data, with what the store checks alone: no titles, descriptions and defaults.
         upcasts: By version, the moves that make data of the version before data of that one.
+        owner: The role whose members alone append to the decider, and register its events.
     """
 
     decider: str
@@ -52,6 +53,7 @@ class DeclaredEvent:
     model: type[BaseModel]
     schema: Mapping[str, Any]
     upcasts: Mapping[int, Sequence[Any]] = field(default_factory=dict)
+    owner: str | None = None
 
     def __str__(self) -> str:
         """Name it as refusals do."""
@@ -59,7 +61,12 @@ class DeclaredEvent:
 
 
 def event(
-    *, decider: str, version: int = 1, name: str | None = None, upcasts: Mapping[int, Sequence[Any]] | None = None
+    *,
+    decider: str,
+    version: int = 1,
+    name: str | None = None,
+    upcasts: Mapping[int, Sequence[Any]] | None = None,
+    owner: str | None = None,
 ) -> Callable[[type[Model]], type[Model]]:
     """Declare an event: the model's docstring is its description, its fields are the event's data.
 
@@ -69,6 +76,9 @@ def event(
         name: The event's name; by default the class's, in snake_case.
         upcasts: How data of older versions become data of this one: for each version from 2 to this one, the moves from
             the version before, none where data stay as they are.
+        owner: The role that the decider belongs to, if this is its first event: its members alone append to it, and
+            register its events, schemas and upcasts. By default every writer appends, and the role that registers the
+            event also registers its schemas and upcasts.
 
     Raises:
         InvalidEvent: It is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or has
@@ -97,7 +107,7 @@ def event(
             said = str(error).partition("\n")[0]
             raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {said}") from error
         moves = {to_version: flat((upcasts or {})[to_version]) for to_version in sorted(upcasts or ())}
-        declared = DeclaredEvent(decider, named, version, description, model, schema, moves)
+        declared = DeclaredEvent(decider, named, version, description, model, schema, moves, owner)
         model.__event__ = declared  # type: ignore[attr-defined]
         return model
 

@@ -74,6 +74,8 @@ def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> Non
         InvalidEvent: A model declares no event.
         SchemaDiffers: A version of an event has another schema. Those before it are registered.
         UpcastDiffers: A version of an event has another upcast.
+        NotDeciderOwner: The decider belongs to a role that the login is no member of, or another one registered the
+            event, and so registers its schemas and upcasts.
         UpcastNeeded: A schema cannot read data of the version before, and no upcast leads there.
         Malformed: A schema has a keyword that is not taken.
     """
@@ -156,7 +158,7 @@ def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
 
 def _register(store: EventStore, event: DeclaredEvent) -> None:
     # the schema has no words: a better docstring is no other schema
-    store.register_decider_event(event.decider, event.event, event.description, event.version)
+    store.register_decider_event(event.decider, event.event, event.description, event.version, event.owner)
     # before the schema, which may need them
     for to_version, moves in event.upcasts.items():
         store.register_event_upcast(event.decider, event.event, to_version, moves)

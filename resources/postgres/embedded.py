@@ -50,7 +50,11 @@ STOP_S = 60
 QUOTED_BYTES = 100_000
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
+# Two useradd at once give the account one uid and then another; only root can hold this lock.
+ACCOUNT_LOCK = Path("/run/millrace-account.lock")
 # of the server itself: its other logins are made by `logins`
+# what the server gets of our environment
+GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
 SUPERUSER = "postgres"
 
 SETTINGS = """\
@@ -204,7 +208,8 @@ class EmbeddedPostgres:
             return pwd.getpwuid(owner)
         with suppress(KeyError):
             return pwd.getpwnam(ACCOUNT)
-        return _made_account()
+        with only_one(ACCOUNT_LOCK):
+            return _made_account()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -283,6 +288,8 @@ class EmbeddedPostgres:
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
+                # what the server runs may read its environment, and this process may have secrets in its own
+                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
                 check=False,
             )
             if done.returncode != 0:
@@ -373,7 +380,9 @@ def _fits(folder: Path) -> bool:
 
 
 def _made_account() -> pwd.struct_passwd:
-    """Create the user that the server runs as where we are root."""
+    """Create the user that the server runs as where we are root, unless another process has just done it."""
+    with suppress(KeyError):
+        return pwd.getpwnam(ACCOUNT)
     command = ["useradd", "--system", "--no-create-home", ACCOUNT]
     logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
     try:
@@ -383,7 +392,6 @@ def _made_account() -> pwd.struct_passwd:
     except OSError as error:
         said = str(error)
     try:
-        # also if the command failed: another process may have been first
         return pwd.getpwnam(ACCOUNT)
     except KeyError:
         raise PostgresFailed(

@@ -117,25 +117,34 @@ def owner_of(database: str) -> str:
     return f"owner_of_{database}".encode()[:NAME_BYTES].decode(errors="ignore")
 
 
-def too_mighty(dsn: str) -> str | None:
-    """Say why the login of a store should not drain it; None where it may.
+def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
+    """Say why the login of a store should not drain it; None where it may, as one `beside_others` without others may.
 
     Raises:
         psycopg.OperationalError: The server does not answer.
     """
     with connect(dsn) as connection:
-        ((user, superuser, owns),) = connection.execute(
+        ((user, superuser, owns, others),) = connection.execute(
             """
-            select rolname, rolsuper, coalesce(
-              (select pg_has_role(rolname, nspowner, 'member') from pg_namespace where nspname = 'event_store'), false)
-            from pg_roles where rolname = current_user
-            """
+            select
+              rolname, rolsuper,
+              coalesce(
+                (select pg_has_role(rolname, nspowner, 'member') from pg_namespace where nspname = 'event_store'), false),
+              exists (
+                select from pg_roles o cross join pg_roles m
+                where o.rolname = %s and m.rolcanlogin and not m.rolsuper and m.rolname <> me.rolname
+                  and pg_has_role(m.oid, o.oid, 'member'))
+            from pg_roles me
+            -- not current_user: a function that runs under another role may take the login's own again
+            where rolname = session_user
+            """,
+            (OWNERS,),
         ).fetchall()
-    if not superuser and not owns:
+    if not (superuser or owns) or (beside_others and not others):
         return None
     why = "is a superuser" if superuser else "owns the schema event_store"
     return (
-        f"The login {user} of MILLRACE_DSN {why}: triggers of any event_store_owner on read models run with its rights."
+        f"The login {user} of the store {why}: triggers of any event_store_owner on read models run with its rights."
         " Give drains a login of their own, see docs/operating.md."
     )
 

@@ -59,13 +59,18 @@ class MessageInDoubt(MillraceError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a message: of this call, or, if `duplicate`, of the first call."""
+    """The answer to a message: of this call, or, if `duplicate`, of the first call.
+
+    Attributes:
+        kept: Whether the first call's answer is still kept. If not, `result` is None and `offsets` is empty.
+    """
 
     result: Any
     duplicate: bool
     outcome: str
     offsets: list[int]
     appended: list[bool]
+    kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,8 @@ class ExactlyOnce:
         if received.status == "duplicate":
             assert received.outcome is not None
             logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
-            return Answer(received.result, True, received.outcome, received.offsets or [], received.appended or [])
+            kept, offsets, appended = received.offsets is not None, received.offsets or [], received.appended or []
+            return Answer(received.result, True, received.outcome, offsets, appended, kept)
         if received.transaction_id is None:
             raise _refusal(stamp, received)
         opened.add(received.transaction_id)

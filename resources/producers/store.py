@@ -36,7 +36,7 @@ class ReceivedMessage:
         expires_at: The deadline of that transaction.
         outcome: How a duplicate ended the first time.
         result: The first result of a duplicate, or the result of a committed message.
-        offsets: The offsets of the events of the message.
+        offsets: The offsets of the events of the message; None for a duplicate whose answer was purged.
         appended: Which of these events were new; the others were stored before.
         next_sequence: The sequence that the producer must send next.
         epoch: The epoch of the instance that registered last.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import Unreachable
 
 ACCEPTED_VERSIONS = (17, 21)
 PROBE_S = 60
@@ -33,7 +33,7 @@ exec {java} "$@"
 """
 
 
-class JavaNotFound(MillraceError):
+class JavaNotFound(Unreachable):
     """There is no Java that Spark can run on; the text says what was found."""
 
 

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -86,7 +87,8 @@ def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[Spar
     """Open a session where the environment says, with the source `event_log` registered; close it in the end.
 
     Raises:
-        Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session.
+        Unreachable: Nothing listens at `SPARK_REMOTE` or `SPARK_MASTER`, or what listens there gives no session; or a
+            local one does not start.
         JavaNotFound: A local session has no Java to run on.
         PackageMissing: The package of the declarations cannot be brought to Spark's tasks.
     """
@@ -122,8 +124,6 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
 
 
 def _open_remote(remote: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
     _require_listener(
         f"No Spark Connect server answers at {remote}.",
         [urlsplit(remote).netloc],
@@ -140,11 +140,10 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
             f"Spark's client sends a token without TLS to localhost only, and not to {remote}.",
             hint=f"Name the server localhost in SPARK_REMOTE, add ;use_ssl=true if it has TLS, or unset {SPARK_TOKEN}.",
         )
-    code = shipped_code(settings.declarations)
-    builder = SparkSession.builder.appName("millrace").remote(session_for(code, remote, configuration))
-    _configure(builder, SESSION_CONFIGURATION | REDACTION | configuration)
-    # not `getOrCreate`: a session that somebody else in this process opened is closed by them
-    spark = type(builder).create(builder)
+    code = shipped_code(settings.declared_package)
+    # what the server closed, it never opens again; all who share the session come to the same next one
+    turns = (_created(session_for(code, remote, configuration, turn), configuration) for turn in count())
+    spark = next(session for session in turns if session is not None)
     with _closed_on_failure(spark):
         _give_up_soon(spark)
         # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each. A
@@ -156,16 +155,47 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
     return spark
 
 
-def session_for(code: Path, remote: str, configuration: Mapping[str, str]) -> str:
+def _created(address: str, configuration: Mapping[str, str]) -> "SparkSession | None":
+    """Create a session at a Connect server; None where the server has closed the session of that id."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    builder = SparkSession.builder.appName("millrace").remote(address)
+    _configure(builder, {**SESSION_CONFIGURATION, **REDACTION, **configuration})
+    try:
+        # not `getOrCreate`: a session that somebody else in this process opened is closed by them
+        return type(builder).create(builder)
+    except SparkConnectGrpcException as error:
+        if not is_closed(error):
+            raise
+        left = ConnectSession.getActiveSession()
+        if left is not None and left.session_id in address:
+            left.release_session_on_close = False
+            left.stop()  # it would stay Spark's current session
+        return None
+
+
+def is_closed(error: Exception) -> bool:
+    """Return whether a Connect server has no session any more of the id that it was asked for."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    return isinstance(error, SparkConnectGrpcException) and (error.getCondition() or "").startswith(
+        "INVALID_HANDLE.SESSION"
+    )
+
+
+def session_for(code: Path, remote: str, configuration: Mapping[str, str], turn: int = 0) -> str:
     """Return the address of a Connect session for the code that is shipped: other code gets another session.
 
-    So do other settings: they would reach all who share the session.
+    So do other settings: they would reach all who share the session. `turn` numbers the sessions one after another.
 
     A session that was named in the address is replaced by one whose id is derived from it and from the code; an address
     that names none, or none by a UUID, which Spark refuses with its reason, stays as it is.
     """
     uuid = r"(?<=;session_id=)[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?=;|$)"
     own = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
+    own += f" {turn}" if turn else ""
     return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
 
 
@@ -211,14 +241,17 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
     """Start Spark's JVM and the session.
 
     Raises:
-        Unreachable: The master gives no session.
+        Unreachable: Java does not start, or the master gives no session.
     """
     import psutil
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
 
-    python = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home)):
+    here, python = _runs_here(master), os.environ.get("PYSPARK_PYTHON", sys.executable)
+    # Spark looks up the machine's own name, which need not resolve
+    name = {"SPARK_LOCAL_HOSTNAME": os.environ.get("SPARK_LOCAL_HOSTNAME", "localhost")} if here else {}
+    with _environment(PYSPARK_PYTHON=python, JAVA_HOME=str(find_java(settings.home / "java").home), **name):
         children = {*psutil.Process().children()}
         try:
             return builder.getOrCreate()
@@ -228,14 +261,13 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
                 for child in {*psutil.Process().children()} - children:
                     child.kill()
             raise
-        except Py4JError as error:
-            if _runs_here(master):
-                raise
+        except (Py4JError, PySparkRuntimeError) as error:
+            log = "What Java wrote before it ended" if here else "The master's log"
             raise Unreachable(
-                f"The Spark master {master} gives no session.",
-                # the first line says which call failed, the second one why
-                detail=" ".join(str(error).splitlines()[1:2]).lstrip(": "),
-                hint="Look at the master's log. It must run the same version of Spark, and accept applications from here.",
+                "Spark does not start here." if here else f"The Spark master {master} gives no session.",
+                # of Java the first line says which call failed, the second one why
+                detail=" ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": "),
+                hint=f"{log} says why. A master must run the same version of Spark, and accept applications from here.",
             ) from error
 
 
@@ -271,7 +303,7 @@ def _runs_here(master: str) -> bool:
 
 def _ship(spark: "SparkSession", settings: Settings) -> None:
     """Bring our code to the executors of a cluster."""
-    code = shipped_code(settings.declarations)
+    code = shipped_code(settings.declared_package)
     spark.sparkContext.addPyFile(str(code))
     # Spark puts the file on this process's own path, too. This process has the modules themselves.
     sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]

@@ -13,7 +13,8 @@ An answer 410 says that the receiver wants no events any more: the view is disab
 
 Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
 is given back for a later try, however often, with the answer's status as its lock's error. With a 429 or 503 the
-receiver may say by Retry-After for how long: nothing is sent to it until then.
+receiver may say by Retry-After for how long: nothing is sent to it until then. After some deliveries in a row that
+nothing answered one at a time asks whether it is back, later each time, up to once a minute.
 
 A view that has a secret has its pushes signed as Standard Webhooks says: `webhook-id` is the event's id, the same for
 each try. A `traceparent` of the event's metadata is a header, too.
@@ -54,6 +55,10 @@ NOT_NOW = {408, 425, 429}
 GONE = 410
 # answers whose Retry-After is of the receiver, and not of one event
 BUSY = {429, 503}
+# after how many deliveries in a row that nothing answered one at a time asks, and how long it waits at most
+DEAD_AFTER, LONGEST_PROBE_S = 5, 60.0
+# what stands in front of a receiver answers so while that is away
+AWAY = {0, 502, 503, 504}
 # how long what a drain signs with is believed
 SECRETS_KNOWN_S = 60.0
 # how many answers a run tells, for Dagster keeps each
@@ -171,6 +176,8 @@ class Pusher:
         self._told = 0
         self._telling = threading.Lock()
         self._not_before = 0.0
+        # deliveries in a row that nothing answered; when the next probe may be sent, and how long the one after waits
+        self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
         self._reading = threading.Lock()
         self._known: list[str] = []
         self._read_again_at = 0.0
@@ -184,12 +191,13 @@ class Pusher:
             Refused: The receiver refuses the event.
             TryLater: It is not there.
         """
-        pause = self._not_before - time.monotonic()
+        pause, is_probe = self._pause()
         if self.gone or pause > 0:
-            raise TryLater("The receiver asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
+            raise TryLater("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
         body = self._body(event).encode()
         answer = self._endpoint().post(body, self._headers(event, body), TIMEOUT_S)
         self.busy_until = time.monotonic()
+        self._note(away=answer.status in AWAY, is_probe=is_probe)
         if answer.status // 100 == 2:
             return
         self._tell(event, answer)
@@ -202,6 +210,29 @@ class Pusher:
             after_s = min(asked_s, LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + after_s
         raise TryLater(answer.error, after_s=after_s)
+
+    def _pause(self) -> tuple[float, bool]:
+        """Return for how long nothing is sent, and whether what is sent now is a probe, for which the others wait."""
+        with self._telling:
+            now = time.monotonic()
+            pause = max(self._not_before, self._probe_at) - now
+            is_probe = pause <= 0 and self._unanswered >= DEAD_AFTER
+            if is_probe:
+                # connecting and answering have a timeout each
+                self._probe_at = now + 2 * TIMEOUT_S
+            return pause, is_probe
+
+    def _note(self, *, away: bool, is_probe: bool) -> None:
+        """Note whether anything answered."""
+        with self._telling:
+            if not away:
+                self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
+                return
+            self._unanswered += 1
+            # of those that were under way at once only the first counts
+            if is_probe or self._unanswered == DEAD_AFTER:
+                self._probe_at = time.monotonic() + self._probe_s
+                self._probe_s = min(2 * self._probe_s, LONGEST_PROBE_S)
 
     def close(self) -> None:
         """End all connections."""
@@ -272,6 +303,6 @@ def seconds_of(retry_after: str) -> float | None:
         return float(retry_after[:9])
     try:
         until = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max((until - datetime.now(UTC)).total_seconds(), 0.0) if until.tzinfo else None

@@ -44,8 +44,23 @@ HTTP_PORTS = {"http": 80, "https": 443}
 ANSWER_BYTES = 2_000
 SECRETS = "MILLRACE_PUSH_SECRET_"
 NAMED = re.compile(r"\$\{([^{}]*)\}")
-# addresses of IPv6 that lead to any address of IPv4, private ones too
-TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
+# addresses of IPv6 that lead to any address of IPv4, private ones too; then what Python counts as public and is not:
+# segments of a network of its own, and documentation
+NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "64:ff9b::/96",
+            "64:ff9b:1::/48",
+            "2002::/16",
+            "2001::/32",
+            "::/96",
+            "::ffff:0:0:0/96",
+            "5f00::/16",
+            "3fff::/20",
+        ),
+    )
+)
 
 
 class Forbidden(Exception):
@@ -96,8 +111,7 @@ class Allowed:
 def is_public(address: Address) -> bool:
     """Return whether everybody reaches the same machine at an address, and this network nothing of its own."""
     address = _unmapped(address)
-    translated = any(address in network for network in TRANSLATED)
-    return address.is_global and not address.is_multicast and not translated
+    return address.is_global and not address.is_multicast and not any(address in network for network in NOT_PUBLIC)
 
 
 def _unmapped(address: Address) -> Address:

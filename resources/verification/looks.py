@@ -78,6 +78,7 @@ class Report:
         events: How many events.
         checkpoints: How many checkpoints and locks.
         files: How many files of the archive.
+        damaged: The log partition of each of them that is damaged.
         models: How many read models, one log partition each.
         rows: How many rows of these.
         found: How many faults there are.
@@ -90,6 +91,7 @@ class Report:
     events: int = 0
     checkpoints: int = 0
     files: int = 0
+    damaged: list[int] = field(default_factory=list)
     models: int = 0
     rows: int = 0
     found: int = 0
@@ -176,6 +178,7 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
                 # one that was replaced meanwhile may be gone
                 if file in archived(connection, held.partition).files:
                     report.add("file_damaged", str(error))
+                    report.damaged.append(held.partition)
             report.files += 1
     watcher.done(f"{report.files:,} files of the archive")
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millrace.resources.connecting import PASSING
+from millrace.resources.consumption.build_errors import cause
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import comparable_partitions, examples
 from millrace.resources.read_models.stored.past import remove_now
@@ -60,18 +62,22 @@ def look_at_models(
         connection: A session of that role, outside of a transaction.
         models: The read models as they are declared.
         spark: Gives the session.
-        report: Where faults and counts go.
+        report: Where faults and counts go. No log partition is built that is damaged in it.
         watcher: Who is told, and stops it.
         archive: The folder of the archive; None: events are read from Postgres alone.
         partition: The log partition; None for one drawn at random for each model.
 
-    Raises what Spark and Postgres raise where they are not there.
+    Raises:
+        Unreachable: Spark is not there.
+        psycopg.OperationalError: Postgres is not there.
     """
     for model in models:
         if watcher.stop.is_set():
             return
         try:
             why = _look_at(dsn, connection, model, spark, report, watcher, archive, partition)
+        except Unreachable:
+            raise
         except _PASSED_OVER as error:
             why = str(error)
         if why is not None:
@@ -101,24 +107,30 @@ def _look_at(
             f"Groups are not those of the rows: rollup {name} of read model {model.name}, log partition"
             f" {', '.join(map(str, differing))}. Rebuild these in Dagster: that computes their groups anew.",
         )
-    candidates = comparable_partitions(connection, serving.view, model.view)
-    if chosen is not None and chosen not in candidates:
-        return f"of log partition {chosen} {_APART}"
+    comparable = comparable_partitions(connection, serving.view, model.view)
+    if chosen not in {None, *comparable} or not comparable:
+        return f"of {'no log partition' if chosen is None else f'log partition {chosen}'} {_APART}"
+    candidates = {*(comparable if chosen is None else [chosen])} - {*report.damaged}
     if not candidates:
-        return f"of no log partition {_APART}"
-    partition = random.choice(candidates) if chosen is None else chosen  # noqa: S311 - no secret
+        return f"of {'each' if chosen is None else 'its'} log partition a file of the archive is damaged."
+    partition = random.choice([*candidates])  # noqa: S311 - no secret
     where = f"log partition {partition} of read model {model.name}"
     watcher.at(f"{where} is built")
     try:
         diff = diff_with_serving(dsn, model, spark, partition=partition, keep=KEEP, archive=archive)
-    except PartitionsFailed as error:
+    except Exception as error:
+        # but whatever a function of the model, or a trigger, raises
+        if isinstance(error, (*PASSING, *_PASSED_OVER)) and not isinstance(error, PartitionsFailed):
+            raise
         report.models += 1
-        report.add("rebuild_fails", f"A rebuild fails: {where}. {error}")
+        fails = str(error) if isinstance(error, PartitionsFailed) else cause(error)
+        report.add("rebuild_fails", f"A rebuild fails: {where}. {fails}")
         return None
     found = diff.outcome
     assert found is not None
     where += f", up to position {diff.marks[partition]}"
     if diff.waiting_streams:
+        remove_now(connection, diff.name)
         return f"streams of {where} came to wait for a retry."
     report.models += 1
     report.rows += found.rows_before

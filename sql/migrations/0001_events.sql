@@ -4,19 +4,20 @@
 -- Appending -------------------------------------------------------------------------------------------------
 
 create table event_store.deciders (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   event_version bigint not null default 1,
   description text not null,
   owner text,
   accepts jsonpath,
+  registered_by text not null default session_user,
   constraint deciders_pkey primary key (decider, event, event_version),
   constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
   constraint deciders_description_fits check (octet_length(description) <= 10000)
 -- each append reads its row: what accepts has is read as it is, and not compressed or moved out, while the row fits a page
 ) with (toast_tuple_target = 8160);
 comment on table event_store.deciders is
-'The kinds of event that each kind of entity (decider) may append. Rows are never removed, and only accepts is changed, once.';
+'The kinds of event that each kind of entity (decider) may append. Rows stay, but for what operators change or release.';
 comment on column event_store.deciders.decider is 'A kind of entity that emits events, such as order.';
 comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
@@ -26,10 +27,12 @@ comment on column event_store.deciders.owner is
 'The same for all events of a decider.';
 comment on column event_store.deciders.accepts is
 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
+comment on column event_store.deciders.registered_by is
+'The role that registered the event first, the same for all versions: its members, or those of an owner, say its shapes.';
 
 create table event_store.event_schemas (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   event_version bigint not null,
   schema jsonb not null,
   checks jsonb not null,
@@ -37,7 +40,7 @@ create table event_store.event_schemas (
   constraint event_schemas_pkey primary key (decider, event, event_version)
 );
 comment on table event_store.event_schemas is
-'The JSON Schemas of events. An append reads them only to say why it is refused. Rows are never changed or removed.';
+'The JSON Schemas of events. An append reads them only to say why it is refused. Rows stay until operators withdraw them.';
 comment on column event_store.event_schemas.decider is 'The decider.';
 comment on column event_store.event_schemas.event is 'The event.';
 comment on column event_store.event_schemas.event_version is 'The version of the event that the schema is of.';
@@ -47,8 +50,8 @@ comment on column event_store.event_schemas.checks is
 comment on column event_store.event_schemas.digest is 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 create table event_store.event_upcasts (
-  decider text not null,
-  event text not null,
+  decider text collate "C" not null,
+  event text collate "C" not null,
   to_version bigint not null,
   moves jsonb not null,
   digest text not null,
@@ -56,7 +59,7 @@ create table event_store.event_upcasts (
   constraint event_upcasts_follow_a_version check (to_version >= 2)
 );
 comment on table event_store.event_upcasts is
-'How data of one version of an event become data of the next. Rows are never changed or removed.';
+'How data of one version of an event become data of the next. Rows stay until operators withdraw them.';
 comment on column event_store.event_upcasts.decider is 'The decider.';
 comment on column event_store.event_upcasts.event is 'The event.';
 comment on column event_store.event_upcasts.to_version is 'The version that data of the one before are moved to.';
@@ -68,7 +71,7 @@ comment on sequence event_store.events_offset_seq is
 'Gives events."offset". It leaves gaps on rollback, so it never is a cursor.';
 
 create table event_store.events (
-  event text not null,
+  event text collate "C" not null,
   event_id uuid not null,
   event_version bigint not null default 1,
   decider text collate "C" not null,
@@ -169,7 +172,7 @@ comment on view event_store.versioned_events is 'An event with its number in its
 
 create type event_store_private.batch_event as (
   ordinal bigint,
-  event text,
+  event text collate "C",
   event_id uuid,
   event_version bigint,
   decider text collate "C",

@@ -1,7 +1,7 @@
 -- Who consumes the log, how far each is, which streams wait, and what operators did.
 
 create table event_store.views (
-  view text not null,
+  view text collate "C" not null,
   start_at timestamptz not null,
   lock_timeout_s bigint not null default 300,
   pooling_delay_s bigint,
@@ -19,7 +19,8 @@ create table event_store.views (
   push_upcast boolean not null default false,
   max_lag_s bigint not null default 300,
   constraint views_pkey primary key (view),
-  constraint views_view_is_named check (view <> ''),
+  -- with a decider and a decider_id of 1024 bytes each it fits an index
+  constraint views_view_is_named check (octet_length(view) between 1 and 200),
   constraint views_mode_is_known check (mode in ('rows', 'bulk')),
   constraint views_lock_timeout_is_bounded check (lock_timeout_s between 1 and 3600),
   constraint views_pooling_delay_is_not_negative check (pooling_delay_s >= 0),
@@ -74,9 +75,10 @@ comment on column event_store.push_secrets.made_at is 'When it became the curren
 comment on column event_store.push_secrets.retires_at is 'Until when pushes are signed with it, too; null for the current one.';
 
 create table event_store.consumers (
-  view text not null,
-  consumer text not null,
+  view text collate "C" not null,
+  consumer text collate "C" not null,
   pid int not null,
+  session_began_at timestamptz,
   attached_until timestamptz not null,
   constraint consumers_pkey primary key (view, consumer),
   constraint consumers_view_fkey foreign key (view) references event_store.views (view) on delete cascade
@@ -86,6 +88,8 @@ comment on table event_store.consumers is
 comment on column event_store.consumers.view is 'The view.';
 comment on column event_store.consumers.consumer is 'The consumer''s name: the id of a run, say.';
 comment on column event_store.consumers.pid is 'The session that said so: when it ends, the consumer counts no more.';
+comment on column event_store.consumers.session_began_at is
+'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.consumers.attached_until is
 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
@@ -119,7 +123,7 @@ comment on sequence event_store.lease_token_seq is
 'token.';
 
 create table event_store.checkpoints (
-  view text not null,
+  view text collate "C" not null,
   partition int not null,
   position bigint not null,
   lease_owner text,
@@ -158,7 +162,7 @@ comment on column event_store.checkpoints.revision is
 'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
 
 create table event_store.stream_locks (
-  view text not null,
+  view text collate "C" not null,
   decider text collate "C" not null,
   decider_id text collate "C" not null,
   partition int not null,
@@ -262,10 +266,12 @@ comment on view event_store.locks is 'The locks in the shape of fstore-sql. "off
 
 -- A setting and what happens are two things: each dispatch would make a new version of the view's row.
 create table event_store.dispatches (
-  view text not null,
+  view text collate "C" not null,
   dispatched_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity',
   free_from timestamptz not null default '-infinity',
+  failed_at timestamptz,
+  error text,
   revision bigint not null default 0,
   -- one row for each view, its newest version found first: see checkpoints
   constraint dispatches_pkey primary key (view, revision),
@@ -280,6 +286,8 @@ comment on column event_store.dispatches.swept_at is
 comment on column event_store.dispatches.free_from is
 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that '
 'end late, which are found once a minute.';
+comment on column event_store.dispatches.failed_at is 'Since when dispatching its new events fails; null where it does not.';
+comment on column event_store.dispatches.error is 'Why it failed last.';
 comment on column event_store.dispatches.revision is
 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
@@ -290,7 +298,7 @@ create table event_store.audit_log (
   done_at timestamptz not null,
   done_by text not null,
   operation text not null,
-  view text,
+  view text collate "C",
   reason text,
   detail jsonb not null,
   constraint audit_log_pkey primary key (audit_id),
@@ -299,10 +307,10 @@ create table event_store.audit_log (
     operation in (
       'seek_view', 'discard_dead_letter', 'retry_dead_letters', 'enable_view', 'unregister_view', 'register_view',
       'end_locks', 'release_owner', 'raise_low_water_mark', 'restore', 'register_producer', 'register_decider_event', 'register_event_schema',
-      'register_event_upcast',
+      'register_event_upcast', 'set_decider_owner', 'withdraw_registration',
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
-      'drop_push_secret', 'begin_verification', 'supersede_changes'
+      'drop_push_secret', 'begin_verification', 'supersede_changes', 'end_log_holder', 'purge_results'
     )
   )
 );
@@ -320,3 +328,6 @@ comment on column event_store.audit_log.detail is 'What exactly was changed, and
 create index audit_log_discards_idx on event_store.audit_log ((detail ->> 'decider_id'), (detail ->> 'decider'))
 where operation = 'discard_dead_letter';
 comment on index event_store.audit_log_discards_idx is 'The events of a stream that were given up.';
+
+create index audit_log_upcasts_idx on event_store.audit_log (done_at) where operation = 'register_event_upcast';
+comment on index event_store.audit_log_upcasts_idx is 'The upcasts of the last day.';

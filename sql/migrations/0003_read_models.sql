@@ -4,9 +4,9 @@ create schema read_models;
 comment on schema read_models is 'The read models: one SQL view per model over its partitioned state.';
 
 create table read_models.declarations (
-  model text not null,
+  model text collate "C" not null,
   version int not null,
-  view text not null,
+  view text collate "C" not null,
   fingerprint text not null,
   serves boolean not null,
   unbuilt int[] not null,
@@ -34,8 +34,8 @@ comment on column read_models.declarations.approved is
 comment on column read_models.declarations.declared_at is 'When the tables were made, or the version was approved.';
 
 create table read_models.as_of (
-  name text not null,
-  model text not null,
+  name text collate "C" not null,
+  model text collate "C" not null,
   mark_id bigint not null,
   marked_at timestamptz not null,
   fingerprint text not null,
@@ -55,13 +55,13 @@ comment on column read_models.as_of.marked_at is 'When that was.';
 comment on column read_models.as_of.fingerprint is 'That of the declaration that it is built by: see declarations.';
 comment on column read_models.as_of.expires_at is 'From when on it may be removed.';
 comment on column read_models.as_of.built_at is 'When it was built; null while it is not, and then its rows mean nothing.';
-comment on column read_models.as_of.rows is 'How many rows its state has.';
+comment on column read_models.as_of.rows is 'How many rows it has.';
 comment on column read_models.as_of.failed_streams is 'How many streams fail at an event: what follows is not in it.';
 
 create table read_models.diffs (
   number bigint generated always as identity,
-  name text not null generated always as (model || '_diff_' || number::text) stored,
-  model text not null,
+  name text collate "C" not null generated always as (model || '_diff_' || number::text) stored,
+  model text collate "C" not null,
   version int not null,
   mark_id bigint,
   partition int,
@@ -93,7 +93,7 @@ comment on column read_models.diffs.found is 'How many rows differ, and in which
 
 -- Not in read_models, where owners write: lock_model alone reaches it.
 create table event_store.model_locks (
-  model text not null,
+  model text collate "C" not null,
   constraint model_locks_pkey primary key (model)
 );
 comment on table event_store.model_locks is

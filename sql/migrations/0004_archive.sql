@@ -17,6 +17,7 @@ create table event_store.archive_locks (
   partition int not null,
   owner text not null,
   pid int not null,
+  session_began_at timestamptz,
   locked_until timestamptz not null,
   constraint archive_locks_pkey primary key (partition),
   constraint archive_locks_partition_fkey foreign key (partition) references event_store.log_partitions (partition)
@@ -25,6 +26,8 @@ comment on table event_store.archive_locks is 'Who writes the archive of each lo
 comment on column event_store.archive_locks.partition is 'The log partition.';
 comment on column event_store.archive_locks.owner is 'The writer, as it calls itself.';
 comment on column event_store.archive_locks.pid is 'Its session: the lock ends with it.';
+comment on column event_store.archive_locks.session_began_at is
+'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.archive_locks.locked_until is
 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
@@ -44,7 +47,7 @@ create table event_store.archive_files (
   partition int not null,
   from_position bigint not null,
   to_position bigint not null,
-  path text not null,
+  path text collate "C" not null,
   events bigint not null,
   bytes bigint not null,
   checksum text not null,

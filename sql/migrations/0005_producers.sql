@@ -90,7 +90,7 @@ create table event_store.producer_results (
 create unique index producer_results_transaction_id_key on event_store.producer_results (transaction_id)
 where transaction_id is not null;
 comment on table event_store.producer_results is
-'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
+'What was answered to each message, until an operator purges old ones (purge_results): a duplicate gets the original answer.';
 comment on column event_store.producer_results.producer_id is 'The producer.';
 comment on column event_store.producer_results.partition is 'The partition of the producer''s source.';
 comment on column event_store.producer_results.sequence is 'The message.';

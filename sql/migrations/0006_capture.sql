@@ -194,7 +194,8 @@ comment on table event_store.unchanged_rows is
 'The rows that a backfill which is under way found as their streams say: they made no event, and are not gone. Empty '
 'when no table is read anew.';
 comment on column event_store.unchanged_rows.backfill_offset is 'The backfill.';
-comment on column event_store.unchanged_rows.decider_id is 'The row''s key, a JSON array.';
+comment on column event_store.unchanged_rows.decider_id is
+'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 create table event_store.verifications (
   backfill_offset bigint not null,
@@ -241,7 +242,8 @@ comment on type event_store_private.read_row is
 create table event_store.capture_sessions (
   capture text collate "C" not null,
   pid int not null,
-  name text not null,
+  session_began_at timestamptz,
+  name text collate "C" not null,
   constraint capture_sessions_pkey primary key (capture, pid),
   constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
 );
@@ -249,6 +251,8 @@ comment on table event_store.capture_sessions is
 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
 comment on column event_store.capture_sessions.capture is 'The capture.';
 comment on column event_store.capture_sessions.pid is 'The session.';
+comment on column event_store.capture_sessions.session_began_at is
+'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.capture_sessions.name is
 'Its application_name, by which it is told from a later one of the same pid.';
 

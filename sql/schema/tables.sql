@@ -33,7 +33,7 @@ COMMENT ON SCHEMA read_models IS 'The read models: one SQL view per model over i
 
 CREATE TYPE event_store_private.batch_event AS (
 	ordinal bigint,
-	event text,
+	event text COLLATE pg_catalog."C",
 	event_id uuid,
 	event_version bigint,
 	decider text COLLATE pg_catalog."C",
@@ -61,7 +61,7 @@ CREATE TYPE event_store_private.read_row AS (
 COMMENT ON TYPE event_store_private.read_row IS 'A row of a captured table as it was read, and the event that it would be; number is its place among those of a call.';
 
 CREATE TABLE event_store.events (
-    event text NOT NULL,
+    event text NOT NULL COLLATE pg_catalog."C",
     event_id uuid NOT NULL,
     event_version bigint DEFAULT 1 NOT NULL,
     decider text NOT NULL COLLATE pg_catalog."C",
@@ -131,7 +131,7 @@ COMMENT ON COLUMN event_store.purged_streams.version IS 'Its number in the strea
 COMMENT ON COLUMN event_store.purged_streams.final IS 'Whether it closed the stream.';
 
 CREATE TABLE event_store.stream_locks (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     decider text NOT NULL COLLATE pg_catalog."C",
     decider_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
@@ -250,7 +250,7 @@ CREATE VIEW event_store.versioned_events AS
 COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
 
 CREATE TABLE event_store.views (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     start_at timestamp with time zone NOT NULL,
     lock_timeout_s bigint DEFAULT 300 NOT NULL,
     pooling_delay_s bigint,
@@ -274,7 +274,7 @@ CREATE TABLE event_store.views (
     CONSTRAINT views_pooling_delay_is_not_negative CHECK ((pooling_delay_s >= 0)),
     CONSTRAINT views_push_format_is_known CHECK ((push_format = ANY (ARRAY['json'::text, 'cloudevents'::text]))),
     CONSTRAINT views_version_is_not_negative CHECK ((version >= 0)),
-    CONSTRAINT views_view_is_named CHECK ((view <> ''::text))
+    CONSTRAINT views_view_is_named CHECK (((octet_length(view) >= 1) AND (octet_length(view) <= 200)))
 );
 
 COMMENT ON TABLE event_store.views IS 'The named consumers of the log. Their progress is in checkpoints and stream_locks and is never touched from here.';
@@ -318,10 +318,10 @@ CREATE TABLE event_store.audit_log (
     done_at timestamp with time zone NOT NULL,
     done_by text NOT NULL,
     operation text NOT NULL,
-    view text,
+    view text COLLATE pg_catalog."C",
     reason text,
     detail jsonb NOT NULL,
-    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text]))),
+    CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'set_decider_owner'::text, 'withdraw_registration'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text, 'end_log_holder'::text, 'purge_results'::text]))),
     CONSTRAINT audit_log_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
@@ -807,7 +807,7 @@ COMMENT ON COLUMN event_store.wal_events.relation IS 'The message that describes
 COMMENT ON COLUMN event_store.wal_events.stored_at IS 'When the transaction that stored it began.';
 
 CREATE TABLE event_store.checkpoints (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
     "position" bigint NOT NULL,
     lease_owner text,
@@ -962,7 +962,7 @@ CREATE TABLE event_store.archive_files (
     partition integer NOT NULL,
     from_position bigint NOT NULL,
     to_position bigint NOT NULL,
-    path text NOT NULL,
+    path text NOT NULL COLLATE pg_catalog."C",
     events bigint NOT NULL,
     bytes bigint NOT NULL,
     checksum text NOT NULL,
@@ -993,6 +993,7 @@ CREATE TABLE event_store.archive_locks (
     partition integer NOT NULL,
     owner text NOT NULL,
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     locked_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1004,6 +1005,8 @@ COMMENT ON COLUMN event_store.archive_locks.partition IS 'The log partition.';
 COMMENT ON COLUMN event_store.archive_locks.owner IS 'The writer, as it calls itself.';
 
 COMMENT ON COLUMN event_store.archive_locks.pid IS 'Its session: the lock ends with it.';
+
+COMMENT ON COLUMN event_store.archive_locks.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.archive_locks.locked_until IS 'When the lock ends unless it is taken again: behind a connection pool a session outlives its writer.';
 
@@ -1050,7 +1053,8 @@ COMMENT ON COLUMN event_store.capture_names.capture IS 'The capture''s name.';
 CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
-    name text NOT NULL
+    session_began_at timestamp with time zone,
+    name text NOT NULL COLLATE pg_catalog."C"
 );
 
 COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
@@ -1058,6 +1062,8 @@ COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s o
 COMMENT ON COLUMN event_store.capture_sessions.capture IS 'The capture.';
 
 COMMENT ON COLUMN event_store.capture_sessions.pid IS 'The session.';
+
+COMMENT ON COLUMN event_store.capture_sessions.session_began_at IS 'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 
 COMMENT ON COLUMN event_store.capture_sessions.name IS 'Its application_name, by which it is told from a later one of the same pid.';
 
@@ -1135,9 +1141,10 @@ COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s t
 COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
 
 CREATE TABLE event_store.consumers (
-    view text NOT NULL,
-    consumer text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
+    consumer text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
+    session_began_at timestamp with time zone,
     attached_until timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
@@ -1150,21 +1157,24 @@ COMMENT ON COLUMN event_store.consumers.consumer IS 'The consumer''s name: the i
 
 COMMENT ON COLUMN event_store.consumers.pid IS 'The session that said so: when it ends, the consumer counts no more.';
 
+COMMENT ON COLUMN event_store.consumers.session_began_at IS 'When that session began, which tells it from a later one of the same pid; null where Postgres hides it.';
+
 COMMENT ON COLUMN event_store.consumers.attached_until IS 'Until when it counts, unless it says so again: behind a connection pool a session outlives its consumers.';
 
 CREATE TABLE event_store.deciders (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     event_version bigint DEFAULT 1 NOT NULL,
     description text NOT NULL,
     owner text,
     accepts jsonpath,
+    registered_by text DEFAULT SESSION_USER NOT NULL,
     CONSTRAINT deciders_description_fits CHECK ((octet_length(description) <= 10000)),
     CONSTRAINT deciders_names_fit CHECK (((octet_length(decider) <= 1024) AND (octet_length(event) <= 1024)))
 )
 WITH (toast_tuple_target='8160');
 
-COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows are never removed, and only accepts is changed, once.';
+COMMENT ON TABLE event_store.deciders IS 'The kinds of event that each kind of entity (decider) may append. Rows stay, but for what operators change or release.';
 
 COMMENT ON COLUMN event_store.deciders.decider IS 'A kind of entity that emits events, such as order.';
 
@@ -1178,11 +1188,15 @@ COMMENT ON COLUMN event_store.deciders.owner IS 'The role whose members, with th
 
 COMMENT ON COLUMN event_store.deciders.accepts IS 'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
 
+COMMENT ON COLUMN event_store.deciders.registered_by IS 'The role that registered the event first, the same for all versions: its members, or those of an owner, say its shapes.';
+
 CREATE TABLE event_store.dispatches (
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    failed_at timestamp with time zone,
+    error text,
     revision bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
@@ -1196,6 +1210,10 @@ COMMENT ON COLUMN event_store.dispatches.dispatched_at IS 'When somebody last di
 COMMENT ON COLUMN event_store.dispatches.swept_at IS 'When somebody last looked at all of its locks for those with nothing left.';
 
 COMMENT ON COLUMN event_store.dispatches.free_from IS 'From which locked_until on free locks are searched: none that is not parked is older, but for those of transactions that end late, which are found once a minute.';
+
+COMMENT ON COLUMN event_store.dispatches.failed_at IS 'Since when dispatching its new events fails; null where it does not.';
+
+COMMENT ON COLUMN event_store.dispatches.error IS 'Why it failed last.';
 
 COMMENT ON COLUMN event_store.dispatches.revision IS 'Rises with every change of a dispatch, so that the newest version of the row is found first.';
 
@@ -1227,15 +1245,15 @@ COMMENT ON COLUMN event_store.drains.error IS 'Why the last try failed; null whe
 COMMENT ON COLUMN event_store.drains.ended_at IS 'When the last try ended.';
 
 CREATE TABLE event_store.event_schemas (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     event_version bigint NOT NULL,
     schema jsonb NOT NULL,
     checks jsonb NOT NULL,
     digest text NOT NULL
 );
 
-COMMENT ON TABLE event_store.event_schemas IS 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows are never changed or removed.';
+COMMENT ON TABLE event_store.event_schemas IS 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows stay until operators withdraw them.';
 
 COMMENT ON COLUMN event_store.event_schemas.decider IS 'The decider.';
 
@@ -1250,15 +1268,15 @@ COMMENT ON COLUMN event_store.event_schemas.checks IS 'Each rule of the schema b
 COMMENT ON COLUMN event_store.event_schemas.digest IS 'SHA-256 of the schema as Postgres writes it, in hexadecimal.';
 
 CREATE TABLE event_store.event_upcasts (
-    decider text NOT NULL,
-    event text NOT NULL,
+    decider text NOT NULL COLLATE pg_catalog."C",
+    event text NOT NULL COLLATE pg_catalog."C",
     to_version bigint NOT NULL,
     moves jsonb NOT NULL,
     digest text NOT NULL,
     CONSTRAINT event_upcasts_follow_a_version CHECK ((to_version >= 2))
 );
 
-COMMENT ON TABLE event_store.event_upcasts IS 'How data of one version of an event become data of the next. Rows are never changed or removed.';
+COMMENT ON TABLE event_store.event_upcasts IS 'How data of one version of an event become data of the next. Rows stay until operators withdraw them.';
 
 COMMENT ON COLUMN event_store.event_upcasts.decider IS 'The decider.';
 
@@ -1316,7 +1334,7 @@ COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or for 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
 
 CREATE TABLE event_store.model_locks (
-    model text NOT NULL
+    model text NOT NULL COLLATE pg_catalog."C"
 );
 
 COMMENT ON TABLE event_store.model_locks IS 'Always empty: for lock_model, which inserts a read model and deletes it again, so that others wait.';
@@ -1391,7 +1409,7 @@ CREATE TABLE event_store.producer_results (
     CONSTRAINT producer_results_reason_fits CHECK ((octet_length(reason) <= 10000))
 );
 
-COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message. Kept for ever, so that a duplicate of any age gets the original answer.';
+COMMENT ON TABLE event_store.producer_results IS 'What was answered to each message, until an operator purges old ones (purge_results): a duplicate gets the original answer.';
 
 COMMENT ON COLUMN event_store.producer_results.producer_id IS 'The producer.';
 
@@ -1591,11 +1609,11 @@ COMMENT ON TABLE event_store.unchanged_rows IS 'The rows that a backfill which i
 
 COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 
-COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array.';
+COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 CREATE TABLE read_models.as_of (
-    name text NOT NULL,
-    model text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    model text NOT NULL COLLATE pg_catalog."C",
     mark_id bigint NOT NULL,
     marked_at timestamp with time zone NOT NULL,
     fingerprint text NOT NULL,
@@ -1622,7 +1640,7 @@ COMMENT ON COLUMN read_models.as_of.expires_at IS 'From when on it may be remove
 
 COMMENT ON COLUMN read_models.as_of.built_at IS 'When it was built; null while it is not, and then its rows mean nothing.';
 
-COMMENT ON COLUMN read_models.as_of.rows IS 'How many rows its state has.';
+COMMENT ON COLUMN read_models.as_of.rows IS 'How many rows it has.';
 
 COMMENT ON COLUMN read_models.as_of.failed_streams IS 'How many streams fail at an event: what follows is not in it.';
 
@@ -1636,9 +1654,9 @@ CREATE SEQUENCE read_models.batch_seq
 COMMENT ON SEQUENCE read_models.batch_seq IS 'Numbers the batches whose rows are staged.';
 
 CREATE TABLE read_models.declarations (
-    model text NOT NULL,
+    model text NOT NULL COLLATE pg_catalog."C",
     version integer NOT NULL,
-    view text NOT NULL,
+    view text NOT NULL COLLATE pg_catalog."C",
     fingerprint text NOT NULL,
     serves boolean NOT NULL,
     unbuilt integer[] NOT NULL,
@@ -1666,8 +1684,8 @@ COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were 
 
 CREATE TABLE read_models.diffs (
     number bigint NOT NULL,
-    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL,
-    model text NOT NULL,
+    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL COLLATE pg_catalog."C",
+    model text NOT NULL COLLATE pg_catalog."C",
     version integer NOT NULL,
     mark_id bigint,
     partition integer,
@@ -1884,6 +1902,10 @@ CREATE INDEX audit_log_discards_idx ON event_store.audit_log USING btree (((deta
 
 COMMENT ON INDEX event_store.audit_log_discards_idx IS 'The events of a stream that were given up.';
 
+CREATE INDEX audit_log_upcasts_idx ON event_store.audit_log USING btree (done_at) WHERE (operation = 'register_event_upcast'::text);
+
+COMMENT ON INDEX event_store.audit_log_upcasts_idx IS 'The upcasts of the last day.';
+
 CREATE UNIQUE INDEX capture_gaps_open_key ON event_store.capture_gaps USING btree (capture) WHERE (resolved_by_generation IS NULL);
 
 CREATE INDEX events_correlation_idx ON event_store.events USING btree (((metadata ->> 'correlation_id'::text)), "offset") WHERE ((metadata ->> 'correlation_id'::text) IS NOT NULL);
@@ -1938,7 +1960,7 @@ CREATE INDEX transactions_producer_idx ON event_store.transactions USING btree (
 
 CREATE UNIQUE INDEX declarations_serving_key ON read_models.declarations USING btree (model) WHERE serves;
 
-CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER forbid_change BEFORE DELETE OR UPDATE OR TRUNCATE ON event_store.deciders FOR EACH STATEMENT EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_change ON event_store.deciders IS 'Raises, or warns where changes are ignored.';
 
@@ -1957,10 +1979,6 @@ COMMENT ON TRIGGER forbid_change ON event_store.events IS 'Raises, or warns wher
 CREATE TRIGGER forbid_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH STATEMENT WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER forbid_restamp ON event_store.events IS 'Lets nobody but rebase_sequencer change transaction_id.';
-
-CREATE TRIGGER forbid_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH STATEMENT WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
-
-COMMENT ON TRIGGER forbid_schema_change ON event_store.deciders IS 'Lets nobody but register_event_schema change accepts.';
 
 CREATE TRIGGER forget_unchanged_rows AFTER DELETE OR UPDATE OF backfill_offset ON event_store.captured_tables FOR EACH ROW EXECUTE FUNCTION event_store_private.forget_unchanged_rows();
 
@@ -1986,7 +2004,7 @@ CREATE CONSTRAINT TRIGGER require_finished_restore AFTER UPDATE ON event_store.s
 
 COMMENT ON TRIGGER require_finished_restore ON event_store.sequencer IS 'Lets no transaction commit what begin_restore began and finish_restore did not end.';
 
-CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE OF decider, event, event_version, description, owner ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
+CREATE TRIGGER skip_change BEFORE DELETE OR UPDATE ON event_store.deciders FOR EACH ROW EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
@@ -2005,10 +2023,6 @@ COMMENT ON TRIGGER skip_change ON event_store.events IS 'Skips the rows where ch
 CREATE TRIGGER skip_restamp BEFORE UPDATE OF transaction_id ON event_store.events FOR EACH ROW WHEN (((current_setting('event_store.rebasing'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
 
 COMMENT ON TRIGGER skip_restamp ON event_store.events IS 'Skips the rows where changes are ignored.';
-
-CREATE TRIGGER skip_schema_change BEFORE UPDATE OF accepts ON event_store.deciders FOR EACH ROW WHEN (((current_setting('event_store.registering_schema'::text, true) IS DISTINCT FROM 'on'::text) OR (NOT has_schema_privilege(('event_store_private'::regnamespace)::oid, 'usage'::text)))) EXECUTE FUNCTION event_store_private.forbid_change();
-
-COMMENT ON TRIGGER skip_schema_change ON event_store.deciders IS 'Skips the rows where changes are ignored.';
 
 ALTER TABLE ONLY event_store.archive_files
     ADD CONSTRAINT archive_files_partition_fkey FOREIGN KEY (partition) REFERENCES event_store.log_partitions(partition);

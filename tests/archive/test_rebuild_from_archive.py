@@ -13,7 +13,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.folder import ForeignArchive
 from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history
@@ -21,7 +21,6 @@ from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import rebuild as rebuilding
-from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
@@ -248,7 +247,7 @@ def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_a
             fault()
             return spark
 
-        with pytest.raises(build_errors(), match=str(path)):
+        with pytest.raises(PartitionsFailed, match=str(path)):
             rebuild(dsn, meanwhile, tmp_path, partition)
         path.write_bytes(content)
     assert rows(things.connection, "select * from event_store.stream_locks") == []

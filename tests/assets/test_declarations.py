@@ -10,9 +10,10 @@ import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
 from millrace.platform_defs.cli.options import declared_model
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs, loadable
 from millrace.resources.errors import MillraceError
-from millrace.resources.settings import EXAMPLE, Settings
+from millrace.resources.settings import EXAMPLE, NOTE, InvalidSetting, Settings
+from tests.support import command_line
 
 MODEL = """
 from millrace import count, read_model, stream_id
@@ -122,7 +123,7 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
     dg.Definitions.validate_loadable(build_defs(declarations=found))
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     with pytest.raises(MillraceError, match="grouped is a rollup of read model a, with which it changes"):
-        declared_model("grouped")
+        declared_model("grouped", None)
     declare(read_models__h="1 / 0")
     assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
         *(True, True),
@@ -133,8 +134,11 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
 def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:
     elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
     package = declare(shared=SORTED_MODEL, read_models__g=elsewhere.replace("of=A", "of=shared.A"))
-    with pytest.raises(InvalidDeclarations, match="rollup grouped: its read model a is not declared here"):
-        declared(package)
+    found = declared(package)
+    assert (found.rollups, [fault.error for fault in found.faults]) == (
+        {},
+        ["rollup grouped: its read model a is not declared here"],
+    )
 
 
 def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:
@@ -142,13 +146,67 @@ def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare)
     assert declared(package, ["read_models"]).faults == ()
 
 
-def test_without_a_setting_the_embedded_store_shows_the_example_and_a_store_of_ones_own_shows_nothing() -> None:
-    assert Settings(dsn=None).declared_package == EXAMPLE
-    assert Settings(dsn="postgresql://somewhere").declared_package is None
-    assert Settings(dsn="postgresql://somewhere", declarations="mine").declared_package == "mine"
-    assert Settings(dsn=None, declarations="").declared_package == EXAMPLE
+def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_and_never_by_chance_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
+    (below := tmp_path / "project" / "below").mkdir(parents=True)
+    monkeypatch.chdir(below)
+    (home := tmp_path / "home").mkdir()
+
+    def package(dsn: str | None = None, declarations: str | None = None) -> str | None:
+        return Settings(home=home, dsn=dsn, declarations=declarations).declared_package
+
+    own = "postgresql://somewhere"
+    assert (package(), package(own)) == (None, None)
     assert declared(None) == Declarations()
-    dg.Definitions.validate_loadable(build_defs(settings=Settings(dsn="postgresql://somewhere")))
+    for kind in ("project", "home"):
+        (below / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+        project = below.parent / "pyproject.toml"
+        project.write_text("[tool.millrace]\ndeclarations = 'mine'\n") if kind == "project" else project.unlink()
+        (home / NOTE).write_text("mine\n")
+        # what was declared in a home says nothing of another store
+        assert (package(), package(own)) == ("mine", "mine" if kind == "project" else None)
+        assert (package(declarations="other"), package(own, EXAMPLE)) == ("other", EXAMPLE)
+        with pytest.raises(InvalidSetting, match=r"(?s)is that of the package mine, and the example would be.*HOME"):
+            package(declarations=EXAMPLE)
+    (home / NOTE).write_text(f"{EXAMPLE}\n")
+    assert (package(), package(declarations=EXAMPLE), package(own)) == (EXAMPLE, EXAMPLE, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        ("[tool.millrace]\ndeclarations = 'mine'", "(?s)is that of the package other, and .*toml names mine.*HOME"),
+        ("[tool.millrace]\ndeclarations = 1", r"declarations in \[tool.millrace\] names no package: 1"),
+        ("[tool.millrace", "(?s)pyproject.toml cannot be read: .*Correct the file"),
+        ("tool = 1", "pyproject.toml cannot be read: "),
+    ],
+)
+def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is_refused(
+    said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NOTE).write_text("other")
+    (tmp_path / "pyproject.toml").write_text(said)
+    with pytest.raises(InvalidSetting, match=refusal):
+        _ = Settings(home=tmp_path, dsn=None, declarations=None).declared_package
+
+
+def test_commands_refuse_where_nothing_names_a_package(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
+    monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
+    stated = ("--dsn", dsn)
+    for command in (
+        *(("show", "lineage", "orders"), ("capture", "status"), ("check",), ("check", *stated)),
+        *(("run", "drain", "customers", "--once", *stated), ("show", "diff", "customers", *stated)),
+        *(("show", "as-of", "customers", *stated), ("view", "approve", "customers", *stated)),
+    ):
+        monkeypatch.delenv("MILLRACE_DSN", raising=False)
+        with pytest.raises(MillraceError, match="Name it by MILLRACE_DECLARATIONS"):
+            command_line.millrace(*command)
 
 
 # Refused ---------------------------------------------------------------------------------------------------
@@ -179,38 +237,119 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "said", "gone"),
     [
-        ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice"),
-        ({"read_models__b": MODEL.format(view="a", name="B")}, "view a is declared twice"),
-        ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice"),
-        ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice"),
-        ({"captures__b": CAPTURE.format(name="a", table="u")}, "capture a: a view has this name"),
+        ({"read_models__b": MODEL.format(view="b", name="A")}, "read model a is declared twice", "a"),
+        ({"read_models__b": MODEL.format(view="a", name="B")}, "sensor poll_a is declared twice", "a"),
+        ({"read_models__b": MODEL.format(view="read_models", name="B")}, "sensor poll_read_models is declared", None),
+        ({"captures__b": CAPTURE.format(name="c", table="u")}, "capture c is declared twice", "c"),
+        ({"captures__b": CAPTURE.format(name="b", table="t")}, "decider table:public.t is declared twice", "c"),
+        ({"captures__b": CAPTURE.format(name="a", table="u")}, "sensor poll_a is declared twice", None),
         (
-            {"events__b": EVENT.format(version=1, name=None, type="str")},
-            "event happened version 1 of decider d is declared",
+            {"captures__b": CAPTURE.format(name="views", table="u")},
+            "sensor poll_views is declared twice, in Mill",
+            None,
         ),
-        ({"reports__b": REPORT.format(name="days", start="2026-11-02")}, "report reports/days is declared twice"),
+        ({"events__b": EVENT.format(version=1, name=None, type="str")}, "event happened version 1 of", "happened"),
+        (
+            {"reports__b": REPORT.format(name="days", start="2026-11-02")},
+            "report reports/days is declared twice",
+            "days",
+        ),
     ],
 )
-def test_two_things_of_one_name_are_refused_with_both_files(declare: Declare, files: dict[str, str], said: str) -> None:
+def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
+    declare: Declare, files: dict[str, str], said: str, gone: str | None
+) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
+        read_models__other=MODEL.format(view="other", name="Other"),
         captures__a=CAPTURE.format(name="c", table="t"),
         reports__a=REPORT.format(name="days", start="2026-11-01"),
         events__a=EVENT.format(version=1, name=None, type="int"),
         **files,
     )
-    with pytest.raises(InvalidDeclarations, match=said) as refused:
-        declared(package)
-    assert refused.value.detail is not None
-    assert refused.value.detail.count(".py") == 2
+    found = declared(package)
+    (fault,) = found.faults
+    assert fault.error.startswith(said)
+    assert fault.file.name == "b.py"
+    assert "a.py" in fault.error or "in Millrace" in fault.error
+    reports = [report.key.path[-1] for report in found.reports]
+    assert {*found.models, *found.captures, *reports, *(event.event for event in found.events)} == {
+        *({"a", "other", "c", "days", "happened"} - {gone})
+    }
+    # the location loads with the rest
+    assert dg.AssetKey(["read_models", "other"]) in all_keys(build_defs(declarations=found))
 
 
 def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) -> None:
     package = declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n")
-    with pytest.raises(InvalidDeclarations, match="read model a is declared twice"):
-        declared(package)
+    found = declared(package)
+    assert (found.models, len(found.faults)) == ({}, 1)
+
+
+OTHERS = """
+import dagster as dg
+
+
+class Mine(dg.ConfigurableResource):
+    text: str = "x"
+
+
+@dg.asset(key_prefix="reports")
+def needs_its_own(mine: Mine) -> None: ...
+
+
+@dg.asset(key=["read_models", "a"])
+def is_named_as_a_model() -> None: ...
+
+
+@dg.asset(key_prefix="reports")
+def is_well() -> None: ...
+"""
+
+
+def test_a_report_or_a_schedule_that_dagster_does_not_take_costs_itself_alone(
+    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = declare(
+        read_models__a=SORTED_MODEL,
+        reports__others=OTHERS,
+        schedules__own=SCHEDULE.format(name="archive_hourly"),
+        schedules__weekly=SCHEDULE.format(name="sundays"),
+    )
+    kept, defs = loadable(declared(package), Settings())
+    assert {tuple(key.path) for key in all_keys(defs)} >= {
+        *(("read_models", "a"), ("reports", "is_well"), ("reports", "needs_its_own"), ("schedules", "archive_hourly"))
+    }
+    assert {sensor.name for sensor in defs.sensors or []} >= {"poll_a", "poll_views"}
+    said = {fault.name: fault.error for fault in kept.faults}
+    assert {name: error.partition(":")[0] for name, error in said.items()} == {
+        "a": "report read_models/a is left out",
+        "needs_its_own": "report reports/needs_its_own is left out",
+        "archive_hourly": "schedule archive_hourly is left out",
+    }
+    assert "'mine'" in said["needs_its_own"]
+    # and so do the terminal and a check in CI
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
+    for command, code in (("status", 0), ("check", 1)):
+        assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 3
+
+
+def test_names_that_dagster_has_no_word_for_are_written_by_numbers(declare: Declare) -> None:
+    package = declare(
+        read_models__a=MODEL.format(view="a-b", name="A"),
+        events__a=EVENT.format(version=1, name=None, type="int").replace('decider="d"', 'decider="d/é"'),
+        subscriptions__a="from millrace import subscription\n\n@subscription(view='a b')\ndef handle(event): ...\n",
+    )
+    kept, defs = loadable(declared(package), Settings())
+    assert kept.faults == ()
+    assert "poll_a_2d_b" in {sensor.name for sensor in defs.sensors or []}
+    assert all_keys(defs) >= {dg.AssetKey(["events", "d_2f__e9_"]), dg.AssetKey(["subscriptions", "a_20_b"])}
+
+
+def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
+    return set(defs.resolve_asset_graph().get_all_asset_keys())
 
 
 # Faults ----------------------------------------------------------------------------------------------------

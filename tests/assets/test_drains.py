@@ -19,7 +19,7 @@ from millrace.assets.partitions import log_partition_key as key
 from millrace.assets.partitions import log_partitions
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed

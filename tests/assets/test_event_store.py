@@ -12,7 +12,7 @@ from millrace.assets.archive import KEY
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
 from millrace.events import event
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore

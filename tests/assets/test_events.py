@@ -10,7 +10,7 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.events import event_specs
 from millrace.events import default, event, register_events
 from millrace.platform_defs.checks import schemas_check
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.read_models.declared.declaration import ReadModel

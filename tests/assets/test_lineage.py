@@ -11,7 +11,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
 from millrace.platform_defs.cli import app
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.shown.lineage import origins
 

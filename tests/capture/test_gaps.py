@@ -4,7 +4,7 @@ import pytest
 
 from millrace.resources.capture import look
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import KeyChanged
+from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.health import capture_health
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.source.slot import FilterFails
@@ -86,11 +86,8 @@ def test_a_replica_identity_that_was_another_one_for_a_while_leaves_no_other_str
             "update items set amount = 1 where id = 1",
             "alter table items replica identity default",
         )
-        with pytest.raises(KeyChanged):
+        with pytest.raises(TableUnfit):
             process.drain(budget_s=patience(), idle_s=0)
-    with pytest.raises(KeyChanged, match="millrace capture restart shop"):
-        captured.drain()
-    restart(captured.dsn, captured.capture, "items had another replica identity for a while")
     captured.source.run("update items set amount = 2 where id = 1")
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
@@ -98,11 +95,11 @@ def test_a_replica_identity_that_was_another_one_for_a_while_leaves_no_other_str
         assert {change["record_pk"] for change in captured.changes()} == {"[1]"}
         # one that stays is followed by the next run
         captured.source.run("alter table items replica identity using index items_name; update items set amount = 3")
-        with pytest.raises(KeyChanged):
+        with pytest.raises(TableUnfit):
             process.drain(budget_s=patience(), idle_s=0)
     captured.drain()
     assert captured.replayed() == captured.table()
-    assert len(CaptureStore(captured.store).capture_gaps("shop")) == 1
+    assert CaptureStore(captured.store).capture_gaps("shop") == []
 
 
 def test_a_slot_from_an_earlier_position_changes_nothing_and_other_content_there_raises_an_alarm(

@@ -1,7 +1,7 @@
 """`handle`, on either store: a stream is loaded, decided on and appended to, again where another writer was first."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -181,6 +181,55 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
     racing = Decider(name="account", initial=0, decide=decide_twice, evolve=evolve)
     assert handle(accounts, racing, "a-3", 5, command_id=command_id).state == 5
     assert (amounts(accounts, "a-3"), inside) == ([5], [0])
+
+
+def decide_anew(command: int, _: int) -> list[Emit]:
+    """Pay, and say so in other words each time."""
+    return [Emit("paid", {"amount": command, "receipt": str(uuid4())})]
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+@pytest.mark.parametrize("after_a_conflict", [False, True])
+@pytest.mark.parametrize("decision", [decide, decide_anew])
+def test_a_command_that_is_done_elsewhere_meanwhile_is_told_what_it_led_to_there(
+    accounts: EventStore,
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
+    after_a_conflict: bool,
+    decision: Callable[[int, int], list[Emit]],
+) -> None:
+    """The other one is done before the first, second … call of a try; again it is refused, or decided otherwise."""
+    account, command_id = replace(ACCOUNT, decide=decision), uuid4()
+    racing, calls, led = EventStore(accounts.connection), list[str](), list[Any]()
+    behind = 3 if after_a_conflict else 0  # the calls of the try that meets another writer
+
+    def conflicting(command: int, balance: int) -> list[Emit]:
+        if len(calls) < behind:
+            accounts.append_events([NewEvent("account", "a-1", "reported", uuid4(), {}, uuid4())])
+        return decision(command, balance)
+
+    def watch(name: str) -> None:
+        original = getattr(EventStore, name)
+
+        def watched(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+            if self is racing:
+                calls.append(name)
+                if len(calls) == behind + call:
+                    led.append(handle(accounts, account, "a-1", -50, command_id=command_id))
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(EventStore, name, watched)
+
+    for name in ("log_position", "read_stream", "append_event"):
+        watch(name)
+    pay(accounts, 50)
+    done = handle(racing, replace(account, decide=conflicting), "a-1", -50, command_id=command_id)
+    if call > 3:  # none was, so this one was the first
+        assert (led, len(calls)) == ([], behind + 3)
+        led.append(handle(accounts, account, "a-1", -50, command_id=command_id))
+    told = [([(event.event_id, event.data) for event in each.events], each.state) for each in (done, *led)]
+    assert told[0] == told[1]
+    assert (amounts(accounts), done.state) == ([50, -50], 0)
 
 
 def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventStore) -> None:

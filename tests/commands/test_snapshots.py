@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from millrace import testing
+from millrace.events import drop
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import Event, EventStore, NewEvent, StreamState
@@ -102,6 +103,12 @@ def test_only_the_events_behind_a_snapshot_are_read(
     # one that is not as the declaration is now
     assert state_of(built, "full") is not None
     assert state_of(built, "full", changed) is None
+    # nor one of an older shape of the events that it takes
+    built.register_event_upcast("jar", "seen", 2, [drop("n")])
+    assert state_of(built, "full") is not None
+    with built.connection.transaction(force_rollback=True):
+        built.register_event_upcast("jar", "put", 2, [drop("n")])
+        assert state_of(built, "full") is None
 
     # far behind: `behind` has a snapshot at its version 2 of 4
     for number, more in enumerate((STREAM_PAGE - 2, STREAM_PAGE - 1, STREAM_PAGE)):

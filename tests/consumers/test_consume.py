@@ -14,6 +14,7 @@ from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import Delivery, EventStore, NewEvent
+from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.sequencer import run_sequencer
 from tests.event_store.test_wake_ups import listeners
 from tests.support.factories import Connect, append, append_to, rows, start, value
@@ -288,6 +289,20 @@ def test_many_subscriptions_run_in_one_process_and_a_fault_of_one_ends_all(order
         until_one_fails()
     one.assert_each_once_in_order(5, 2)
     other.assert_each_once_in_order(5, 2)
+
+
+def test_a_fault_in_hearing_words_ends_the_consumers_and_is_raised(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("unheard of")
+
+    monkeypatch.setattr(Wakeups, "wait", fail)
+    stop = threading.Event()
+    running = start(lambda: consume(dsn, [handled_by(Seen().add)], stop=stop))
+    try:
+        with pytest.raises(ArithmeticError, match="unheard of"):
+            running.result(patience())
+    finally:
+        stop.set()
 
 
 def test_a_view_of_another_mode_is_refused(orders: EventStore, dsn: str) -> None:

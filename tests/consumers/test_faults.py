@@ -16,9 +16,11 @@ import pytest
 from millrace.resources.consumers.consumer import HandlersHang
 from millrace.resources.consumers.declaration import Refused, TryLater
 from millrace.resources.consumers.handling import TRIES
+from millrace.resources.consumers.lasting_connection import LastingConnection
+from millrace.resources.consumers.log_lines import Counters
 from millrace.resources.event_store import Delivery, EventStore
 from tests.consumers.test_consume import handled_by
-from tests.support.factories import Connect, new_event, rows, value
+from tests.support.factories import Connect, new_event, rows, start, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
@@ -410,3 +412,16 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventS
     assert (counters.handled, counters.failed, counters.leased - counters.given_back) == (2, 0, 2)
     attempts = "select count(*) from event_store.stream_locks where attempts > 0"
     assert value(orders.connection, attempts) == 0
+
+
+def test_a_call_that_exceeds_a_limit_of_the_server_is_not_sent_again(dsn: str) -> None:
+    """Each time it would, as a row does that is too long for an index."""
+    line = LastingConnection(dsn, "v", Counters())
+    too_long = "do $$ begin raise exception 'too long' using errcode = '54000'; end $$"
+    failing = start(lambda: line(lambda store: store.connection.execute(too_long)))
+    try:
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+            failing.result(patience())
+    finally:
+        line.give_up()
+        line.close()

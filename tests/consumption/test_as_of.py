@@ -18,10 +18,10 @@ from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import sum_
-from millrace.resources.read_models.stored.differences import take
+from millrace.resources.read_models.stored.differences import diffs, take
 from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, finish, note, remove_expired
 from millrace.resources.read_models.stored.tables import HistoryMissing
-from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
+from millrace.resources.read_models.stored.versions import ensure_version, reset_model, with_upcasts
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
@@ -89,6 +89,7 @@ def test_each_kind_of_model_has_the_rows_of_then_from_the_log_and_from_the_archi
         assert rows_at(things.connection, model, mark) == then[model.name]
         assert then[model.name] != rows_of(things.connection, model)
         assert (built.model, built.mark_id, built.failed_streams) == (model.name, mark.mark_id, 0)
+        assert built.rows == len(then[model.name])
         assert built.built_at is not None
         # it is there
         assert build_as_of(dsn, model, no_spark, mark).built_at == built.built_at
@@ -176,13 +177,22 @@ def test_killed_anywhere_the_next_call_goes_on(
     assert_equals_a_clean_run(things, Counted)
 
 
-def test_ctrl_c_gives_the_leases_back(things: EventStore, dsn: str) -> None:
-    def interrupted() -> "SparkSession":
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_a_build_that_fails_has_begun_is_removed(things: EventStore, dsn: str, error: type[BaseException]) -> None:
+    def failing() -> "SparkSession":
+        raise error
 
-    with pytest.raises(KeyboardInterrupt):
-        build_as_of(dsn, Counted, interrupted, filled(things, 5))
-    assert rows(things.connection, "select distinct lease_owner from event_store.checkpoints") == [(None,)]
+    mark, before = filled(things, 5), relations(things.connection)
+    with pytest.raises(error):
+        build_as_of(dsn, Counted, failing, mark)
+    assert all_as_of(things.connection, "counted") == []
+    ensure_version(things.connection, Counted)
+    with pytest.raises(error):
+        diff_with_serving(dsn, Counted, failing)
+    assert diffs(things.connection, "counted") == []
+    reset_model(things.connection, Counted)
+    assert relations(things.connection) == before
+    assert rows(things.connection, "select view from event_store.views") == []
 
 
 def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn: str, spark: "SparkSession") -> None:

@@ -155,6 +155,9 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
 def test_of_a_python_stack_the_last_line_is_told_and_of_a_java_stack_nothing() -> None:
     text = "Traceback (most recent call last):\n  File x\nValueError: no amount\n\nJVM stacktrace:\norg.apache.spark.X\n\tat a.b"
     assert cause(RuntimeError(text)) == "ValueError: no amount"
+    # of one that states a remedy, too
+    text = text.replace("no amount", "no amount\nWrite one.\n")
+    assert cause(RuntimeError(text)) == "ValueError: no amount"
 
 
 def test_what_postgres_does_not_take_is_replaced_and_a_long_value_is_cut() -> None:

@@ -15,6 +15,7 @@ from millrace.resources.consumption import connection
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.rounds import round as rounds
+from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -73,6 +74,27 @@ def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_an
     things.connection.execute("drop trigger refuse on read_models.amounts_state_p0003")
     drain(dsn, spark, TOTALS)
     assert rows(things.connection, "select * from read_models.amounts order by owner") == [("o", 16), ("p", 7)]
+
+
+def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventStore, dsn: str) -> None:
+    tries = []
+
+    def starts() -> "SparkSession":
+        tries.append("one")
+        raise Unreachable("Spark does not start here.")
+
+    fill(things, 20)
+    ensure_version(things.connection, Counted)
+    with (
+        SharedDrain(dsn, [Counted, Everything], starts, "all") as shared,
+        pytest.raises(Unreachable, match="start here"),
+    ):
+        shared.run(budget_s=patience(), idle_s=0)
+    assert tries == ["one"]
+    with Consumer.open(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
+        consumer.drain(budget_s=patience(), idle_s=0)
+    assert tries == ["one"] * 2
+    assert things.lease_owners(Counted.view) == []
 
 
 def test_a_postgres_that_refuses_every_write_ends_the_drain_with_its_reason(

@@ -16,6 +16,7 @@ from millrace.resources.consumption import diff as diffing
 from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.errors import BelongsToReadModel, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, field, last, sum_
@@ -28,7 +29,7 @@ from millrace.resources.read_models.stored.differences import (
     examples,
     take,
 )
-from millrace.resources.read_models.stored.past import named, remove_expired
+from millrace.resources.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
 from millrace.resources.read_models.stored.tables import child_table
 from millrace.resources.read_models.stored.versions import (
     attach_version,
@@ -36,6 +37,7 @@ from millrace.resources.read_models.stored.versions import (
     serve_if_caught_up,
     with_upcasts,
 )
+from tests.support import command_line
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
@@ -228,6 +230,35 @@ def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: Eve
     things.connection.execute("update read_models.diffs set expires_at = now()")
     assert len(remove_expired(things.connection)) == 1 + len({diff.number for diff in outcomes})
     assert relations(things.connection) == before
+
+
+def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(things: EventStore, dsn: str) -> None:
+    fill(things, 5)
+    connection, declared = things.connection, with_upcasts(things.connection, Counted)
+    ensure_version(connection, declared)
+    before, mark = relations(connection), things.mark_log("then")
+    sides = [named(declared, take(connection, declared, None).name), at_mark(declared, mark)]
+    note(connection, declared, mark, KEEP)
+    for side in sides:
+        ensure_version(connection, side)
+        things.claim_batch(side.view, "killed", 1, 60)
+        with pytest.raises(MillraceError, match="is being built"):
+            command_line.millrace("view", "remove", side.view, dsn=dsn)
+    connection.execute("update event_store.checkpoints set leased_until = '-infinity' where leased_until > now()")
+    unfinished = {each.subject: each for each in things.standing() if each.kind == "unfinished"}
+    assert unfinished.keys() == {side.view for side in sides}
+    assert {each.kind for each in things.standing()} == {"unfinished"}
+    for side in sides:
+        assert (
+            "killed holds 1 log partitions. It goes by itself within two hours after 2" in unfinished[side.view].cause
+        )
+        command = f"millrace view remove {side.view}"
+        assert unfinished[side.view].remedy.endswith(f"Or: {command}")
+        with pytest.raises(BelongsToReadModel, match=command):
+            things.unregister_view(side.view)
+        assert "is removed with its rows" in command_line.millrace(*command.split()[1:], dsn=dsn)
+    assert relations(connection) == before
+    assert (things.standing(), all_as_of(connection, "counted"), diffs(connection, "counted")) == ([], [], [])
 
 
 def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: EventStore, built: ReadModel) -> None:

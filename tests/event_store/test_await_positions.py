@@ -3,6 +3,7 @@
 import asyncio
 from uuid import uuid4
 
+import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -86,6 +87,27 @@ def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
     wait_until(lambda: value(orders.connection, state, waiter.info.backend_pid) == "PgSleep", "it waits")
     holder.commit()
     assert waiting.result(patience()) == [(ours.event_id, ours_partition(orders, ours.event_id), 0)]
+
+
+def test_beside_a_sequencer_it_only_looks(orders: EventStore, connect: Connect) -> None:
+    orders.sequence_events()
+    ours, writer = append(orders), connect(autocommit=False)
+    orders.attend_log(10)
+    assert rows(writer, PLACES, [ours.event_id], 0)[0][2] is None
+    assert value(writer, "select pg_current_xact_id_if_assigned()") is None
+    waiting = start(lambda: rows(writer, PLACES, [ours.event_id], 60))
+    state = "select wait_event from pg_stat_activity where pid = %s"
+    wait_until(lambda: value(orders.connection, state, writer.info.backend_pid) == "PgSleep", "it waits")
+    orders.sequence_events()
+    assert waiting.result(patience())[0][2] == 0
+
+
+def test_a_transaction_in_which_it_sequenced_cannot_be_prepared(orders: EventStore, connect: Connect) -> None:
+    """One that is prepared holds the log without a session that could be ended."""
+    ours, writer = append(orders), connect(autocommit=False)
+    assert rows(writer, PLACES, [ours.event_id], 5)[0][2] == 0
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        writer.execute("prepare transaction 'the log'")
 
 
 def ours_partition(store: EventStore, event_id: object) -> object:

@@ -12,7 +12,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.archive.history import day_history, log_history
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.spark_reader import Wanted, rows_of, shared

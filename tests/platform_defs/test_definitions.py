@@ -5,10 +5,10 @@ from itertools import pairwise
 import dagster as dg
 import pytest
 
-from millrace.assets.declarations import InvalidDeclarations, declared
+from millrace.assets.declarations import declared
 from millrace.assets.event_store import TABLES
-from millrace.platform_defs.definitions import build_defs
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.platform_defs.coordinator import MUST_GO_ON
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.settings import PROJECT
 
 SHOP = declared("millrace.examples.shop")
@@ -80,11 +80,8 @@ def test_without_captures_there_is_nothing_of_them() -> None:
     assert "capture" not in {job.name for job in defs.jobs or []}
 
 
-def test_a_capture_that_is_named_as_a_view_is_refused() -> None:
-    for name in ("orders", "views"):
-        capture = Capture(name, lambda: "", (CapturedTable("items"),))
-        with pytest.raises(InvalidDeclarations, match=f"capture {name}: a view has this name"):
-            build_defs(declarations=replace(SHOP, captures={name: capture}))
+def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None:
+    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
 
 
 def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_their_column_schema(

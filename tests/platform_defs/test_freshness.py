@@ -1,14 +1,16 @@
 """A read model or subscription that becomes late turns red by itself, and green when it is fresh again."""
 
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets.consumption import LAG_CHECK, model_objective
-from millrace.assets.declarations import Declarations, declared
+from millrace.assets.consumption import model_objective
+from millrace.assets.declarations import Declarations, Fault, declared
+from millrace.assets.verdicts import LAG_CHECK, LOADS_CHECK
 from millrace.platform_defs.checks import lag_check
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
@@ -77,6 +79,25 @@ def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
     ensure_version(shop.connection, ORDERS)
     tick(instance, dsn, unknown.cursor, max_lag_s=3600)
     assert said(instance, "orders") == [True, False]
+
+
+def test_a_declaration_that_fails_to_load_is_red_from_the_first_tick_on(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore
+) -> None:
+    fault = Fault("read_models", "orders", Path("orders.py"), 3, "SyntaxError: invalid syntax")
+    assert shop.standing() == []
+    # no read model is left that could become late
+    declared_now = Declarations(faults=(fault,))
+    asset = dg.AssetKey(["read_models", "orders"])
+    # of the time when it loaded
+    instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition="p03"))
+    for _ in range(2):
+        in_process.tick(instance, dsn, declared_now, "watch_freshness")
+        key = dg.AssetCheckKey(asset, LOADS_CHECK)
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=9)
+        assert record.evaluation is not None
+        assert record.evaluation.metadata["fails"].value == ["orders.py:3: SyntaxError: invalid syntax"]
+        assert not record.evaluation.passed
 
 
 def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: EventStore) -> None:

@@ -10,8 +10,8 @@ import dagster as dg
 import grpc
 import pytest
 
-from millrace.platform_defs.definitions import build_defs
 from millrace.platform_defs.launcher import PatientRunLauncher
+from millrace.platform_defs.loading import build_defs
 
 
 class _Silent(grpc.GenericRpcHandler):  # type: ignore[misc]

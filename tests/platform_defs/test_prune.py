@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 
 JOB = build_defs(declarations=Declarations()).resolve_job_def("prune_runs")
 

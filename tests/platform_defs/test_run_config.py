@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.settings import Settings
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]

@@ -13,7 +13,7 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs import polling, sensors
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
 from millrace.resources.consumption.rounds import attachment

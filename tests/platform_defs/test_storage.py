@@ -1,6 +1,9 @@
 """Dagster's instance as dagster.yaml declares it, on a real Postgres. Not here: our definitions."""
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -10,11 +13,38 @@ import dagster as dg
 import psycopg
 import pytest
 
+from millrace.assets.rounds import SHARED_JOB
+from millrace.platform_defs.coordinator import BACKFILL_TAG, ReservingRunCoordinator
 from millrace.platform_defs.launcher import PatientRunLauncher
 from millrace.platform_defs.prune import forget_evaluations
+from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG, VIEW_TAG
 from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
+
+# submits runs, and does with the queue what the daemon does, but for starting processes
+QUEUE = """
+import json, sys
+from collections import Counter
+from types import SimpleNamespace
+import dagster as dg
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+place = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("millrace"), "r")
+with dg.DagsterInstance.from_config(sys.argv[1]) as instance:
+    limits = instance.get_concurrency_config()
+    for submitted in json.loads(sys.argv[2]):
+        for job, number, tag in submitted:
+            made = dg.GraphDefinition(name=job).to_job()
+            for _ in range(number):
+                run = instance.create_run_for_job(made, tags={tag: "x"}, remote_job_origin=RemoteJobOrigin(place, job))
+                instance.run_coordinator.submit_run(SimpleNamespace(dagster_run=run))
+        begun = QueuedRunCoordinatorDaemon(interval_seconds=1)._get_runs_to_dequeue(instance, limits, None)
+        for run in begun:
+            starting = dg.DagsterEvent(event_type_value="PIPELINE_STARTING", job_name=run.job_name)
+            instance.report_dagster_event(starting, run_id=run.run_id)
+        print(json.dumps(Counter(run.job_name for run in begun)))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +87,24 @@ def test_dagster_yaml_gives_our_storage_and_a_quick_queue(instance: dg.DagsterIn
     assert instance.run_monitoring_max_resume_run_attempts == 0
     assert not instance.telemetry_enabled
     assert not instance.nux_enabled
+
+
+def test_however_many_runs_wait_or_last_the_drain_of_all_read_models_has_a_place(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    assert isinstance(instance.run_coordinator, ReservingRunCoordinator)
+    waiting = [
+        *[("days_of_a_report", 28, "of"), ("archive", 16, BACKFILL_TAG)],
+        *[("drain", 30, VIEW_TAG), ("capture", 9, CAPTURE_TAG)],
+    ]
+    submitted = json.dumps([waiting, [(SHARED_JOB, 1, DRAIN_TAG), ("apply_schema", 1, "of")]])
+    done = subprocess.run(
+        [sys.executable, "-c", QUEUE, tmp_path, submitted], capture_output=True, text=True, check=True
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"days_of_a_report": 4, "drain": 12, "capture": 7},
+        {SHARED_JOB: 1},
+    ]
 
 
 def test_a_run_and_its_events_can_be_read_back(instance: dg.DagsterInstance) -> None:

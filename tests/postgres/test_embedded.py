@@ -9,15 +9,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
+from millrace.resources.postgres import embedded
 from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.processes import wait_ended
-from tests.support.patience import patience
+from millrace.resources.processes import only_one, wait_ended
+from tests.support.patience import patience, wait_until
+from tests.support.running.own_server import own_server
 
 
 def ask(server: EmbeddedPostgres, query: str, database: str = "postgres") -> str:
@@ -51,6 +54,17 @@ def test_the_first_start_has_our_settings(postgres: EmbeddedPostgres) -> None:
         "idle_in_transaction_session_timeout": "5min",
     }
     assert {setting: ask(postgres, f"show {setting}") for setting in ours} == ours
+
+
+def test_it_gets_nothing_of_our_environment_but_where_programs_are_and_its_locale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com hidden")
+    monkeypatch.setenv("PGPASSWORD", "hidden")
+    with own_server() as server:
+        environ = psutil.Process(server.pid()).environ()
+    assert "hidden" not in str(environ)
+    assert environ["PATH"] == os.environ["PATH"]
 
 
 def test_it_listens_on_no_tcp_port_and_would_let_nobody_in_there(postgres: EmbeddedPostgres) -> None:
@@ -176,9 +190,34 @@ def test_where_no_user_can_be_created_for_root_that_is_said(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(pwd, "getpwnam", unknown)
+    monkeypatch.setattr(embedded, "ACCOUNT_LOCK", tmp_path / "lock")
     with pytest.raises(PostgresFailed, match="useradd --system --no-create-home pgserver: cannot lock /etc/passwd"):
         EmbeddedPostgres(tmp_path / "home").start()
     assert "Running as root, and Postgres must not: useradd --system" in caplog.text
+
+
+def test_of_two_first_starts_by_root_one_creates_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock, made = tmp_path / "lock", tmp_path / "made"
+    ours = pwd.getpwuid(os.getuid())
+
+    def known(name: str) -> pwd.struct_passwd:
+        if not made.exists():
+            raise KeyError(name)
+        return ours
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", known)
+    monkeypatch.setattr(embedded, "ACCOUNT_LOCK", lock)
+    with ThreadPoolExecutor() as threads:
+        with only_one(lock):
+            second = threads.submit(lambda: EmbeddedPostgres(tmp_path / "home")._account)
+            waits = f"-> FLOCK  ADVISORY  WRITE {os.getpid()} "
+            wait_until(lambda: waits in Path("/proc/locks").read_text(), "the second waits for the first")
+            made.touch()
+        assert second.result(patience()) == ours
+    assert "useradd" not in caplog.text
 
 
 def test_root_follows_no_link_of_the_account_that_the_server_runs_as(running: EmbeddedPostgres) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs import standing as judged
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding

@@ -99,6 +99,8 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), batch=count()), {}, "'batch' is taken"),
     (declare(order_id=stream_id(), attempt=field("data.a"), n=count()), {}, "'attempt' is taken"),
     (declare(order_id=stream_id(), staged_at=count()), {}, "'staged_at' is taken"),
+    (declare(order_id=stream_id(), xmin=count()), {}, "'xmin' is taken"),
+    (declare(ctid=stream_id(), n=count()), {}, "'ctid' is taken"),
     (declare(order_id=stream_id(), lines=count()), {"key": ["orderid"]}, "'orderid' is named in key= but is no"),
     (declare(order_id=stream_id(), lines=count()), {"key": ["lines"]}, "'lines' is named in key= but is no"),
     (declare(order_id=stream_id(), lines=count()), {"key": "order_id"}, "'order_id' is a text: write a list"),

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
+from pydantic import BaseModel
 
-from millrace import Decider, Emit, fold, handle, last, read_model, set_union, stream_id, sum_
+from millrace import Decider, Emit, events, fold, handle, last, read_model, set_union, stream_id, sum_
 from millrace.events import default, rename, scale
 from millrace.ops import ReadModel
 from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rounds.drain import SharedDrain
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.read_models.declared.fold_event import FoldEvent
-from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, touching
-from millrace.resources.read_models.stored.versions import current_version, versions, with_upcasts
+from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
+from millrace.resources.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
 from millrace.spark import recompute
 from tests.support.building.drains import drain, rows_of, staged
 from tests.support.patience import patience
@@ -171,6 +175,45 @@ def test_a_new_shape_builds_anew_what_it_touches_beside_what_serves_and_nothing_
     assert rows_of(orders.connection, cast("ReadModel", recomputed))[-2:] == [("o-2", "50", 1), ("o-2", "7", 1)]
 
 
+def test_a_wrong_upcast_is_named_for_a_day_and_models_are_right_again_after_it_is_taken_back(
+    orders: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    folded_ = cast("ReadModel", folded)
+
+    def built() -> list[tuple[Any, ...]]:
+        drain(dsn, spark, folded_)
+        return rows_of(orders.connection, folded_)
+
+    def named() -> list[tuple[str, str]]:
+        return [(each.subject, each.severity) for each in orders.standing() if each.kind == "new_shape"]
+
+    append(orders, placed("o-2", 1, {"cost": {"amount": 1}}))
+    right = built()
+    orders.register_event_upcast("order", "said", 2, [scale("cost.amount", 2)])
+    orders.register_event_upcast("cart", "placed", 2, [scale("cost.amount", 2)])
+    orders.register_event_upcast("order", "placed", 2, [scale("cost.amount", 2)])
+    read_with = stored_upcasts(orders.connection)
+    assert built() != right
+    assert named() == [("folded", "note")]
+    (cause,) = (each.cause for each in orders.standing() if each.kind == "new_shape")
+    assert (
+        "postgres registered an upcast of placed of order to version 2. postgres registered an upcast of said" in cause
+    )
+    assert "cart" not in cause
+    # as many as before, but another one: a drain that is under way does not know it
+    orders.withdraw_registration("order", "placed", 2, "upcast")
+    require_known(orders.connection, stored_upcasts(orders.connection))
+    orders.register_event_upcast("order", "placed", 2, [])
+    with pytest.raises(Overtaken):
+        require_known(orders.connection, read_with)
+    assert built() == right
+    orders.withdraw_registration("order", "placed", 2, "upcast")
+    orders.register_event_upcast("order", "placed", 2, [rename("cost.amount", "cost.n")])
+    assert built()[1] == ("o-2", " [('n', 1)]")
+    orders.connection.execute("set event_store.clock = '2126-01-01 00:00:00+00'")
+    assert named() == []
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_knows(
     orders: EventStore, dsn: str, spark: "SparkSession", is_shared: bool
@@ -202,21 +245,98 @@ def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_know
 def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapshot_or_not(
     orders: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    evolve(orders)
     seen: list[Any] = []
 
     def decide(_: str, state: dict[str, Any] | None) -> list[Emit]:
         seen.append(state)
         return []
 
+    def snapshot_version() -> int | None:
+        snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
+        return snapshot.version if snapshot else None
+
     decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
+    drain(dsn, spark, cast("ReadModel", folded))
+    assert snapshot_version() == 1
+    # data stay as they are, or it is another event's
+    orders.register_event_upcast("order", "said", 2, [])
+    orders.register_decider_event("cart", "placed", "a cart was placed")
+    orders.register_event_upcast("cart", "placed", 2, TO_2)
+    assert snapshot_version() == 1
+    evolve(orders)
+    # of the old shape, and what is behind it is read in the new one
+    assert snapshot_version() is None
     handle(orders, decider, "o-1", "look")
     drain(dsn, spark, cast("ReadModel", folded))
+    assert snapshot_version() == 4
     handle(orders, decider, "o-1", "look")
     assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
-    snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
-    assert snapshot is not None
-    assert snapshot.version == 4
+
+
+@events.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})
+class Placed(BaseModel):
+    """An order was placed."""
+
+
+PLACED = cast("DeclaredEvent", declared_event(Placed))
+# as `declared` makes it of a package: the code is of the newest shape, and the store is not yet
+AHEAD = replace(cast("ReadModel", Sums), declared_events=(PLACED,))
+OLD_ROWS = [("o-1", 1250, ["EUR"], "0.5")]
+
+
+def shared(dsn: str, spark: "SparkSession") -> None:
+    with SharedDrain(dsn, [cast("ReadModel", Notes), AHEAD], lambda: spark, "rounds") as drains:
+        drains.run(budget_s=patience(), idle_s=0)
+
+
+@pytest.mark.parametrize("door", [shared, lambda dsn, spark: drain(dsn, spark, AHEAD)])
+def test_what_is_declared_and_not_registered_is_registered_before_a_row_is_built(
+    orders: EventStore, dsn: str, spark: "SparkSession", door: Callable[[str, "SparkSession"], None]
+) -> None:
+    assert current_version(orders.connection, AHEAD) is None
+    door(dsn, spark)
+    assert rows_of(orders.connection, AHEAD) == OLD_ROWS
+    assert [upcast.to_version for upcast in stored_upcasts(orders.connection)] == [2, 3]
+    # what was read with a declared one is the version that the store's make
+    built = current_version(orders.connection, AHEAD)
+    assert built is not None
+    assert (built.version, built.unregistered) == (1, ())
+    assert built.fingerprint == with_upcasts(orders.connection, cast("ReadModel", Sums)).fingerprint
+
+
+def test_a_diff_and_a_past_are_judged_as_they_will_be_deployed_and_register_nothing(
+    orders: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    renamed = replace(PLACED, version=2, upcasts={2: [rename("total", "price.amount")]})
+    now = replace(AHEAD, columns={"total": last("data.price.amount")}, declared_events=(renamed,))
+    drain(dsn, spark, replace(now, columns={"total": last("data.total")}, declared_events=()))
+    found = diff_with_serving(dsn, now, lambda: spark).outcome
+    assert found is not None
+    assert (found.rows_before, found.differs) == (1, False), found
+    past = build_as_of(dsn, now, lambda: spark, orders.mark_log("now"))
+    assert orders.connection.execute(f"select * from read_models.{past.name}".encode()).fetchall() == [("o-1", "12.5")]
+    assert stored_upcasts(orders.connection) == ()
+
+
+def test_where_it_may_not_be_registered_nothing_is_built_and_the_sentence_says_what_helps(
+    orders: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    orders.register_event_upcast("order", "placed", 2, [rename("total", "elsewhere")])
+    # the store has another upcast to version 2, and never gets this one to version 3
+    unlike = replace(AHEAD, declared_events=(replace(PLACED, upcasts={2: TO_2, 3: TO_3}),))
+    said = "(?s)reads event placed of decider order in version 3, .*no upcast to it.*another upcast.*millrace migrate"
+    with pytest.raises(EventsNotRegistered, match=said):
+        drain(dsn, spark, unlike)
+    with SharedDrain(dsn, [unlike, cast("ReadModel", Notes)], lambda: spark, "rounds") as drains:
+        drains.run(budget_s=patience(), idle_s=0)
+        assert ["in version 3" in (member.away or "") for member in drains.members] == [True, False]
+    broken = replace(AHEAD, declared_events=None)
+    with pytest.raises(EventsNotRegistered, match="not built anew while a file of events fails to load"):
+        drain(dsn, spark, broken)
+    assert versions(orders.connection, "sums") == []
+    # what is built goes on
+    drain(dsn, spark, cast("ReadModel", Sums))
+    drain(dsn, spark, broken)
 
 
 def moved(to_version: int, *moves: dict[str, Any], event: str = "placed") -> Upcast:

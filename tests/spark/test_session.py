@@ -1,9 +1,13 @@
 """Sessions: which one is opened, who closes it, what stays on the server."""
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -18,6 +22,7 @@ from millrace.resources.spark.session import (
     share_of,
     spark_session,
 )
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +75,22 @@ def test_only_a_session_of_ones_own_is_released_on_the_server(
         assert own.client._session_id not in spark_remote
 
 
+def test_after_a_session_that_the_server_closed_all_share_the_next_one(
+    spark_remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses the id of a closed session for as long as it lives."""
+    monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
+    ids = []
+    for _ in range(3):
+        with spark_session() as one, spark_session() as other:
+            assert (one.range(3).count(), other.range(3).count()) == (3, 3)
+            client = cast("ConnectSession", one).client
+            ids.append({client._session_id, cast("ConnectSession", other).client._session_id})
+            client.release_session()
+    assert [len(same) for same in ids] == [1, 1, 1]
+    assert len(set.union(*ids)) == 3
+
+
 @pytest.mark.parametrize(
     ("variable", "address", "sentence"),
     [
@@ -91,6 +112,24 @@ def test_a_server_or_master_that_is_not_there_is_said_at_once(
         pass
     assert "127.0.0.1:1" in f"{refusal.value.detail} {refusal.value.message}"
     assert variable in (refusal.value.hint or "")
+
+
+def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
+    opened = "from millrace.platform_defs.cli import main\nfrom millrace.resources.spark import spark_session\n"
+    opened += "import millrace.platform_defs.cli as cli\ncli.app = lambda: spark_session().__enter__()\nmain()"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    arguments = "--driver-java-options -javaagent:/no/such.jar pyspark-shell"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", opened],
+        env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+        check=False,
+    )
+    assert "/no/such.jar" in done.stderr  # Java's own words
+    assert "Spark does not start here.\n[JAVA_GATEWAY_EXITED]" in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
 def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from tests.support.factories import (
 )
 from tests.support.producing.messages import begin, do, staged, statistics
 
-TABLES = ("events", "event_log", "purged_streams", "stream_locks")
+TABLES = ("events", "event_log", "purged_streams", "stream_locks", "deciders")
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,45 @@ def test_appends_read_by_index(session: EventStore) -> None:
         session.append_events(batch)
     with only_by(session, "events_event_id_key"):
         session.append_events(batch)
+
+
+def test_appends_find_their_registration_by_its_whole_key_among_very_many(session: EventStore) -> None:
+    session.register_event_schema("order", "placed", {"type": "object"})
+    session.connection.execute(
+        """
+        insert into event_store.deciders (decider, event, description)
+        select 'd' || n % 10, 'e' || n, '' from generate_series(1, 100000) n
+        """
+    )
+    read = "select pg_stat_get_xact_tuples_returned('event_store.deciders_pkey'::regclass)"
+    others = [new_event("o-2", event="paid"), new_event("o-3", decider="invoice")]
+    for call in (
+        lambda: append(session, "o-very-new"),
+        lambda: session.append_events([new_event("o-1"), *others]),
+    ):
+        before = value(session.connection, read)
+        with only_by(session, "deciders_pkey"):
+            call()
+        assert value(session.connection, read) - before <= 9
+
+
+def test_every_name_that_an_index_has_is_compared_as_bytes(session: EventStore) -> None:
+    """Of another collation than what it is compared with, an index is read as a whole."""
+    others = rows(
+        session.connection,
+        """
+        select a.attrelid::regclass::text, a.attname
+        from pg_attribute a
+        join pg_class c on c.oid = a.attrelid and c.relkind in ('r', 'p', 'c')
+        join pg_collation o on o.oid = a.attcollation and o.collname <> 'C'
+        where c.relnamespace::regnamespace::text in ('event_store', 'event_store_private', 'read_models') and a.attnum > 0
+          and (
+            a.attname in ('decider', 'decider_id', 'event', 'view')
+            or exists (select from pg_index i where i.indrelid = c.oid and a.attnum = any (i.indkey))
+          )
+        """,
+    )
+    assert others == []
 
 
 def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> None:

@@ -37,7 +37,9 @@ SCHEMA = (
 REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     # events
     (Malformed, "register_decider_event(?)", ("'', 'e', 'd'", "'d', '', 'd'", "null, 'e', 'd'", "'d', null, 'd'")),
-    (Malformed, "register_decider_event('d', 'e', ?)", ("null", "'d', null")),
+    (Malformed, "register_decider_event('d', 'e', ?)", ("null", "'d', null", "'d', 0", "'d', -9223372036854775808")),
+    (Malformed, "register_event_schema('d', 'e', 'true', ?)", ("0", "-1")),
+    (Malformed, "event_store_platform.withdraw_registration('order', 'placed', 1, ?)", ("null", "'events'")),
     (Malformed, "register_decider_events(?)", ("null", "'[]'", "'{}'", "'null'")),
     (
         Malformed,
@@ -47,6 +49,7 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
             '{"decider": "d", "event": "f"}',
             '{"decider": "d", "event": "f", "description": "x", "version": 2}',
             '{"decider": "d", "event": "f", "description": "x", "event_version": "two"}',
+            '{"decider": "d", "event": "f", "description": "x", "event_version": 0}',
             '{"decider": "d", "event": "f", "description": "x", "event_version": 1.5}',
             '{"decider": "d", "event": "f", "description": "x", "event_version": 1e30}',
             f'{{"decider": "{"d" * 1025}", "event": "f", "description": "x"}}',
@@ -85,14 +88,18 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     (Malformed, "stream_views('order', ?)", ("null", "'a', 0")),
     (Malformed, "stream_views(null, 'a')", ("",)),
     # views
-    (Malformed, "register_view(?)", ("''", "null", f"'{'x' * 201}'")),
+    (Malformed, "register_view(?)", ("''", "null", f"'{'x' * 201}'", f"'{'é' * 101}'")),
     (Malformed, "register_view('v', v_lock_timeout_s => ?)", ("0", "3601", f"{-(2**63)}")),
     (Malformed, "register_view('v', v_pooling_delay_s => ?)", ("-1", f"{2**31}")),
     (Malformed, "register_view('v', v_max_attempts => ?)", ("0", "-1")),
     (Malformed, "register_view('v', v_version => ?)", ("-1",)),
     (Malformed, "register_view('v', v_mode => ?)", ("'both'", "'bulk', v_edge_function_url => 'http://localhost'")),
-    (Malformed, "register_view('v', v_deciders => ?)", ("'{null}'", "array_fill('d'::text, '{1001}')")),
-    (Malformed, "register_view('v', v_events => ?)", ("'{paid,null}'",)),
+    (
+        Malformed,
+        "register_view('v', v_deciders => ?)",
+        ("'{null}'", "array_fill('d'::text, '{1001}')", f"'{{{'é' * 513}}}'"),
+    ),
+    (Malformed, "register_view('v', v_events => ?)", ("'{paid,null}'", f"'{{paid,{'x' * 1025}}}'")),
     (Malformed, "register_view('v', v_owner => ?)", ("'nobody_of_this_name'",)),
     (Malformed, "register_view('v', v_edge_function_url => ?)", (f"'http://{'x' * 2000}'",)),
     (Malformed, "register_view('v', v_push_format => ?)", ("'CloudEvents'", "'binary'", "''")),
@@ -174,6 +181,9 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     (Malformed, "overdue_transactions(?)", ("-1", f"{2**31}", "0, 0")),
     # the archive and alerts
     (Malformed, "purge_events(0, ?)", ("0", "-1")),
+    (Malformed, "purge_results(now() - interval '2 days', ?)", ("null", "''", "'r', 0", "'r', null")),
+    (Malformed, "purge_results(?, 'r')", ("null", "now()", "'infinity'")),
+    (Malformed, "fail_dispatch(?, 'e')", ("null",)),
     (Malformed, "number_archive_fields(?)", ("'{a,null}'",)),
     (UnknownPartition, "purge_events(?)", ("16", "-1")),
     (UnknownPartition, "mark_archived(?, 0)", ("16", "-1")),

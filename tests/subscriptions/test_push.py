@@ -4,6 +4,7 @@ import hashlib
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from types import SimpleNamespace
 from typing import Any, LiteralString
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
+from millrace.resources.subscriptions.receivers import Allowed
 from tests.support.factories import pump, rows
 from tests.support.patience import patience
 from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
@@ -267,8 +269,46 @@ def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
         assert rows(pushed.connection, query) == [(True, 0)] * 3, status
 
 
+def test_a_receiver_that_does_not_answer_is_asked_by_one_delivery_at_a_time_for_all_streams(
+    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(pushed, *(f"s-{n}" for n in range(40)), events=("placed",))
+    receiver.answer = lambda _: 0
+    monkeypatch.setattr(push, "RETRY_MS", 600_000)
+    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1)
+    assert len(receiver.bodies) == push.DEAD_AFTER
+    assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
+
+
+@pytest.mark.parametrize("answer", [200, 400])
+def test_probes_of_a_dead_receiver_come_later_and_later_and_any_answer_ends_them(
+    monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
+    now, waits = [100.0], []
+    monkeypatch.setattr(push, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    pusher = push.Pusher("", "hook", "http://localhost", Allowed(), print)
+    # more than one may be under way
+    for _ in range(2 * push.DEAD_AFTER):
+        pusher._note(away=True, is_probe=False)
+    for _ in range(6):
+        wait, is_probe = pusher._pause()
+        waits.append(wait)
+        assert not is_probe
+        now[0] += wait
+        assert pusher._pause() == (0, True)
+        # the others wait for what it finds
+        assert pusher._pause() == (2 * push.TIMEOUT_S, False)
+        pusher._note(away=True, is_probe=True)
+    assert waits == [5, 10, 20, 40, 60, 60]
+    pusher._note(away=answer in push.AWAY, is_probe=True)
+    wait, is_probe = pusher._pause()
+    assert wait <= 0
+    assert not is_probe
+
+
 def test_a_retry_after_is_a_number_of_seconds_or_a_time_and_anything_else_is_none() -> None:
-    for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2"):
+    far = "Wed, 21 Oct 2015 07:28:00 +" + "9" * 30
+    for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2", "9" * 5000 + " Oct", far):
         assert push.seconds_of(nothing) is None, nothing
     assert push.seconds_of("120") == 120
     assert push.seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.rebuild import Rebuild
@@ -59,9 +60,9 @@ def look(
     *declared: ReadModel,
     partition: int | None = None,
     archive: Path | None = None,
+    damaged: tuple[int, ...] = (),
 ) -> Report:
-    report, watcher = Report(), Watcher()
-    dsn = operator.info.dsn
+    report, watcher, dsn = Report(damaged=[*damaged]), Watcher(), operator.info.dsn
     look_at_models(dsn, operator, declared, lambda: spark, report, watcher, archive=archive, partition=partition)
     return report
 
@@ -121,6 +122,19 @@ def test_models_have_the_rows_of_a_rebuild_while_a_drain_goes_on_and_what_is_pla
     assert (without.faults, without.models) == ([], 0)
     assert "does not hold its first events" in without.passed_over[0]
     assert kinds(look(operator, spark, Counted, partition=partition, archive=tmp_path)) == ["rows_differ"]
+
+    # a bit of a file is another one
+    file = tmp_path / archived(things.connection, partition).files[0].path
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    report = look(operator, spark, Counted, partition=partition, archive=tmp_path)
+    assert (kinds(report), report.passed_over) == (["rebuild_fails"], [])
+    assert str(file) in report.faults[0].text
+    assert not [word for word in ("Traceback", "JVM", "\tat ") if word in report.faults[0].text]
+    report = look(operator, spark, Counted, partition=partition, archive=tmp_path, damaged=(partition,))
+    assert (report.faults, report.models) == ([], 0)
+    assert "of its log partition a file of the archive is damaged" in report.passed_over[0]
     assert_nothing_is_left(things, before, ALL)
 
 
@@ -190,6 +204,26 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(
     things.connection.execute("set session_replication_role = replica")
     things.connection.execute("delete from event_store.event_log where partition = 0")
     assert comparable_partitions(things.connection, "counted_v2", summed.view) == [7]
+
+
+def test_whatever_a_build_raises_is_a_fault_and_the_next_model_goes_on(
+    things: EventStore, operator: psycopg.Connection, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 20)
+    for model in (Counted, machines):
+        drain(dsn, spark, model)
+    before, left = relations(things.connection), [ZeroDivisionError("a function of the model")]
+
+    def fails_once() -> "SparkSession":
+        if left:
+            raise left.pop()
+        return spark
+
+    report, declared = Report(), [Counted, machines]
+    look_at_models(operator.info.dsn, operator, declared, fails_once, report, Watcher())
+    assert (kinds(report), report.models) == (["rebuild_fails"], 2)
+    assert report.faults[0].text.endswith("of read model counted. a function of the model")
+    assert_nothing_is_left(things, before, (Counted, machines))
 
 
 def test_groups_that_are_not_those_of_the_rows_are_told(

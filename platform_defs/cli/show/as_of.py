@@ -11,7 +11,7 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
@@ -41,8 +41,8 @@ def as_of_command(
     from millrace.resources.read_models.stored.past import all_as_of
     from millrace.resources.spark import spark_when_needed
 
-    declared = declared_model(model)
-    with chosen_store(dsn) as store:
+    declared, builder = declared_model(model, dsn), rows_dsn(dsn)
+    with chosen_store(builder) as store:
         moment = chosen_mark(store, time, mark)
         found = all_as_of(store.connection, model) if moment is None else []
     if moment is not None:
@@ -52,7 +52,7 @@ def as_of_command(
             )
         with spark_when_needed() as spark:
             keep, archive = timedelta(days=keep_days), Settings().archive_folder
-            found = [build_as_of(chosen_dsn(dsn), declared, spark, moment, keep=keep, archive=archive)]
+            found = [build_as_of(builder, declared, spark, moment, keep=keep, archive=archive)]
     if as_json:
         for each in found:
             print_json(asdict(each))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model
+from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
@@ -48,14 +48,14 @@ def diff_command(
     from millrace.resources.read_models.stored.differences import examples
     from millrace.resources.spark import spark_when_needed
 
-    declared = declared_model(model)
-    with chosen_store(dsn) as store:
+    declared, builder = declared_model(model, dsn), rows_dsn(dsn)
+    with chosen_store(builder) as store:
         moment = chosen_mark(store, at, mark)
         partitions = store.partition_info()
     partition = max(partitions, key=lambda one: one.high_water_mark).partition if sample else None
     with spark_when_needed() as spark:
         diff = diff_with_serving(
-            chosen_dsn(dsn),
+            builder,
             declared,
             spark,
             mark=moment,
@@ -65,7 +65,7 @@ def diff_command(
         )
     found = diff.outcome
     assert found is not None
-    with chosen_store(dsn) as store:
+    with chosen_store(builder) as store:
         shown = examples(store.connection, diff)
     if as_json:
         print_json(asdict(diff) | {"differs": found.differs, "examples": list(map(_named, shown))})

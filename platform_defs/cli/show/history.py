@@ -14,14 +14,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_store
+from millrace.assets.declarations import NAME_IT
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Event, EventStore, StreamHead, StreamView
 from millrace.resources.event_store.following import as_of_now
-from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.declared.declaration import ReadModel
@@ -51,10 +51,8 @@ def history_command(
     dsn: DsnOption = None,
 ) -> None:
     """Show a stream's events, the rows that read models made of them, and what each view still owes."""
-    from millrace.assets.declarations import declared
-
-    known = declared(Settings().declared_package, ["read_models"])
-    with chosen_store(dsn) as store, as_of_now(store.connection):
+    known = declared_beside(dsn, ["read_models"])
+    with chosen_store(rows_dsn(dsn)) as store, as_of_now(store.connection):
         history = _read(store, decider, decider_id, limit, list(known.models.values()))
     if as_json:
         print_json({"decider": decider, "decider_id": decider_id, **_fields(history)})
@@ -78,7 +76,7 @@ def history_command(
                 Text(f"Read model {model.model}: {model.note or 'It has no row of this stream.'}"), soft_wrap=True
             )
     if not known.package:
-        screen.print(Text("No read models are declared here; MILLRACE_DECLARATIONS names their package."))
+        screen.print(Text(f"No read models are declared here. {NAME_IT}"), soft_wrap=True)
     for fault in known.faults:
         screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
     screen.print(table("Views", VIEWS, map(_cells, history.views)))

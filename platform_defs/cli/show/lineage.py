@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.platform_defs.cli.options import declared_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.shown.lineage import ColumnOrigin
@@ -29,11 +29,10 @@ def lineage_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say what the columns of a read model, or of a report, are computed from, as it is declared."""
-    from millrace.assets.declarations import declared
     from millrace.resources.read_models.shown.lineage import origins
 
     name, _, wanted = column.partition(".")
-    found = declared(Settings().declared_package, ["read_models"])
+    found = declared_beside(None, ["read_models"])
     known = {**found.models, **found.rollups}
     what, every = ("Read model", origins(known[name])) if name in known else ("Report", _of_report(name, list(known)))
     columns = [each for each in every if wanted in {"", each.column}]
@@ -55,10 +54,9 @@ def _of_report(name: str, known: Sequence[str]) -> "list[ColumnOrigin]":
         MillraceError: There is neither a read model nor a report of this name, or the report says nothing of columns.
     """
     # Dagster comes with these: for a read model the command does without
-    from millrace.assets.declarations import declared
     from millrace.assets.lineage import report_origins
 
-    reports = report_origins(declared(Settings().declared_package, ["reports"]).reports)
+    reports = report_origins(declared_beside(None, ["reports"]).reports)
     if name not in reports:
         raise MillraceError(
             f"There is no read model or report {name!r}.",

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from millrace.resources.capture.declaration import CapturedTable, table_name
+from millrace.resources.capture.decoding.annotations import ANNOTATIONS, annotations_json
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.resources.capture.decoding.fields import (
@@ -43,20 +44,13 @@ from millrace.resources.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.resources.capture.decoding.rows import RowChange, TableRows
+from millrace.resources.capture.decoding.rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.resources.capture.decoding.schemas import Schemas, changed_body
 from millrace.resources.capture.decoding.transactions import SHORT_XIDS, Transaction, whole_xid
-from millrace.resources.capture.decoding.values import embedded, quoted
 from millrace.resources.errors import MillraceError
-
-ANNOTATIONS = "millrace.annotations"
 
 _INSERTED, _DELETED = ord("I"), ord("D")
 _ACTIONS = {_INSERTED: "inserted", ord("U"): "updated", _DELETED: "deleted"}
-
-
-class KeyChanged(MillraceError):
-    """A captured table's replica identity named its rows by other columns for a while."""
 
 
 class TableRenamed(MillraceError):
@@ -87,8 +81,8 @@ class ChangeDecoder:
         capture: The capture's name.
         generation: The number of the slot's life, unique in the store for ever: the changes' ids are made of it.
         xid_reference: A transaction id of the source of about now; see `whole_xid`.
-        declared_names: By table id. From its `since` on a change under another name, or of a row that other columns
-            name, is refused, unless the table is known to have its own name again.
+        declared_names: By table id. From its `since` on a change under another name is refused, unless the table is
+            known to have its own name again, and so is one of a table that does not fit its declaration.
         schemas: The columns that the tables had; None to compare none.
         stored_lsn: All that the source committed below it is stored.
 
@@ -118,8 +112,8 @@ class ChangeDecoder:
         self._described: dict[int, _Described | None] = {}
         # by id of a captured table, the name that is not its declared one
         self._renamed: dict[int, str] = {}
-        # by id of a captured table whose rows other columns name than its key
-        self._rekeyed: dict[int, _Described] = {}
+        # by id of a captured table, why it is not as it is declared
+        self._unfit: dict[int, str] = {}
         self._transaction: Transaction | None = None
         self.end_lsn: Lsn | None = None
 
@@ -129,7 +123,7 @@ class ChangeDecoder:
         Raises:
             PgoutputError: The message cannot be decoded, and belongs to no table that is known.
             TableRenamed: The message changes a captured table under a name that is not declared.
-            KeyChanged: The message names a row by other columns than the table's key.
+            TableUnfit: The message changes a captured table that does not fit its declaration.
         """
         try:
             message = decode(raw)
@@ -144,7 +138,7 @@ class ChangeDecoder:
         Most messages hold one row. Those of a table are decoded together.
 
         Raises:
-            PgoutputError, TableRenamed, KeyChanged: As `feed`.
+            PgoutputError, TableRenamed, TableUnfit: As `feed`.
         """
         changes: list[Change | None] = []
         together: dict[tuple[TableRows, bool], tuple[_Described, list[_Place], list[WholeRow]]] = {}
@@ -226,7 +220,7 @@ class ChangeDecoder:
     def _describe(self, message: Relation, raw: bytes) -> Sequence[Change]:
         table = self._tables.get((message.schema, message.table))
         self._renamed.pop(message.relation_id, None)
-        self._rekeyed.pop(message.relation_id, None)
+        self._unfit.pop(message.relation_id, None)
         self._described[message.relation_id] = None
         declared = self._declared_names.get(message.relation_id)
         found = table_name(message.schema, message.table)
@@ -238,25 +232,29 @@ class ChangeDecoder:
                 message, raw = under_its_name(message, raw, table)
         if table is None:
             return ()
+        if declared and not table.keyless and (why := why_unfit(table, message)):
+            # rows without names have streams of their own: each can be told, or waits in the quarantine
+            self._unfit[message.relation_id] = why
+            return ()
         described = _Described(
             rows=TableRows(table, message),
             source=f', "source": {source_json(self._capture, self._generation, message)}, "commit_idx": ',
             message=raw,
         )
-        named = {column.name for column in message.columns if column.is_key and message.identity in "di"}
-        if named and named != set(table.key or named) and message.relation_id in self._declared_names:
-            self._rekeyed[message.relation_id] = described
-            return ()
         self._described[message.relation_id] = described
-        return self._compare(message, described, raw)
+        return self._compare(message, described, raw, filtered=bool(declared and table.where and not table.keyless))
 
-    def _compare(self, message: Relation, described: "_Described", raw: bytes) -> Sequence[Change]:
+    def _compare(self, message: Relation, described: "_Described", raw: bytes, *, filtered: bool) -> Sequence[Change]:
         if self._schemas is None:
             return ()
         within = self._current()
         changed = self._schemas.meet(message, within.lsn, within.next_idx, self._stored_lsn)
         if changed is None:
             return ()
+        before, now = ([column.name for column in schema.columns] for schema in changed)
+        if filtered and now[: len(before)] != before:
+            # the server goes on to filter by the columns that had these names before
+            self._refuse_unfit(message.relation_id, "it has other columns, and its where may name one")
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
 
     def _name_type(self, message: Type, _: bytes) -> Sequence[Change]:
@@ -266,7 +264,7 @@ class ChangeDecoder:
 
     def _annotate(self, message: LogicalMessage, _: bytes) -> Sequence[Change]:
         if message.transactional and message.prefix == ANNOTATIONS:
-            noted = _annotations(message.content)
+            noted = annotations_json(message.content)
             self._current().annotations = f', "annotations": {noted}' if noted else ""
         return ()
 
@@ -337,9 +335,8 @@ class ChangeDecoder:
             raise PgoutputError(f"a change of relation {relation_id}, which no message described before it") from None
         if table is None and relation_id in self._renamed:
             self._refuse_renamed(relation_id)
-        if table is None and (rekeyed := self._rekeyed.get(relation_id)):
-            self._refuse_rekeyed(relation_id)
-            return rekeyed
+        if table is None and relation_id in self._unfit:
+            self._refuse_unfit(relation_id, self._unfit[relation_id])
         return table
 
     def _refuse_renamed(self, relation_id: int) -> None:
@@ -352,28 +349,16 @@ class ChangeDecoder:
                 hint="Declare it by its new name, or give it its declared one again. The next run goes on either way.",
             )
 
-    def _refuse_rekeyed(self, relation_id: int) -> None:
-        declared = self._declared_names[relation_id]
-        if self._current().lsn >= declared.since:
-            raise KeyChanged(
-                f"Rows of table {declared.name} of capture {self._capture} were named by other columns than its key.",
-                detail=f"in the transaction that committed at {self._current().lsn} its replica identity is another one",
-                hint=f"If it has its own again: millrace capture restart {self._capture} --reason WHY",
-            )
+    def _refuse_unfit(self, relation_id: int, why: str) -> None:
+        """Refuse a change that is not stored, and that no backfill to come will see."""
+        declared, lsn = self._declared_names[relation_id], self._current().lsn
+        if lsn >= max(declared.since, self._stored_lsn):
+            raise TableUnfit(declared.name, f"in the transaction that committed at {lsn} {why}")
 
     def _current(self) -> Transaction:
         if self._transaction is None:
             raise PgoutputError("a change or a commit outside of a transaction")
         return self._transaction
-
-
-def _annotations(content: bytes) -> str | None:
-    """Return the content as JSON; None if it clears the annotations."""
-    try:
-        text = content.decode().strip(" \t\r\n")
-        return embedded(text) if text not in {"", "null"} else None
-    except ValueError:
-        return quoted(content.decode(errors="backslashreplace").replace("\0", "\\x00"))
 
 
 _HANDLERS: dict[type, Callable[[ChangeDecoder, Any, bytes], Sequence[Change]]] = {

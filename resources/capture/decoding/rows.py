@@ -28,6 +28,39 @@ from millrace.resources.capture.decoding.values import (
     masked,
     quoted,
 )
+from millrace.resources.errors import MillraceError
+
+
+class TableUnfit(MillraceError):
+    """A captured table does not fit its declaration: a column is not there, or other columns name its rows.
+
+    Attributes:
+        table: Its name.
+    """
+
+    def __init__(self, table: str, why: str) -> None:
+        self.table = table
+        super().__init__(
+            f"Table {table} does not fit its declaration.",
+            detail=why,
+            hint="The next run looks at it: it stops the table, and says why, or reads it anew.",
+        )
+
+
+def why_unfit(table: CapturedTable, relation: Relation) -> str | None:
+    """Return why a table of this description is not as it is declared, a sentence; None if it is.
+
+    Args:
+        table: What is captured, with the columns of its key.
+        relation: Its description.
+    """
+    names = [column.name for column in relation.columns]
+    if lost := [name for name in (*(table.key or ()), *table.hidden, *(table.columns or ())) if name not in names]:
+        return f"it has no column {', '.join(dict.fromkeys(lost))}; there are {', '.join(names)}"
+    named = [column.name for column in relation.columns if column.is_key and relation.identity in "di"]
+    if table.key and named and set(named) != set(table.key):
+        return f"{', '.join(named)} name its rows; as it was looked at, {', '.join(table.key)} did"
+    return None
 
 
 class RowChange(NamedTuple):

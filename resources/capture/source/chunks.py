@@ -6,7 +6,7 @@ which rows have newer changes (`emit_backfill` in the store knows), what events 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import psycopg
@@ -16,6 +16,7 @@ from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
+from millrace.resources.capture.decoding.rows import TableUnfit, why_unfit
 from millrace.resources.capture.source.ordering import KeyPart, KeyUnordered, behind, key_parts, ordered_by
 from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
@@ -102,6 +103,7 @@ def read_chunk(
     Raises:
         psycopg.errors.LockNotAvailable: Such a session goes on.
         TableMissing: The table is not there, or has no key.
+        TableUnfit: It does not fit its declaration.
         TableUnreadable: The server does not give its rows; the text says why.
     """
     try:
@@ -157,6 +159,10 @@ def _read_chunk(
         if found is None or not key:
             raise _missing(table, "nothing names its rows")
         relation = found.relation(table)
+        why = why_unfit(replace(table, key=table.key or key), relation)
+        if why or key != (table.key or key):
+            # `after_key` is one of the columns that named a row when the table was looked at
+            raise TableUnfit(table.name, why or f"its key is ordered as {', '.join(key)} now")
         query = _query(found, table, key_parts(source, found.oid, key), after_key, limit, codec)
         with source.cursor() as cursor, cursor.copy(query) as copy:
             rows = [_values(bytes(line)) for line in copy]

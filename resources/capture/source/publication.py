@@ -5,15 +5,17 @@ Belongs here: making it so, and knowing that it is. Not here: whether the source
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, ReadOnlySqlTransaction
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.declaration import Capture, CapturedTable, table_name
+from millrace.resources.capture.source.published import published_tables
 from millrace.resources.errors import MillraceError
 
 _MARK = "Millrace keeps this as declared"
@@ -21,6 +23,8 @@ _REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>
 _PROBED = " Probed: "
 # from this version on a publication may have generated columns that are stored
 GENERATED_VERSION = 180000
+# what may keep a table in the publication; whoever captures meets that again, and says it
+_UNABLE = (LockNotAvailable, InsufficientPrivilege, ReadOnlySqlTransaction)
 
 # All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
 # taken the name since.
@@ -78,10 +82,13 @@ class ForeignPublication(MillraceError):
     """A publication of that name exists, and Millrace did not make it."""
 
 
-def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) -> frozenset[str] | None:
+def ensure_publication(
+    source: psycopg.Connection, name: str, capture: Capture, *, anew: bool = False
+) -> frozenset[str] | None:
     """Make the publication be what is declared.
 
-    Changes that committed before are published as the publication was then.
+    Changes that committed before are published as the publication was then. The server keeps lists of columns and
+    filters by the columns' numbers: where other columns have got their names, it is made `anew`.
 
     Returns:
         None if the publication was as declared: nothing was written or locked. Otherwise the declared tables, as
@@ -99,14 +106,18 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
             raise ForeignPublication(
                 f"Publication {name} exists, and Millrace did not make it.",
                 detail=f"database: {source.info.dbname}",
-                hint="Drop it, or give the capture another publication.",
+                hint="Drop it, or name the capture otherwise: the publication has its name.",
             )
-        if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found):
+        if (found.remark or "").partition(_PROBED)[0] == _remark(declared, found) and not anew:
             return None
     with source.transaction():
         if found is None:
             source.execute(_publication_sql(source, name, capture))
         else:
+            # this waits for a run that takes a table out at this moment, and keeps others from it
+            comment = sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), found.remark)
+            source.execute(comment)
+            found = _state(source, name)
             tables = sql.SQL(", ").join(map(_published, capture.tables))
             source.execute(sql.SQL("alter publication {} set table {}").format(sql.Identifier(name), tables))
             source.execute(
@@ -130,11 +141,7 @@ def ensure_publication(source: psycopg.Connection, name: str, capture: Capture) 
 def is_as_made(source: psycopg.Connection, name: str) -> bool:
     """Return whether nobody but Millrace changed the publication, whatever is declared by now."""
     found = _state(source, name)
-    remembered = _REMARK.match((found.remark if found else None) or "")
-    if found is None or remembered is None:
-        return False
-    now = _REMARK.match(_remark("", found))
-    return now is not None and remembered.groups() == now.groups()
+    return found is not None and _is_as_made(found)
 
 
 def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
@@ -153,31 +160,51 @@ def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -
 
 
 def drop_publication(source: psycopg.Connection, name: str) -> bool:
-    """Remove the publication; return False if there is none."""
-    there = _state(source, name) is not None
-    source.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
-    return there
-
-
-def withdraw_tables(source: psycopg.Connection, name: str, capture: Capture) -> None:
-    """Publish tables no more that are not declared, unless somebody else changed the publication.
-
-    That takes no lock of another table. The server may refuse the application's changes of these as long as they are
-    published. One that is locked stays.
-    """
-    if not is_as_made(source, name):
-        return
+    """Remove the publication; return False if there is none, or Millrace did not make it."""
     found = _state(source, name)
-    declared = {(table.schema, table.table) for table in capture.tables}
-    for table in sorted(((found and found.tables) or {}).keys() - declared):
-        with suppress(psycopg.errors.LockNotAvailable), source.transaction():
+    if found is None or not (found.remark or "").startswith(_MARK):
+        return False
+    source.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(name)))
+    return True
+
+
+def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:
+    """Publish tables no more of which the server refuses the application's changes, for they are published.
+
+    Return which these are.
+
+    That needs nothing else to be well, and takes no lock of another table. One that is locked stays, and so do all if
+    somebody else changed the publication and changed it back, which the next run has to find.
+    """
+    refused = published_tables(source, name).refused
+    found = _state(source, name) if refused else None
+    if found is None or not (found.remark or "").startswith(_MARK) or _was_changed_back(found):
+        return frozenset()
+    withdrawn = set()
+    as_made = _is_as_made(found)
+    for table in sorted(table for table in found.tables or () if table_name(*table) in refused):
+        with suppress(*_UNABLE), source.transaction():
             source.execute(sql.SQL("set local lock_timeout = '1s'"))
             drop = sql.SQL("alter publication {} drop table only {}")
             source.execute(drop.format(sql.Identifier(name), sql.Identifier(*table)))
             made = _state(source, name)
-            assert made is not None
-            # this is no state that is declared: the next call of `ensure_publication` completes it
-            source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark("", made)))
+            if made is not None and as_made:
+                # this is no state that is declared: the next call of `ensure_publication` completes it
+                said = _remark("", made)
+                source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), said))
+            withdrawn.add(table_name(*table))
+    return frozenset(withdrawn)
+
+
+def withdrawn_tables(source: psycopg.Connection, name: str, published: Collection[str]) -> frozenset[str]:
+    """Return which of these tables, which were published, `withdraw_refused` has taken out of the publication.
+
+    They are not in it, and nobody but Millrace changed it.
+    """
+    found = _state(source, name)
+    if found is None or not _is_as_made(found):
+        return frozenset()
+    return frozenset(published) - {table_name(*table) for table in found.tables or ()}
 
 
 def _publication_sql(source: psycopg.Connection, name: str, capture: Capture) -> sql.Composed:
@@ -237,6 +264,11 @@ def _said_of(source: psycopg.Connection, name: str) -> str | None:
 def _remark(declared: str, state: _State) -> str:
     entries = _digest(repr(sorted((state.entries or {}).items())))
     return f"{_MARK}: {declared}, {_digest(str(state))}, {entries}, {state.row}, {state.owner}."
+
+
+def _is_as_made(found: _State) -> bool:
+    remembered, now = _REMARK.match(found.remark or ""), _REMARK.match(_remark("", found))
+    return remembered is not None and now is not None and remembered.groups() == now.groups()
 
 
 def _was_changed_back(found: _State) -> bool:

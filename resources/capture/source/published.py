@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psycopg
 
 from millrace.resources.capture.declaration import table_name
+from millrace.resources.capture.source.tables import ENUMS
 
 # The rules by which a server judges an update before it runs it. Those about generated columns came with version 18.
 # A partition is judged by its own identity, and by the columns and the filter of its root.
@@ -63,13 +64,9 @@ named (root, oid, kind, identity, key, identified) as (
   ) x on true
   group by part.root, part.oid, c.relkind, c.relreplident
 ),
-labelled (type_oid, labels) as materialized (
-  select t.oid, string_agg(concat_ws(' ', e.oid, e.enumlabel), ',' order by e.oid)
-  from pg_type t
-  join pg_enum e on e.enumtypid = case t.typtype when 'd' then t.typbasetype else t.oid end
-  where t.typtype in ('d', 'e')
-  group by t.oid
-)
+asked (oid) as (select root from published),
+"""
+_STATES = """
 select
   root.oid::bigint,
   n.nspname,
@@ -92,12 +89,7 @@ select
   md5(concat(
     string_agg(concat_ws(' ', t.oid, t.identity, t.key, t.identified), ',' order by t.oid),
     -- an enum's label names a row, too
-    (
-      select string_agg(l.labels, ',' order by a.attnum)
-      from pg_attribute a
-      join labelled l on l.type_oid = a.atttypid
-      where a.attrelid = root.oid and a.attnum > 0 and not a.attisdropped
-    )
+    (select string_agg(concat_ws(' ', l.oid, l.label), ',' order by l.oid) from labelled l where l.relation = root.oid)
   ))
 from published p
 join named t on t.root = p.root
@@ -135,7 +127,7 @@ class PublishedTables:
 def published_tables(source: psycopg.Connection, publication: str) -> PublishedTables:
     """Look at the tables of a publication. No lock is waited for."""
     # planning it takes longer than what it does
-    found = source.execute(_PUBLISHED, (publication, publication), prepare=True).fetchall()
+    found = source.execute(_PUBLISHED + ENUMS + _STATES, (publication, publication), prepare=True).fetchall()
     return PublishedTables(
         frozenset(table_name(schema, table) for _, schema, table, refused, _ in found if refused),
         {oid: state for oid, _, _, _, state in found},

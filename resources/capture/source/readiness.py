@@ -104,7 +104,7 @@ class NotReady(MillraceError):
         super().__init__(
             f"The source of capture {capture} is not ready.",
             detail="\n".join(f"- {problem}" for problem in problems),
-            hint="Nothing was changed on it; try again when that is done.",
+            hint="Nothing was published; try again when that is done.",
         )
 
 
@@ -341,7 +341,14 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
         )
     if loose := [name for name in key if not known[name].not_null]:
         yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
-    if left_out := [name for name in key if name not in captured]:
+    unpublished = [n for n in (*key, *table.hidden) if known[n].unpublished and n not in (table.columns or ())]
+    if unpublished:
+        # from PostgreSQL 18 on it has those that are stored
+        yield (
+            f"column {', '.join(dict.fromkeys(unpublished))} is generated, and the log does not hold it: choose a key"
+            " or a replica identity without it, and leave it out of mask and hash"
+        )
+    elif left_out := [name for name in key if name not in captured]:
         yield f"columns leave out {', '.join(left_out)} of its key: add them"
     # an update of the application would fail
     elif (

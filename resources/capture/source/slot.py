@@ -213,6 +213,22 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
     )
 
 
+def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
+    """Say which settings of the source may take a slot that nobody reads, a sentence each, with their values."""
+    found = source.execute(
+        """
+        select name, current_setting(name)
+        from pg_settings
+        where (name = 'max_slot_wal_keep_size' and setting <> '-1')
+          or (name = 'idle_replication_slot_timeout' and setting <> '0')
+        order by name desc
+        """
+    )
+    return tuple(
+        f"{name} is {setting}: beyond that the source takes a slot that is not read" for name, setting in found
+    )
+
+
 def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
     """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never go back.
 

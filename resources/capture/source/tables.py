@@ -218,23 +218,34 @@ join pg_namespace n on n.oid = c.relnamespace
 order by 1, 2, 3, 4
 """
 
-# Of domains and arrays, those of the types below.
-_LABELS = """
-with recursive typed (relation, type_oid) as (
+# The enums of the columns of tables `asked` about: also below domains, arrays, ranges, and the columns of other types.
+# No type that is built in is made of others.
+ENUMS: LiteralString = """
+typed (relation, type_oid) as (
   select a.attrelid, a.atttypid
-  from unnest(%s::oid[]) as asked (oid)
+  from asked
   join pg_attribute a on a.attrelid = asked.oid and a.attnum > 0 and not a.attisdropped
+  where a.atttypid >= 16384
   union
   select relation, below
   from typed
   join pg_type t on t.oid = type_oid
-  cross join unnest(array[t.typbasetype, t.typelem]) below
-  where below <> 0
+  cross join lateral (
+    select unnest(array[t.typbasetype, t.typelem])
+    union all
+    select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
+    union all
+    select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+  ) made_of (below)
+  where below >= 16384
+),
+labelled (relation, oid, label) as (
+  select typed.relation, e.oid, e.enumlabel from typed join pg_enum e on e.enumtypid = typed.type_oid
 )
-select relation::bigint, jsonb_object_agg(e.oid, e.enumlabel)
-from typed
-join pg_enum e on e.enumtypid = type_oid
-group by relation
+"""
+_ASKED = "with recursive asked (oid) as (select unnest(%s::oid[])),"
+_LABELS = """
+select relation::bigint, jsonb_object_agg(oid, label) from labelled group by relation
 """
 
 
@@ -311,8 +322,8 @@ def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[s
 
 
 def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
-    """Return the labels of the enums that columns of these tables have, by the tables' ids, by their own."""
-    return dict(source.execute(_LABELS, (list(tables),)).fetchall())
+    """Return the labels of the enums in the columns of these tables, by the tables' ids, by their own."""
+    return dict(source.execute(_ASKED + ENUMS + _LABELS, (list(tables),)).fetchall())
 
 
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:

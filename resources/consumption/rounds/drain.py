@@ -12,14 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import cause, failures, is_gone
+from millrace.resources.consumption.build_errors import cause, failures, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
 from millrace.resources.consumption.limits import DEFAULTS, Limits
@@ -31,6 +30,7 @@ from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Overtaken, stored_upcasts
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
+from millrace.resources.read_models.stored.versions import register_declared, with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,22 +100,34 @@ class SharedDrain:
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
         self._store = self._connect()
+        connection = self._store.connection
+        upcasts = stored_upcasts(connection)
+        for model in models:
+            # one that is refused is told where its view joins; no other waits for it
+            with suppress(MillraceError, psycopg.errors.LockNotAvailable):
+                register_declared(connection, with_upcasts(connection, model, upcasts))
         # all of them with the same upcasts: one read is for all
-        upcasts = stored_upcasts(self._store.connection)
-        self.members = [Member(replace(model, upcasts=upcasts)) for model in models if fits(model)]
+        upcasts = stored_upcasts(connection)
+        self.members = [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
 
     def close(self) -> None:
-        """Give back every lease and close the connection."""
+        """Give back every lease, count no more as a consumer, and close the connection."""
         try:
             try:
-                self._store.release_owner(self.owner)
+                self._give_back()
             except psycopg.OperationalError:
                 # lost, and nobody noticed; or somebody held a lock
                 self._store.connection.close()
                 self._store = self._connect()
-                self._store.release_owner(self.owner)
+                self._give_back()
         finally:
             self._store.connection.close()
+
+    def _give_back(self) -> None:
+        self._store.release_owner(self.owner)
+        for member in self.members:
+            if member.joined:
+                self._store.detach_consumer(member.view, self.owner)
 
     def __enter__(self) -> Self:
         return self
@@ -184,12 +196,10 @@ class SharedDrain:
         Raises the error if Spark is gone, or after some failures in a row.
         """
         self._failures += 1
+        if isinstance(error, Unreachable):
+            raise error
         if is_gone(error):
-            raise Unreachable(
-                "The Spark Connect server went away in the middle of a drain.",
-                detail=cause(error),
-                hint="Nothing is lost: the next drain reads the batch again when the server is back.",
-            ) from error
+            raise spark_is_gone(error) from error
         if self._failures >= FAILURES:
             raise error
         self._store.release_owner(self.owner)

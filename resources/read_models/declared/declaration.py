@@ -39,12 +39,13 @@ from millrace.resources.read_models.declared.words import require_of_events
 from millrace.resources.user_code import snake_case
 
 if TYPE_CHECKING:
+    from millrace.resources.events.model import DeclaredEvent
     from millrace.resources.read_models.declared.rollups import Rollup
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-# the columns of a staged row besides the model's
-_TAKEN = {"partition", "batch", "attempt", "staged_at"}
+# the columns of a staged row besides the model's, and those that Postgres gives each table
+_TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 # names of tables in the schema read_models, and of models as of a moment and diffs, which are removed by their names
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
@@ -79,6 +80,8 @@ class ReadModel:
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
             approved it besides.
         upcasts: All upcasts that the store knew when somebody looked; None before.
+        unregistered: Those of declared events that the model takes, and that the store did not know then.
+        declared_events: The declared events that have upcasts; None where a file of events fails to load.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
         rollups: Rollups of its rows.
@@ -105,6 +108,8 @@ class ReadModel:
     rollups: "tuple[Rollup, ...]" = field(default=(), repr=False, compare=False)
     all_rollups: bool = field(default=False, repr=False, compare=False)
     each: str | None = None
+    unregistered: tuple[Upcast, ...] = ()
+    declared_events: "tuple[DeclaredEvent, ...] | None" = field(default=(), repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
@@ -195,11 +200,16 @@ class ReadModel:
         return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each, where) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
-        """Return the hash of what is declared, and behind a plus that of the moves that decide what the model reads."""
-        moves = [(path, found) for path, found in self._moves() if found]
+        """Return the hash of what is declared, and behind a plus that of what upcasts decide of it."""
         # apart: whoever knows the declaration alone finds the versions of it
-        parts = [repr(declared), *([json.dumps(moves, sort_keys=True)] if moves else [])]
+        parts = [repr(declared), *filter(None, [self.shaped_by])]
         return "+".join(hashlib.sha256(part.encode()).hexdigest() for part in parts)
+
+    @property
+    def shaped_by(self) -> str:
+        """The moves that decide what the model reads; empty where none does."""
+        moves = [(path, found) for path, found in self._moves() if found]
+        return json.dumps(moves, sort_keys=True) if moves else ""
 
     @property
     def sources(self) -> set[str]:
@@ -237,7 +247,11 @@ class ReadModel:
     def seen_upcasts(self) -> tuple[Upcast, ...]:
         """The upcasts of events of which some move decides what the model reads."""
         seen = {(decider, event) for _, found in self._moves() for decider, event, *_ in found}
-        return tuple(one for one in self.upcasts or () if (one.decider, one.event) in seen)
+        return tuple(one for one in self._known_upcasts if (one.decider, one.event) in seen)
+
+    @property
+    def _known_upcasts(self) -> tuple[Upcast, ...]:
+        return (self.upcasts or ()) + self.unregistered
 
     def of_taken_events(self, upcasts: Iterable[Upcast]) -> list[Upcast]:
         """Return those upcasts whose events the model takes."""
@@ -250,7 +264,7 @@ class ReadModel:
 
     def _moves(self) -> Iterator[tuple[Path, list[Touching]]]:
         """Return the paths that the model reads, in order, each with the moves that decide what stands there."""
-        taken = self.of_taken_events(self.upcasts or ())
+        taken = self.of_taken_events(self._known_upcasts)
         if not taken:
             return
         columns = [(source, column.events) for column in self.stored.values() for source in column.sources]

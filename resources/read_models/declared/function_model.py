@@ -49,6 +49,15 @@ class FunctionModel(ReadModel):
         declared = (self.view, self.keys, self.types, *self.shape, self.deciders, self.events, self.code_version)
         return self.hashed((*declared, code_of(self.function)))
 
+    @property
+    def shaped_by(self) -> str:
+        """All upcasts of its events, as `stream_state` writes them: the function reads all data."""
+        taken = [one for one in self.of_taken_events(self.upcasts or ()) if one.parsed]
+        return "".join(
+            f"{one.decider} {one.event} {one.to_version} {one.digest}\n"
+            for one in sorted(taken, key=lambda one: (one.decider, one.event, one.to_version))
+        )
+
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, the stream first."""
         types = dict.fromkeys(self.keys, "string") | self.types

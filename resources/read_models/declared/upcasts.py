@@ -4,10 +4,11 @@ Belongs here: the store's upcasts of the events that a model takes, and those th
 moves (`event_store_platform.moved` for what Postgres reads, `resources.archive.moved` for files).
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import psycopg
@@ -38,6 +39,11 @@ class Upcast:
     event: str
     to_version: int
     moves: str
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the moves, as the store has it."""
+        return hashlib.sha256(self.moves.encode()).hexdigest()
 
     @property
     def parsed(self) -> Sequence[Mapping[str, Any]]:
@@ -71,18 +77,18 @@ def stored_upcasts(connection: psycopg.Connection) -> tuple[Upcast, ...]:
 
 
 def require_known(connection: psycopg.Connection, upcasts: Sequence[Upcast] | None) -> None:
-    """Refuse to commit what was read with some upcasts if the store knows more.
+    """Refuse to commit what was read with some upcasts if the store has others.
 
     Events of a version may only come after its upcast: so none of them was read without.
 
     Raises:
         Overtaken: It does.
     """
-    row = connection.execute("select count(*) from event_store.event_upcasts").fetchone()
-    if row != (len(upcasts or ()),):
+    rows = connection.execute("select decider, event, to_version, digest from event_store.event_upcasts").fetchall()
+    if set(rows) != {(one.decider, one.event, one.to_version, one.digest) for one in upcasts or ()}:
         raise Overtaken(
-            "The store was told of a new shape of an event since this drain began.",
-            hint="Nothing is lost: the next drain reads the events again, in that shape.",
+            "The shape in which an event is read is another one since this drain began.",
+            hint="Nothing is lost: the next drain reads the events again, in the new shape.",
         )
 
 

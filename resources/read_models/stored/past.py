@@ -4,6 +4,7 @@ Belongs here: the rows of `read_models.as_of`, the tables that go with one, and 
 (`consumption.as_of`), the moments themselves (`add_mark.sql`), what differs (`differences`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -31,7 +32,7 @@ class AsOf:
         fingerprint: That of the declaration that it is built by.
         expires_at: From when on it may be removed.
         built_at: When it was built; None while it is not.
-        rows: How many rows its state has; None while it is not built.
+        rows: How many rows it has; None while it is not built.
         failed_streams: How many streams fail at an event, which have nothing from there on; None while it is not built.
     """
 
@@ -145,6 +146,26 @@ def remove_now(connection: psycopg.Connection, name: str) -> None:
     with connection.transaction():
         ReadModelStore(connection).lock_model(name)
         _remove(connection, name)
+
+
+def is_beside(connection: psycopg.Connection, name: str) -> bool:
+    """Return whether there is something of this name that is as of a moment, or a comparison."""
+    return bool(_found(connection, name))
+
+
+def remove_begun(connection: psycopg.Connection, name: str) -> None:
+    """Remove one whose build failed; it stays where another process is at it or has ended it, or the store is gone."""
+    with suppress(MillraceError, psycopg.Error), connection.transaction():
+        ReadModelStore(connection).lock_model(name)
+        if _found(connection, name) == [(None,)]:
+            _remove(connection, name)
+
+
+def _found(connection: psycopg.Connection, name: str) -> list[tuple[datetime | None]]:
+    """Return when the one of a name was done, if there is one."""
+    done = "select built_at from read_models.as_of where name = %(name)s"
+    done += " union all select compared_at from read_models.diffs where name = %(name)s"
+    return connection.execute(done.encode(), {"name": name}).fetchall()
 
 
 def _remove(connection: psycopg.Connection, name: str) -> None:

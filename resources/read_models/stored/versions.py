@@ -21,7 +21,7 @@ from millrace.resources.archive.history import log_history
 from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import written
-from millrace.resources.events.model import DeclaredEvent
+from millrace.resources.events.registering import standing_of
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
 from millrace.resources.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
@@ -52,6 +52,10 @@ class NothingToApprove(MillraceError):
     """No version of the declaration waits for approval."""
 
 
+class EventsNotRegistered(MillraceError):
+    """A read model reads a version of an event that the store has not."""
+
+
 class WrongView(MillraceError):
     """The event store's view of a read model was removed, or belongs to something else."""
 
@@ -61,9 +65,51 @@ def versions(connection: psycopg.Connection, name: str) -> list[Version]:
     return ReadModelStore(connection).model_versions(name)
 
 
-def with_upcasts(connection: psycopg.Connection, model: ReadModel) -> ReadModel:
-    """Return the model as it reads events now: with the store's upcasts, unless somebody looked for these before."""
-    return model if model.upcasts is not None else replace(model, upcasts=stored_upcasts(connection))
+def with_upcasts(
+    connection: psycopg.Connection, model: ReadModel, stored: tuple[Upcast, ...] | None = None
+) -> ReadModel:
+    """Return the model as it reads events now, unless somebody looked before: by the store's upcasts (`stored`).
+
+    Declared ones that the store has not come with them, so that a declaration is judged as it will be deployed.
+    """
+    if model.upcasts is not None:
+        return model
+    stored = stored_upcasts(connection) if stored is None else stored
+    known = {(one.decider, one.event, one.to_version) for one in stored}
+    unregistered = {
+        (event.decider, event.event, version): Upcast(event.decider, event.event, version, written(moves))
+        for event in model.declared_events or ()
+        for version, moves in event.upcasts.items()
+        if (event.decider, event.event, version) not in known
+    }
+    return replace(model, upcasts=stored, unregistered=tuple(model.of_taken_events(unregistered.values())))
+
+
+def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadModel:
+    """Register the declared events whose upcasts the model reads with and the store has not; return it with these.
+
+    Raises:
+        EventsNotRegistered: The store refuses one.
+    """
+    model = with_upcasts(connection, model)
+    if not model.unregistered:
+        return model
+    missing = {(one.decider, one.event) for one in model.unregistered}
+    events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
+    try:
+        said = [each.said for each in standing_of(EventStore(connection), events, keep=True) if each.is_wrong]
+    except psycopg.errors.InsufficientPrivilege as error:
+        said = [str(error).strip()]
+    model = with_upcasts(connection, replace(model, upcasts=None))
+    if model.unregistered:
+        first = model.unregistered[0]
+        raise EventsNotRegistered(
+            f"Read model {model.name} reads event {first.event} of decider {first.decider} in version {first.to_version},"
+            " and the store has no upcast to it: nothing is built without.",
+            detail="\n".join(said),
+            hint="Register the declared events by a role that may: millrace migrate",
+        )
+    return model
 
 
 def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
@@ -88,20 +134,12 @@ def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadMode
     return built, is_new or _is_ready(connection, built, known)
 
 
-def built_anew(
-    connection: psycopg.Connection, models: Iterable[ReadModel], events: Iterable[DeclaredEvent]
-) -> list[str]:
+def built_anew(connection: psycopg.Connection, models: Iterable[ReadModel]) -> list[str]:
     """Return the models with rows that would be built anew, once the upcasts of declared events are registered."""
-    upcasts = {(one.decider, one.event, one.to_version): one for one in stored_upcasts(connection)}
-    for event in events:
-        for version, moves in event.upcasts.items():
-            declared = Upcast(event.decider, event.event, version, written(moves))
-            upcasts.setdefault((event.decider, event.event, version), declared)
     return [
         model.name
         for model in models
-        if versions(connection, model.name)
-        and current_version(connection, replace(model, upcasts=tuple(upcasts.values()))) is None
+        if versions(connection, model.name) and current_version(connection, model) is None
     ]
 
 
@@ -134,8 +172,11 @@ def attach_version(
 ) -> ReadModel:
     """Become a consumer, by this name, of the version that `ensure_version` returns; remove versions without a use.
 
-    Raises the errors of `ensure_version`.
+    What the model's events are declared to be is registered before.
+
+    Raises the errors of `ensure_version` and of `register_declared`.
     """
+    model = register_declared(connection, model)
     # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
     with connection.transaction():
         built = ensure_version(connection, model, archive)
@@ -159,6 +200,7 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         ArchiveDamaged: A file with lost events is not there.
         NotOwned: The tables or the view to replace belong to a role that the login is no member of.
         LookupFailed: It is the first version, and a model that it looks up has no view yet, or not that column.
+        EventsNotRegistered: A file of events fails to load, and the version would be a new one.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -166,6 +208,11 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
         known = versions(connection, model.name)
         found = _declared_as(known, model)
         if found is None:
+            if model.declared_events is None:
+                raise EventsNotRegistered(
+                    f"Read model {model.name} is not built anew while a file of events fails to load: it may have an upcast.",
+                    hint="Correct the file, which `millrace status` names.",
+                )
             return _make_version(connection, model, known, archive)
         # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
         if not EventStore(connection).is_registered(found.view):

@@ -7,7 +7,7 @@
 -- so, and nobody is told.
 --
 -- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
--- late, nor is a version of a read model late that somebody builds: nobody reads it. Of a capture with a gap it is no news
+-- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail. Of a capture with a gap it is no news
 -- that it stores nothing, nor that nobody sequences while a transaction holds the log, or while no event is new.
 -- Lags are counted from v_most events at most (view_info).
 -- Races: none; it takes no lock.
@@ -41,6 +41,13 @@ begin
       ('late', 'ticket', '{} is late',
        '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
        'model starts, those of `poll_views` why a view is not pushed.'),
+      ('not_dispatched', 'ticket', 'The view {} is not given its new events',
+       'The sequencer tries it again, a minute apart at most. Repair what the error names; a view that has no use any more is '
+       'removed: millrace view remove {}'),
+      ('build_fails', 'ticket', 'No drain builds {}, the next version of a read model',
+       'Correct the declaration, or what the error names: the next drain tries it again.'),
+      ('given_up', 'note', 'No drain builds {}, the next version of a read model',
+       'Code that declares it builds it. If that is not to come back, nothing is to do: a drain of the model removes it.'),
       ('dead_letters', 'ticket', 'The view {} gave up a stream',
        '`millrace dead list {} --show` says what failed. Repair the cause, then: millrace dead retry {}'),
       ('beyond_log', 'note', 'The view {} stands beyond the end of the log',
@@ -48,6 +55,8 @@ begin
        'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
        'Whoever held them ended without a word. The next claim takes them over.'),
+      ('unfinished', 'note', 'The build of {} was killed',
+       'It holds up purges until it goes. The command that began it goes on with it. Or: millrace view remove {}'),
       ('gap', 'page', 'The capture {} lacks changes',
        '`millrace capture status` says what is missing; millrace capture restart {} --reason WHY reads all rows anew.'),
       ('capture_idle', 'ticket', 'The capture {} stores nothing',
@@ -59,14 +68,18 @@ begin
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
-       'No view gets new events. End the process where it runs, or by pg_terminate_backend.'),
+       'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
+       'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
       ('not_sequenced', 'page', 'Nobody gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
        'pg_terminate_backend, or one that was prepared by ROLLBACK PREPARED.'),
       ('unapproved', 'note', 'The read model {} has a version that waits for approval',
-       '`millrace show diff {}` says which rows it changes. Then, with the same code: millrace view approve {}')
+       '`millrace show diff {}` says which rows it changes. Then, with the same code: millrace view approve {}'),
+      ('new_shape', 'note', 'The read model {} takes events that got a new shape',
+       'Nothing, if that was meant: a model that reads what is moved is built anew. Else an operator takes it back: '
+       'event_store_platform.withdraw_registration(decider, event, version, ''upcast'', reason)')
   ), views as materialized (
     select i.*, v.max_lag_s from event_store.view_info(null, v_most) i join event_store.views v on v.view = i.view
   ), captures as materialized (
@@ -75,20 +88,39 @@ begin
     select * from event_store_platform.sequencer_holder() h where h.open_since < _now - interval '30 seconds'
   ), found(kind, about, subject, since, cause) as (
     select
-      'late', case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
+      case when d.view is null or d.serves then 'late' when t.failures > 0 then 'build_fails' else 'given_up' end,
+      case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
       _now - make_interval(secs => v.lag_seconds),
       format(
-        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.',
+        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.%s%s',
         case when not v.exact then 'At least ' end, v.lag, event_store_private.age_text(_now - make_interval(secs => v.lag_seconds)),
         v.max_lag_s,
         case v.consumers when 0 then 'No consumer lives' when 1 then '1 consumer lives' else format('%s consumers live', v.consumers) end,
-        v.view, v.waiting, v.dead_letters
+        v.view, v.waiting, v.dead_letters,
+        case when t.failures > 0 then format(' Tries of its drain in a row that failed: %s, the last with: %s', t.failures, t.error) end,
+        case when not d.serves and t.failures is null then
+          ' It is removed after ' || to_char((d.declared_at + interval '1 day') at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC."')
+        end
       )
     from views v
     left join read_models.declarations d on d.view = v.view
+    left join lateral (
+      select x.failures, x.error
+      from event_store.drains x
+      -- the drain of a model has the name of its first version's view
+      where x.failures > 0
+        and (x.drain = case when d.version > 1 then regexp_replace(v.view, '_v[0-9]+$', '') else v.view end or x.drain = '' and d.view is not null)
+      order by x.drain desc
+      limit 1
+    ) t on true
     where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
       and not exists (select from read_models.as_of a where a.name = d.model)
       and not exists (select from read_models.diffs x where x.name = d.model)
+    union all
+    select 'not_dispatched', 'view', v.view, d.failed_at, format('Dispatching them failed last with: %s', d.error)
+    from views v
+    join event_store.dispatches d on d.view = v.view and d.failed_at is not null
+    where v.enabled and v.mode = 'rows'
     union all
     select
       'dead_letters', 'view', v.view, k.parked_at,
@@ -115,10 +147,16 @@ begin
     group by b.view
     union all
     select
-      'expired_lease', 'view', e.view, null,
+      case when b.expires_at is null then 'expired_lease' else 'unfinished' end, 'view', e.view, null,
       string_agg(format('%s holds %s log partitions.', e.lease_owner, e.partitions), ' ' order by e.lease_owner)
+      || coalesce(' It goes by itself within two hours after ' || to_char(b.expires_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI" UTC."'), '')
     from event_store_platform.expired_leases() e
-    group by e.view
+    left join lateral (
+      select a.expires_at from read_models.as_of a where a.name = e.view
+      union all
+      select x.expires_at from read_models.diffs x where x.name = e.view
+    ) b on true
+    group by e.view, b.expires_at
     union all
     select
       'gap', 'capture', c.capture, g.detected_at,
@@ -202,6 +240,20 @@ begin
     from read_models.declarations d
     where not d.approved and not d.serves
       and not exists (select from read_models.declarations n where n.model = d.model and n.version > d.version)
+    union all
+    select
+      'new_shape', 'read_model', d.model, min(a.done_at),
+      left(string_agg(
+        format('%s registered an upcast of %s of %s to version %s.', a.done_by, u.event, u.decider, u.to_version), ' ' order by a.audit_id desc
+      ), 1000)
+    from event_store.audit_log a
+    join event_store.event_upcasts u
+      on u.decider = a.detail ->> 'decider' and u.event = a.detail ->> 'event' and u.digest = a.detail ->> 'digest'
+      and u.to_version = (a.detail ->> 'to_version')::bigint
+    join event_store.views v on event_store_private.wants(v.deciders, v.events, u.decider, u.event)
+    join read_models.declarations d on d.view = v.view and d.serves
+    where a.operation = 'register_event_upcast' and a.done_at > _now - interval '1 day'
+    group by d.model
   )
   select
     f.kind, f.about, f.subject, f.since, k.severity, replace(k.what, '{}', f.subject), f.cause,

@@ -20,11 +20,12 @@ begin
     );
   end if;
   perform event_store_private.require_partition(v_partition);
-  insert into event_store.archive_locks as l (partition, owner, pid, locked_until)
-  values (v_partition, v_owner, pg_backend_pid(), _now + interval '15 minutes')
+  insert into event_store.archive_locks as l (partition, owner, pid, session_began_at, locked_until)
+  values (v_partition, v_owner, pg_backend_pid(), event_store_private.session_began(), _now + interval '15 minutes')
   on conflict on constraint archive_locks_pkey
-  do update set owner = excluded.owner, pid = excluded.pid, locked_until = excluded.locked_until
-    where l.owner = v_owner or l.locked_until <= _now or not exists (select from pg_stat_activity a where a.pid = l.pid);
+  do update set owner = excluded.owner, pid = excluded.pid, session_began_at = excluded.session_began_at,
+    locked_until = excluded.locked_until
+    where l.owner = v_owner or l.locked_until <= _now or not event_store_private.lives(l.pid, l.session_began_at);
   return found;
 end
 $$;

@@ -21,7 +21,7 @@ begin
     select a.pid
     from event_store.capture_sessions s
     join pg_stat_activity a on a.pid = s.pid and a.application_name = s.name and a.datname = current_database()
-    where s.capture = v_capture and s.pid <> pg_backend_pid()
+    where s.capture = v_capture and event_store_private.lives(s.pid, s.session_began_at) and s.pid <> pg_backend_pid()
   loop
     begin
       _ended := _ended + pg_terminate_backend(_pid)::int;

@@ -12,9 +12,10 @@ set search_path = event_store, pg_temp
 as $$
 begin
   perform event_store_private.require_capture_lease(v_capture, v_lease_token);
-  insert into event_store.capture_sessions (capture, pid, name)
-  values (v_capture, pg_backend_pid(), current_setting('application_name'))
-  on conflict on constraint capture_sessions_pkey do update set name = excluded.name;
+  insert into event_store.capture_sessions (capture, pid, session_began_at, name)
+  values (v_capture, pg_backend_pid(), event_store_private.session_began(), current_setting('application_name'))
+  on conflict on constraint capture_sessions_pkey do update
+  set session_began_at = excluded.session_began_at, name = excluded.name;
 end
 $$;
 

@@ -133,7 +133,7 @@ begin
 
   -- What a writer appended under such a decider would be taken for a change of the table. So a capture's deciders belong
   -- to event_store_owner, from before its first event until after its last.
-  lock table event_store.deciders in share row exclusive mode;
+  perform event_store_private.lock_deciders();
   select string_agg(distinct format('decider %s is registered for %s', d.decider, coalesce('role ' || d.owner, 'every writer')), '; ')
   into _foreign
   from event_store.deciders d

@@ -2,7 +2,8 @@
 -- no-op, which waits for nobody. New events are registered by one at a time: a transaction that idles after it
 -- registered one is ended after ten seconds.
 -- A decider belongs to every writer, or to the role that its first registration names (v_owner): then only members of
--- that role register events for it and append to its streams (MR046).
+-- that role register events for it and append to its streams (MR046). The schemas and upcasts of an event are those of the
+-- decider's owner, or else of the role that registers the event first.
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
 create or replace function event_store.register_decider_event(
   v_decider text,
@@ -29,10 +30,10 @@ declare
   );
   _owner text;
 begin
-  if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or v_event_version is null then
+  if coalesce(v_decider, '') = '' or coalesce(v_event, '') = '' or v_description is null or (v_event_version >= 1) is not true then
     perform event_store_private.refuse_request(
       format('decider %L, event %L, description %L, version %L', v_decider, v_event, v_description, v_event_version),
-      'Decider and event must be named; description and version must not be null.'
+      'Decider and event must be named; the description must not be null; versions count from 1.'
     );
   end if;
   if greatest(octet_length(v_decider), octet_length(v_event)) > 1024 or octet_length(v_description) > 10000 then
@@ -43,9 +44,12 @@ begin
       'A name has at most 1024 bytes, a description 10000.'
     );
   end if;
-  if v_decider = 'privacy' or starts_with(v_decider, 'model:') then
+  if v_decider = 'privacy' or starts_with(v_decider, 'model:')
+    or starts_with(v_decider, 'table:') and not event_store_private.is_operator()
+  then
     perform event_store_private.refuse_request(
-      format('decider %L has a reserved name', v_decider), 'Name it otherwise: privacy and model:… are reserved.'
+      format('decider %L has a reserved name', v_decider),
+      'Name it otherwise: privacy and model:… are reserved, and table:… for captures, which register their tables themselves.'
     );
   end if;
   if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
@@ -57,7 +61,7 @@ begin
   if not _known then
     perform event_store_private.bound_idle_transaction();
     -- one new registration at a time: two first ones of a decider cannot name two owners
-    lock table event_store.deciders in share row exclusive mode;
+    perform event_store_private.lock_deciders();
   end if;
   select d.owner into _owner from event_store.deciders d where d.decider = v_decider limit 1;
   if found and (not event_store_private.may_use(_owner) or v_owner is distinct from _owner and v_owner is not null) then
@@ -66,8 +70,14 @@ begin
     _owner := v_owner;
   end if;
   if not _known then
-    insert into event_store.deciders (decider, event, event_version, description, owner)
-    values (v_decider, v_event, v_event_version, v_description, _owner)
+    insert into event_store.deciders (decider, event, event_version, description, owner, registered_by)
+    values (
+      v_decider, v_event, v_event_version, v_description, _owner,
+      coalesce(
+        (select d.registered_by from event_store.deciders d where d.decider = v_decider and d.event = v_event limit 1),
+        event_store_private.caller_role()
+      )
+    )
     on conflict do nothing;
     if found and _owner is not null then
       perform event_store_private.audit(
@@ -84,9 +94,9 @@ $$;
 
 comment on function event_store.register_decider_event(text, text, text, bigint, text) is
 'Lets v_decider append v_event and returns the registration. Registered again, also with another v_description, it '
-'stays as it is. v_event_version counts the versions of the event''s schema. The first registration of a decider may '
-'say whose it is: only members of v_owner append to it then. MR005 a name is empty or too long, an argument is null, or '
-'v_owner is no role; MR046 the decider belongs to another role, or the caller is no member of v_owner.';
+'stays as it is. v_event_version counts the versions of the event''s schema, from 1. The first registration of a decider may '
+'say whose it is: only members of v_owner append to it then. MR005 a name is empty, too long or reserved, an argument is '
+'null, a version below 1, or v_owner no role; MR046 the decider belongs to another role, or the caller is no member of v_owner.';
 revoke all on function event_store.register_decider_event(text, text, text, bigint, text) from public;
 grant execute on function event_store.register_decider_event(text, text, text, bigint, text)
 to event_store_writer, event_store_owner;

@@ -34,14 +34,14 @@ begin
     or case when jsonb_typeof(e.element) = 'object' then e.element - _known <> '{}' end
     or jsonb_typeof(e.element -> 'event_version') not in ('number', 'null')
     or case when jsonb_typeof(e.element -> 'event_version') = 'number' then
-      (e.element ->> 'event_version')::numeric not between 0 and 9223372036854775807
+      (e.element ->> 'event_version')::numeric not between 1 and 9223372036854775807
       or (e.element ->> 'event_version')::numeric % 1 <> 0
     end
   order by e.ordinal
   limit 1;
   if found then
     perform event_store_private.refuse_request(
-      left(_fault, 1000), 'The keys of an event are decider, event, description, event_version, which is a whole number.'
+      left(_fault, 1000), 'The keys of an event are decider, event, description, event_version, which is a whole number from 1.'
     );
   end if;
   return query

@@ -1,6 +1,7 @@
 -- Sets the JSON Schema that data of an event must fit from now on, and registers the event where it is not registered
--- yet, with the schema's description, or title. A version has one schema for ever: the same again is no-op, which waits
--- for nobody; another one is refused. A captured table's decider has none: its source says what its events have.
+-- yet, with the schema's description, or title. A version has one schema, until an operator withdraws it: the same again
+-- is no-op, which waits for nobody; another one is refused. A captured table's decider has none: its source says what its
+-- events have. Schemas are set by the members of the decider's owner, or else of the role that registered the event.
 -- Where the version before or after has a schema, data of the older one must be readable by the newer, or an upcast leads
 -- there.
 -- What is stored is not judged, nor is what is appended again. An append that began before may store what does not fit.
@@ -69,9 +70,10 @@ begin
       );
     end if;
     perform event_store_private.bound_idle_transaction();
-    lock table event_store.deciders in share row exclusive mode;
+    perform event_store_private.lock_deciders();
   end loop;
   if _known is null then
+    perform event_store_private.require_registrar(v_decider, v_event);
     -- the older version of a pair may get its schema later
     select pair.newer, event_store_private.unreadable_fields(pair.before, pair.after) into _newer, _unreadable
     from (
@@ -104,12 +106,12 @@ begin
       raise exception 'a schema is registered by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
-    perform set_config('event_store.registering_schema', 'on', true);
+    perform set_config('event_store.registering', 'on', true);
     update event_store.deciders d
     set accepts = format('strict exists($ ? (%s))', _compiled.predicate)::jsonpath
     where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
       and _compiled.predicate is not null;
-    perform set_config('event_store.registering_schema', '', true);
+    perform set_config('event_store.registering', '', true);
     perform event_store_private.audit(
       'register_event_schema', null, null,
       jsonb_build_object('decider', v_decider, 'event', v_event, 'event_version', v_event_version, 'digest', _digest)
@@ -123,7 +125,7 @@ comment on function event_store.register_event_schema(text, text, jsonb, bigint)
 'Sets the JSON Schema that data of an event must fit from now on, and returns its digest. An event that is not registered '
 'is, with the schema''s description. The same schema again changes nothing. MR005 the schema has a keyword that is not '
 'taken, or is too large, or a name is empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs '
-'to another role; MR051 data of a version cannot be read by the '
+'to another role, or another one registered the event; MR051 data of a version cannot be read by the '
 'schema of the next, and no upcast leads there; MR054 the version of the event has another schema.';
 revoke all on function event_store.register_event_schema(text, text, jsonb, bigint) from public;
 grant execute on function event_store.register_event_schema(text, text, jsonb, bigint) to event_store_writer, event_store_owner;

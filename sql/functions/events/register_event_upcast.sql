@@ -1,7 +1,10 @@
 -- Says how data of the version before v_to_version of an event become data of v_to_version: by moves, in their order.
 -- Nothing that is stored changes: upcast, and whoever reads with it, applies them. Registers the version of the event
--- where it is not registered, with the description of the one before. A version has one upcast for ever: the same again
--- is a no-op, which waits for nobody; another one is refused. A captured table's decider has none.
+-- where it is not registered, with the description of the one before. A version has one upcast, until an operator withdraws
+-- it: the same again is a no-op, which waits for nobody; another one is refused. A captured table's decider has none.
+-- Upcasts decide what all read of what is stored. So they are registered by the members of the decider's owner, or else of
+-- the role that registered the event. No move makes data longer than its own text is: all moves of an event together are
+-- bounded, and so is what they make of data.
 -- Example: select * from register_event_upcast('order', 'order_placed', 2, '[{"move": "drop", "path": ["note"]}]')
 create or replace function event_store.register_event_upcast(
   v_decider text,
@@ -29,6 +32,8 @@ declare
   end;
   _known text;
   _missing bigint;
+  _moves jsonb; -- of all versions
+  _keys bigint;
 begin
   if _fault is not null then
     perform event_store_private.refuse_request(
@@ -69,17 +74,19 @@ begin
     end if;
     exit when _known is not null or _attempt = 2;
     perform event_store_private.bound_idle_transaction();
-    lock table event_store.deciders in share row exclusive mode;
+    perform event_store_private.lock_deciders();
   end loop;
   if _known is null then
+    perform event_store_private.require_registrar(v_decider, v_event);
     -- from the first version on, the next of those that follow it or an upcast
     select min(n.version) into _missing
     from (
       select min(d.event_version) + 1 as version
       from event_store.deciders d
-      where d.decider = v_decider and d.event = v_event
+      where d.decider = v_decider and d.event = v_event and d.event_version < v_to_version
       union all
-      select u.to_version + 1 from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event
+      select u.to_version + 1 from event_store.event_upcasts u
+      where u.decider = v_decider and u.event = v_event and u.to_version < v_to_version
     ) n
     where n.version < v_to_version and not exists (
       select from event_store.event_upcasts u
@@ -91,6 +98,22 @@ begin
           errcode = 'MR053',
           detail = format('event %s of decider %s has no upcast to version %s', v_event, v_decider, _missing),
           hint = format('Register the upcast to version %s first; without moves ([]) data stay as they are.', _missing);
+    end if;
+    select jsonb_agg(m.move), sum(jsonb_array_length(m.move -> 'to')) into _moves, _keys
+    from (
+      select jsonb_array_elements(u.moves) as move from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event
+      union all
+      select jsonb_array_elements(v_moves)
+    ) m;
+    if jsonb_array_length(_moves) > 1000 or octet_length(_moves::text) > 65536 or _keys > 500 then
+      perform event_store_private.refuse_request(
+        format(
+          'all upcasts of event %s of decider %s would have %s moves, %s bytes as text, and renames to %s keys', v_event,
+          v_decider, jsonb_array_length(_moves), octet_length(_moves::text), coalesce(_keys, 0)
+        ),
+        'All upcasts of an event have at most 1000 moves, 65536 bytes as text, and renames to 500 keys. Give the new shape another '
+        'name: as an event of its own.'
+      );
     end if;
     insert into event_store.event_upcasts (decider, event, to_version, moves, digest)
     values (v_decider, v_event, v_to_version, v_moves, _digest)
@@ -110,8 +133,9 @@ $$;
 
 comment on function event_store.register_event_upcast(text, text, bigint, jsonb) is
 'Says by which moves data of the version before become data of v_to_version, and returns their digest. A version that '
-'is not registered is. The same moves again change nothing. MR005 the moves are malformed, or a name is empty or too '
-'long; MR034 the decider belongs to a capture; MR046 the decider belongs to another role; MR052 the version has another '
+'is not registered is. The same moves again change nothing. MR005 the moves are malformed or too many, or a name is '
+'empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs to another role, or another one '
+'registered the event; MR052 the version has another '
 'upcast; MR053 an upcast to a version before is missing.';
 revoke all on function event_store.register_event_upcast(text, text, bigint, jsonb) from public;
 grant execute on function event_store.register_event_upcast(text, text, bigint, jsonb)

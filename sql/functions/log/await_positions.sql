@@ -1,7 +1,8 @@
 -- Waits until committed events have their positions in the log, and returns where they are: their log partitions, and their
 -- positions, null for one that has none after v_seconds. An event that is not stored is left out, and not waited for.
--- It does not wait for somebody else to sequence them: it takes its turn at once, also beside a sequencer, and looks again
--- while another session has it.
+-- Where a sequencer is at work it only looks. Where none is, it sequences them itself, and holds the log until the
+-- caller's transaction ends. That bound is its caller's to lift, so such a transaction cannot be prepared, and a sequencer
+-- ends its session where it idles (end_log_holder).
 -- Not in a transaction that wrote before: its own events have no position before it commits.
 -- Example: select * from await_positions('{6f1d2f0a-64a5-4b5e-9f0e-1c1e7b0a0001}')
 create or replace function event_store.await_positions(
@@ -41,9 +42,15 @@ begin
     join event_store.events e using (event_id)
     left join event_store.event_log l using ("offset")
     where l."offset" is null
-  ) and (event_store_platform.sequence_events() > 0 or clock_timestamp() < _until) loop
+  ) and (
+    case when event_store_platform.is_attended() then 0 else event_store_platform.sequence_events() end > 0
+    or clock_timestamp() < _until
+  ) loop
     perform pg_sleep(0.001) where pg_current_xact_id_if_assigned() is null; -- else it was this session's turn
   end loop;
+  if pg_current_xact_id_if_assigned() is not null and pg_notification_queue_usage() < 0.5 then
+    perform pg_notify('event_store_positions', ''); -- no transaction that notifies can be prepared
+  end if;
   return query
   select i.event_id, p.partition, p.position
   from unnest(v_event_ids) with ordinality i(event_id, n)
@@ -54,7 +61,7 @@ $$;
 
 comment on function event_store.await_positions(uuid[], bigint) is
 'Waits until committed events have their positions in the log, for v_seconds at most, and returns where they are; '
-'position is null where that was too short. What is not stored is left out. It sequences what is new itself. MR005 an '
+'position is null where that was too short. What is not stored is left out. Where no sequencer is at work it sequences what is new itself. MR005 an '
 'argument is null or out of range, or the transaction has written or is above READ COMMITTED.';
 revoke all on function event_store.await_positions(uuid[], bigint) from public;
 grant execute on function event_store.await_positions(uuid[], bigint)

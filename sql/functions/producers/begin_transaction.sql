@@ -1,7 +1,8 @@
 -- Opens a transaction for a producer's next message, or says why not. A refusal is an answer and no error, which would
 -- undo its count:
 --   opened         transaction_id and its deadline; stage changes and commit
---   duplicate      it was committed or abandoned before: outcome, result and offsets are those of then
+--   duplicate      it was committed or abandoned before: outcome, result and offsets are those of then; offsets are null
+--                  where the answer is no longer kept (purge_results)
 --   gap            next_sequence must come first
 --   fenced         another instance has registered since: epoch is its
 --   unknown_epoch  nobody registered with that epoch: register again
@@ -53,7 +54,8 @@ begin
     returning t.* into _transaction;
   end if;
   return query
-  select _status, _transaction.transaction_id, _transaction.expires_at, r.outcome, r.result, r.offsets, r.appended, g.next_sequence, p.epoch
+  select _status, _transaction.transaction_id, _transaction.expires_at, coalesce(r.outcome, case _status when 'duplicate' then 'committed' end),
+    r.result, r.offsets, r.appended, g.next_sequence, p.epoch
   from event_store.producers p
   cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r
@@ -64,7 +66,7 @@ $$;
 
 comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea) is
 'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or says in status why '
-'not: duplicate (with the original outcome, result and offsets), gap (next_sequence must come first), fenced (another'
+'not: duplicate (with the original outcome, result and offsets; null offsets: purged since), gap (next_sequence must come first), fenced (another'
 ' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
 'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
 'unknown producer; MR028 the number came before with another v_digest; MR045 another role''s producer.';

@@ -58,7 +58,8 @@ begin
     return;
   end if;
   return query
-  select _status, null::uuid, null::timestamptz, r.outcome, r.result, r.offsets, r.appended, g.next_sequence, p.epoch
+  select _status, null::uuid, null::timestamptz, coalesce(r.outcome, case _status when 'duplicate' then 'committed' end),
+    r.result, r.offsets, r.appended, g.next_sequence, p.epoch
   from event_store.producers p
   cross join lateral event_store_private.progress_of(p.producer_id, p.partition) g
   left join event_store.producer_results r

@@ -1,6 +1,6 @@
 -- The open transactions whose deadline passed v_late_s seconds ago or before, the oldest first, up to v_limit. There
 -- are none where expire_transactions is called every minute, as millrace run sequencer does, unless somebody holds the
--- row of their producer: then its messages wait, too.
+-- row of their producer: then its messages wait, too. A standby has nothing of them, and returns none.
 -- Example: select * from overdue_transactions()
 create or replace function event_store_platform.overdue_transactions(
   v_late_s bigint default 120,
@@ -26,6 +26,9 @@ begin
       format('v_late_s is %s, v_limit is %s', coalesce(v_late_s::text, 'null'), coalesce(v_limit::text, 'null')),
       'v_late_s is 0 to 2147483647, v_limit at least 1.'
     );
+  end if;
+  if pg_is_in_recovery() then
+    return;
   end if;
   return query
   select t.producer_id, t.partition, t.transaction_id, t.sequence, t.begun_at, t.expires_at

@@ -1,6 +1,6 @@
 -- One row per partition of each producer, or of one: where it stands and what its messages became. received is
 -- duplicates, refused and opened; opened is how its transactions ended, and those that are open (a crash of the server
--- loses these).
+-- loses these; a standby, which cannot see them, counts those that were lost as open).
 create or replace function event_store_platform.producer_statistics(
   v_producer_id text default null
 )
@@ -30,9 +30,9 @@ as $$
   select
     p.producer_id, p.partition, p.epoch, g.next_sequence, g.received, g.duplicates, g.refused, g.opened, g.committed, g.aborted,
     g.abandoned, g.expired, g.superseded,
-    (
-      select count(*) from event_store.transactions t
-      where t.producer_id = p.producer_id and t.partition = p.partition and t.state = 'open'
+    coalesce(
+      event_store_private.open_transactions(p.producer_id, p.partition),
+      g.opened - g.committed - g.aborted - g.abandoned - g.expired - g.superseded
     ),
     p.registered_at, greatest(p.registered_at, g.updated_at)
   from event_store.producers p

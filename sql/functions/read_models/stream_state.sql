@@ -1,8 +1,8 @@
 -- What a fold read model has of one stream: its state, and the version and the offset of the last event that this state is
 -- after. Who handles a command so reads the events behind it only. No row where the state is no such snapshot: no version
--- of the model is of this declaration, whatever upcasts it reads with; it has nothing of the stream; the stream has a
--- lock, and so failed, and some of its events are owed; an operator discarded an event of it; or its log partition is
--- still to be rebuilt from the archive.
+-- of the model is of this declaration and read events with the upcasts of now, with which the events behind are read; it
+-- has nothing of the stream; the stream has a lock, and so failed, and some of its events are owed; an operator discarded
+-- an event of it; or its log partition is still to be rebuilt from the archive.
 -- It runs with the rights of its caller, for the tables of read models are their owners'. So a service needs
 -- event_store_reader beside event_store_writer.
 -- Races: all of it is as of one moment.
@@ -39,7 +39,18 @@ begin
   end if;
   _partition := event_store.stream_partition(v_decider_id, (select count(*) from event_store.log_partitions));
   select d.* into _version from read_models.declarations d
-  where d.model = v_model and split_part(d.fingerprint, '+', 1) = v_fingerprint and not _partition = any (d.unbuilt)
+  join event_store.views w using (view)
+  where d.model = v_model and not _partition = any (d.unbuilt)
+    and d.fingerprint = v_fingerprint || coalesce(
+      (
+        -- as fingerprints of functions have it
+        select '+' || encode(sha256(convert_to(string_agg(
+          format(E'%s %s %s %s\n', u.decider, u.event, u.to_version, u.digest), '' order by u.event collate "C", u.to_version
+        ), 'UTF8')), 'hex')
+        from event_store.event_upcasts u
+        where u.decider = v_decider and (w.events is null or u.event = any (w.events)) and u.moves <> '[]'
+      ), ''
+    )
   order by d.version desc
   limit 1;
   if not found

@@ -131,7 +131,8 @@ begin
 
   _swept := event_store_private.sweep_locks(_view, _claimed, _sweeps_all, _free_from);
 
-  if _passed > 0 or _sweeps_all or _dispatch.dispatched_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
+  if _passed > 0 or _sweeps_all or _dispatch.failed_at is not null
+    or _dispatch.dispatched_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
     -- a second for those whose answer is given and not committed yet
     _free_from := least(
       _now - interval '1 second',
@@ -145,7 +146,7 @@ begin
     update event_store.dispatches d
     set
       dispatched_at = _now, swept_at = case when _sweeps_all and _swept < 1000 then _now else d.swept_at end, free_from = _free_from,
-      revision = d.revision + 1
+      failed_at = null, error = null, revision = d.revision + 1
     where d.ctid = any (
       array(
         select h.ctid from event_store.dispatches h where h.view = v_view and h.revision = _dispatch.revision for update skip locked

@@ -16,17 +16,21 @@ as $$
 declare
   _now constant timestamptz := event_store_private.clock();
 begin
-  if v_consumer = '' or length(v_consumer) > 200 or coalesce(v_attached_s, 0) not between 1 and 3600 then
+  if v_consumer = '' or octet_length(v_consumer) > 200 or coalesce(v_attached_s, 0) not between 1 and 3600 then
     perform event_store_private.refuse_request(
       format('v_consumer %L, v_attached_s %s', left(v_consumer, 200), coalesce(v_attached_s::text, 'null')),
-      'v_consumer has 1 to 200 characters, or is null for this session; v_attached_s is from 1 to 3600.'
+      'v_consumer has 1 to 200 bytes, or is null for this session; v_attached_s is from 1 to 3600.'
     );
   end if;
   perform event_store_private.own_view(v_view);
   delete from event_store.consumers where view = v_view and attached_until <= _now;
-  insert into event_store.consumers as c (view, consumer, pid, attached_until)
-  values (v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), _now + make_interval(secs => v_attached_s))
-  on conflict (view, consumer) do update set pid = excluded.pid, attached_until = excluded.attached_until;
+  insert into event_store.consumers as c (view, consumer, pid, session_began_at, attached_until)
+  values (
+    v_view, coalesce(v_consumer, 'session ' || pg_backend_pid()), pg_backend_pid(), event_store_private.session_began(),
+    _now + make_interval(secs => v_attached_s)
+  )
+  on conflict (view, consumer) do update
+  set pid = excluded.pid, session_began_at = excluded.session_began_at, attached_until = excluded.attached_until;
 end
 $$;
 

@@ -43,7 +43,7 @@ declare
   _change jsonb;
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
-    when length(v_view) > 200 then 'a name has at most 200 characters'
+    when octet_length(v_view) > 200 then 'a name has at most 200 bytes'
     when v_lock_timeout_s not between 1 and 3600 then 'v_lock_timeout_s must be from 1 to 3600, or null'
     -- what a wait of a client's can hold
     when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'
@@ -54,6 +54,8 @@ declare
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
     -- each is compared with each kind of event, for all views at once
     when greatest(cardinality(v_deciders), cardinality(v_events)) > 1000 then 'a filter names 1000 deciders and 1000 events at most'
+    when exists (select from unnest(v_deciders || v_events) n(name) where octet_length(n.name) > 1024)
+      then 'a decider and an event have names of at most 1024 bytes'
     when v_max_attempts <= 0 then 'v_max_attempts must be at least 1'
     when v_version < 0 then 'v_version must be at least 0, or null'
     when to_regrole(quote_ident(v_owner)) is null and v_owner is not null then format('there is no role %I', v_owner)

@@ -11,6 +11,7 @@ from millrace.resources.capture.decoding.encodings import codec_of, recoded_mess
 from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Type, decode
 from millrace.resources.capture.quarantine import requeue
 from millrace.resources.capture.store import CaptureStore
+from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, did
 from tests.support.capturing.sources import Source
 
@@ -34,6 +35,7 @@ def test_a_value_that_is_no_text_of_its_encoding_is_a_fault_of_its_change(
     with psycopg.connect(dsn, autocommit=True) as store:
         captured = Captured(source, capture, dsn, store)
         captured.drain()
+        assert verify(dsn, capture, CapturedTable("items")).nameless == 2
         # those that are behind it in the key's order, too
         assert [c["record_pk"] for c in captured.changes()] == ['["a"]', '["b"]', '["z"]', '["z2"]']
         source.connection.execute(

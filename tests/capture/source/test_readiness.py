@@ -195,6 +195,20 @@ def test_a_table_whose_updates_the_server_would_refuse_is_a_problem_whatever_the
         assert not works(source, CapturedTable("t"))
 
 
+def test_a_generated_column_that_the_log_does_not_hold_is_no_key_and_is_not_hidden(source: Source) -> None:
+    stored = source.connection.info.server_version < 180000
+    kind = "stored" if stored else "virtual"
+    source.connection.execute(
+        f"create table t (id int primary key, n int, g int generated always as (n * 2) {kind})".encode()
+    )
+    said = "table public.t: column g is generated, and the log does not hold it: choose a key or a replica identity"
+    assert [each[: len(said)] for each in problems(source, CapturedTable("t", mask=("g",)))] == [said]
+    assert problems(source, CapturedTable("t")) == []
+    if stored:
+        source.run("alter table t drop constraint t_pkey, alter n set not null, add primary key (id, g)")
+        assert [each[: len(said)] for each in problems(source, CapturedTable("t"))] == [said]
+
+
 def test_the_question_fires_no_trigger_and_needs_no_row(source: Source) -> None:
     source.run(
         "create table t (id int generated always as identity primary key, n int)",

@@ -10,11 +10,12 @@ import pytest
 
 from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.source.published import published_tables
 from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.odd_types import CASELESS
 from tests.support.capturing.two_tables import info, problems
-from tests.support.factories import rows
+from tests.support.factories import rows, value
 from tests.support.patience import patience
 
 
@@ -163,3 +164,36 @@ def test_a_row_whose_key_is_an_enum_s_label_has_another_stream_once_the_label_is
         process.drain(budget_s=patience(), idle_s=patience())
     captured.drain()
     assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "well"]
+
+
+# types of keys that are made of an enum, and a value of each
+MADE_OF_ENUMS = {
+    "mood[]": "'{sad}'", "inner_state": "'sad'", "pair": "'(1,sad)'", "moods": "'[sad,ok]'", "{moods}": "'{[sad,ok]}'",
+    "pair[]": "array['(1,sad)'::pair]",
+}  # fmt: skip
+
+
+def test_a_follower_sees_a_renamed_label_wherever_an_enum_is_in_a_key(captured: Captured) -> None:
+    captured.source.run(
+        "create type mood as enum ('sad', 'ok')", "create domain state as mood", "create domain inner_state as state",
+        "create type pair as (n int, m state)",
+        "create type moods as range (subtype = mood, multirange_type_name = \"{moods}\")",
+    )  # fmt: skip
+    names = {f"t{number}": made for number, made in enumerate(MADE_OF_ENUMS.items())}
+    for name, (type_name, key) in names.items():
+        written = f'"{type_name}"' if "{" in type_name else type_name
+        captured.source.connection.execute(
+            f"create table {name} (k {written} primary key); insert into {name} values ({key})".encode()
+        )
+    captured = declared(captured, *map(CapturedTable, names))
+    captured.drain()
+    publication = str(value(captured.store, "select publication from event_store.captures"))
+    before = published_tables(captured.source.connection, publication)
+    assert not published_tables(captured.source.connection, publication).is_another(before)
+    captured.source.run("alter type mood rename value 'sad' to 'blue'")
+    after = published_tables(captured.source.connection, publication)
+    assert [oid for oid, state in after.states.items() if state == before.states[oid]] == []
+    captured.drain()
+    for name in names:
+        (row,) = left(captured, name)
+        assert "blue" in row["k"], name

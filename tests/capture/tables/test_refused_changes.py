@@ -4,18 +4,25 @@ Belongs here: what is done to a table while it is captured, and whether its appl
 are not published yet (test_readiness), what stopped tables get when they are mended (test_stopped_tables).
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import psycopg
 import pytest
 
+from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.health import capture_health, has_work
+from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.source import connection as source_connection
+from millrace.resources.capture.source.readiness import NotReady
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.capture.verify import verify
-from tests.support.capturing.captured import Captured, left
+from tests.support.capturing.captured import Captured, killed_at, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both, info, problems
+from tests.support.factories import value
 from tests.support.patience import wait_until
 
 # how a table is declared, what it is made with, and what is done to it so that the server refuses its updates
@@ -168,3 +175,117 @@ def test_rows_that_another_key_names_have_streams_of_their_own_before_long(captu
         )
         wait_until(lambda: left(captured, "items") == captured.table(), "both rows have streams")
     assert verify(captured.dsn, captured.capture, CapturedTable("items")).differing == 0
+
+
+# The application comes before all conditions for capturing -------------------------------------------------
+
+
+def slot_of(captured: Captured) -> str:
+    return str(value(captured.store, "select slot from event_store.captures"))
+
+
+def without_slot(captured: Captured) -> None:
+    captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot_of(captured),))
+
+
+def with_gap(captured: Captured) -> None:
+    without_slot(captured)
+    with pytest.raises(GapOpen):
+        captured.drain()
+
+
+def without_replication(captured: Captured) -> None:
+    captured.source.connection.execute(f"alter role r_{captured.source.slot} noreplication".encode())
+
+
+# what is so when a table is refused, whether it is the only one that is left, and what the run says
+SAID_FIRST: dict[str, tuple[Callable[[Captured], None], str, type[Exception] | None]] = {
+    "nothing": (lambda _: None, "alter table items drop constraint items_pkey", None),
+    "every table is refused": (
+        lambda _: None,
+        "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey",
+        NotReady,
+    ),
+    "the other one is dropped": (
+        lambda _: None,
+        "alter table items drop constraint items_pkey; drop table good",
+        NotReady,
+    ),
+    "a gap is open": (with_gap, "alter table items drop constraint items_pkey", GapOpen),
+    "there is no slot": (without_slot, "alter table items drop constraint items_pkey", GapOpen),
+    "the role lost replication": (without_replication, "alter table items drop constraint items_pkey", NotReady),
+}
+
+
+@pytest.fixture
+def as_role(captured: Captured) -> Iterator[Captured]:
+    """Capture both tables as a role that is no superuser."""
+    role, run = f"r_{captured.source.slot}", captured.source.connection.execute
+    captured = both(captured)
+    for statement in (
+        f"create role {role} login replication", f"grant create on database {captured.source.slot} to {role}",
+        f"alter table items owner to {role}", f"alter table good owner to {role}",
+    ):  # fmt: skip
+        run(statement.encode())
+    dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
+    yield replace(captured, capture=replace(captured.capture, source=lambda: dsn))
+    run(f"drop owned by {role} cascade; drop role {role}".encode())
+
+
+@pytest.mark.parametrize("case", SAID_FIRST)
+def test_each_run_lets_the_application_go_on_whatever_keeps_it_from_capturing(as_role: Captured, case: str) -> None:
+    comes_before, breaks, error = SAID_FIRST[case]
+    captured = as_role
+    captured.drain()
+    comes_before(captured)
+    captured.source.connection.execute(breaks.encode())
+    assert not is_changed(captured, "items")
+    with pytest.raises(error) if error else nullcontext():
+        captured.drain()
+    assert is_changed(captured, "items")
+    if "good_pkey" in breaks:
+        assert is_changed(captured, "good")
+    # once that is mended, nothing is missing
+    captured.source.connection.execute(
+        f"alter role r_{captured.source.slot} replication; alter table items add primary key (id);"
+        " create table if not exists good (id int primary key, name text);"
+        f" alter table good owner to r_{captured.source.slot}".encode()
+    )
+    if error is not GapOpen:
+        assert has_work(captured.dsn, captured.capture)
+        captured.drain()
+        assert info(captured).gaps == 0
+    else:
+        restart(captured.dsn, captured.capture, "a test")
+    captured.source.run("update items set name = 'again' where id = 3")
+    captured.drain()
+    assert left(captured, "items") == captured.table()
+    assert [said for said in problems(captured) if "items" in said] == []
+
+
+def test_a_run_that_is_killed_once_it_took_a_table_out_leaves_no_gap(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = both(captured)
+    captured.drain()
+    captured.source.run("alter table items drop constraint items_pkey")
+    killed_at(captured, monkeypatch, setup, "look_at_tables")
+    assert is_changed(captured, "items")
+    captured.source.run("alter table items add primary key (id)", "delete from items where id = 2")
+    assert has_work(captured.dsn, captured.capture)
+    killed_at(captured, monkeypatch, CaptureStore, "claim_capture")
+    captured.drain()
+    assert left(captured, "items") == captured.table()
+    assert (info(captured).gaps, problems(captured)) == (0, [])
+
+
+def test_what_somebody_else_took_out_of_the_publication_is_a_gap_as_ever(captured: Captured) -> None:
+    captured = both(captured)
+    captured.drain()
+    slot = slot_of(captured)
+    for statement in ("drop table only good", "add table only good"):
+        captured.source.connection.execute(f"alter publication {slot} {statement}".encode())
+    captured.source.run("alter table items drop constraint items_pkey")
+    with pytest.raises(GapOpen, match=r"changed or dropped by somebody else: public\.good"):
+        captured.drain()
+    assert is_changed(captured, "items")

@@ -125,6 +125,25 @@ def test_a_table_that_is_bad_at_the_beginning_or_at_a_new_start_is_left_out_and_
         captured.drain()
 
 
+def test_where_no_other_table_is_captured_none_is_said_to_be(captured: Captured) -> None:
+    captured = both(captured)
+    captured.drain()
+    captured.source.run("alter table items replica identity nothing")
+    captured.drain()
+    assert problems(captured)[0].startswith("table public.items is stopped, the others are captured: ")
+    captured.source.run("alter table good replica identity nothing")
+    with pytest.raises(NotReady):
+        captured.drain()
+    assert [said[: said.index(":")] for said in problems(captured)] == [
+        "table public.good is stopped",
+        "table public.items is stopped",
+    ]
+    captured.source.run("alter table good replica identity default")
+    captured.drain()
+    CaptureStore(captured.store).record_gap("shop", None, None, "a test")
+    assert problems(captured)[-1].startswith("table public.items is stopped: ")
+
+
 def test_it_is_said_since_when_and_why_and_a_reason_that_stays_is_written_once(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()

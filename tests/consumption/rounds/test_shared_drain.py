@@ -59,6 +59,8 @@ def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
         shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == NOBODY
         assert [consumers(things, view) for view in NOBODY] == [1] * len(NOBODY)
+    assert [consumers(things, view) for view in NOBODY] == [0] * len(NOBODY)
+    assert rows(things.connection, "select from event_store.consumers") == []
     assert commits == dict.fromkeys(NOBODY, 120)
     assert things.owned_leases("rounds") == {}
     assert_equals_a_clean_run(things, *TOGETHER)

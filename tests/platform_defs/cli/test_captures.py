@@ -41,7 +41,9 @@ def _declared(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
-    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(captures={c.name: c for c in captures}))
+    monkeypatch.setattr(
+        capture_commands, "declared_beside", lambda *_: Declarations(captures={c.name: c for c in captures})
+    )
 
 
 def run(dsn: str, arguments: Sequence[str], answer: str | None = None, code: int = 0) -> str:
@@ -125,6 +127,37 @@ def test_check_and_status_say_when_no_standby_would_have_the_slot(captured: Capt
     captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
     captured.source.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
     assert [run(dsn, command).count(f"slot {slot} is no failover slot") for command in commands] == [1, 1]
+
+
+def test_check_and_status_name_the_settings_that_may_take_the_slot(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    settings = {"max_slot_wal_keep_size": "3GB", "idle_replication_slot_timeout": "2h"}
+    if captured.source.connection.info.server_version < 180000:
+        del settings["idle_replication_slot_timeout"]
+    commands = (["status"], ["check", "shop"])
+    assert [name for name in settings for command in commands if name in run(dsn, command)] == []
+    try:
+        for name, setting in settings.items():
+            captured.source.connection.execute(f"alter system set {name} = '{setting}'".encode())
+        captured.source.run("select pg_reload_conf()")
+        said = [f"{name} is {setting}: beyond that the source takes a slot" for name, setting in settings.items()]
+        wait_until(lambda: all(each in run(dsn, ["check", "shop"]) for each in said), "check names them")
+        output = run(dsn, ["status"])
+        assert [each for each in said if each not in output] == []
+    finally:
+        for name in settings:
+            captured.source.connection.execute(f"alter system reset {name}".encode())
+        captured.source.run("select pg_reload_conf()")
+
+
+def test_a_removal_leaves_a_publication_that_somebody_else_made(captured: Captured, dsn: str) -> None:
+    captured.drain()
+    (slot,) = slots(captured)
+    for statement in ("drop publication {}", "create publication {} for table items"):
+        captured.source.connection.execute(statement.format(slot).encode())
+    assert "is removed" in run(dsn, ["remove", "shop", "--reason", "a test", "--yes"])
+    assert slots(captured) == []
+    assert value(captured.source.connection, "select count(*) from pg_publication") == 1
 
 
 def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
@@ -264,7 +297,7 @@ def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
 ) -> None:
     captured.drain()
     fault = Fault("captures", "shop", Path("my_platform/captures/shop.py"), 3, "NameError: name 'x' is not defined")
-    monkeypatch.setattr(capture_commands, "declared", lambda *_: Declarations(faults=(fault,)))
+    monkeypatch.setattr(capture_commands, "declared_beside", lambda *_: Declarations(faults=(fault,)))
     output = run(dsn, ["status"])
     assert "its declaration may be one that fails to load: my_platform/captures/shop.py:3: NameError" in output
     assert "no longer declared" not in output

@@ -101,7 +101,8 @@ def test_no_example_is_checked_against_or_registered_in_a_store_that_was_stated(
 ) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     command_line.millrace("migrate", dsn=dsn)
-    assert told(dsn)["events"] == {}
+    with pytest.raises(MillraceError, match="Nothing is declared here that could be compared"):
+        check(dsn)
     assert store.connection.execute("select from event_store.deciders").fetchall() == []
 
 
@@ -166,8 +167,13 @@ def test_read_models_that_an_upcast_touches_would_be_built_anew(declare: Declare
     assert "read model carts would be built anew" in check(dsn)
     command_line.millrace("migrate", dsn=dsn)
     assert told(dsn)["built_anew"] == ["carts"]
-    ensure_version(store.connection, declared("checked_here").models["carts"])
+    # models know the upcasts of their events, whatever else is asked for
+    (carts,) = declared("checked_here", ["read_models"]).models.values()
+    assert [event.event for event in carts.declared_events or ()] == ["item_added"]
+    ensure_version(store.connection, carts)
     assert told(dsn)["built_anew"] == []
+    declare(events="1 / 0")
+    assert declared("checked_here", ["read_models"]).models["carts"].declared_events is None
 
 
 def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: EventStore, dsn: str) -> None:

@@ -2,19 +2,28 @@
 
 import os
 import signal
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from millrace.assets.declarations import declared
+from millrace.platform_defs.cli import run
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.postgres.logins import too_mighty
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import EXAMPLE
+from millrace.resources.spark import spark_session
 from tests.support import command_line
 from tests.support.command_line import cells, parsed
 from tests.support.factories import register_shop_without_schemas, rows, start, value
+from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 
 def millrace(dsn: str, *arguments: str) -> str:
@@ -38,7 +47,7 @@ def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_a
 ) -> None:
     shop(store)
     place(store, "order-1")
-    assert "1 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
+    assert "1 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
     assert value(store.connection, "select order_id from read_models.orders") == "order-1"
     place(store, "order-2")
 
@@ -49,11 +58,68 @@ def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_a
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
-    assert "1 rows changed" in millrace(dsn, "run", "drain", "orders")
+    assert "1 changes of rows" in millrace(dsn, "run", "drain", "orders")
     ending.result(patience())
     assert value(store.connection, "select count(*) from event_store_platform.lease_owners('orders')") == 0
     assert "is removed" in millrace(dsn, "view", "reset", "orders")
-    assert "2 rows changed" in millrace(dsn, "run", "drain", "orders", "--once")
+    assert "2 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
+
+
+def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) -> None:
+    shop(store)
+    version = ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
+    place(store, "order-1")
+    store.claim_batch(version.view, "killed", 1000, 60)
+    with pytest.raises(
+        MillraceError, match=r"(?s)1 are to come: others hold leases of 1 .*: killed\..*ends a minute after"
+    ):
+        millrace(dsn, "run", "drain", "orders", "--once")
+    store.release_owner("killed")
+    store.enable_view(version.view, False)
+    with pytest.raises(MillraceError, match=r"(?s)1 are to come: the view is disabled.*millrace view enable orders"):
+        millrace(dsn, "run", "drain", "orders", "--once")
+
+
+def test_a_drain_outlasts_its_spark_session(
+    dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
+    monkeypatch.setattr(run, "AGAIN_S", 0.1)
+    shop(store)
+    ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
+    place(store, "order-1")
+
+    def end() -> None:
+        built = "select count(*) from read_models.orders"
+        wait_until(lambda: value(store.connection, built) == 1, "the first order has its row")
+        with spark_session() as same:
+            cast("ConnectSession", same).client.release_session()
+        place(store, "order-2")
+        wait_until(lambda: value(store.connection, built) == 2, "the second order has its row")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = start(end)
+    said = millrace(dsn, "run", "drain", "orders")
+    ending.result(patience())
+    assert "The Spark Connect server went away" in said
+    assert "Read model orders: 2 positions" in said
+
+
+BUILDERS = (
+    "run drain orders --once", "verify", "show diff orders", "show as-of orders", "show history order order-1",
+    "view approve orders",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", BUILDERS)
+def test_who_could_harm_a_superuser_by_a_trigger_makes_it_refused(dsn: str, store: EventStore, command: str) -> None:
+    with logins(store.connection) as login:
+        member = login("event_store_owner")
+        for told in (dsn, make_conninfo(dsn, options="-c role=event_store_owner")):
+            with pytest.raises(MillraceError, match=r"The login postgres of the store is a superuser: triggers"):
+                millrace(told, *command.split())
+        assert too_mighty(member.info.dsn, beside_others=True) is None
+    assert too_mighty(dsn, beside_others=True) is None
 
 
 @pytest.mark.usefixtures("spark_remote")

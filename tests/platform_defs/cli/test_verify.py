@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
-from millrace.resources.verification import looks
+from millrace.resources.verification import looks, models
 from millrace.resources.verification.looks import Report, Watcher
 from tests.support.command_line import millrace, parsed
 from tests.support.factories import append_to, register_orders
@@ -43,6 +43,21 @@ def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> 
     (line,) = [line for line in millrace("verify", "--json", dsn=dsn, code=1).splitlines() if line.startswith("{")]
     (found,) = parsed(line)
     assert (found["found"], found["faults"][0]["kind"]) == (1, "checkpoint_beyond_log")
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_what_was_found_is_said_also_where_a_server_is_gone(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise Unreachable("No Spark is there.")
+
+    monkeypatch.setattr(models, "look_at_models", gone)
+    with pytest.raises(Unreachable) as refused:
+        millrace("verify", *arguments, dsn=dsn)
+    (output,) = refused.value.__notes__
+    assert ('"stopped": true' if arguments else "It was stopped: the rest was not looked at.") in output
 
 
 @pytest.mark.usefixtures("orders")

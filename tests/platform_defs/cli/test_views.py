@@ -84,6 +84,19 @@ def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
     assert "RESET_TO_EARLIEST" in millrace("view", "seek", "v", "SOMEWHERE", dsn=dsn, code=2).upper()
 
 
+def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: EventStore, dsn: str) -> None:
+    # as it is once a changed declaration serves: the view of the first version is gone
+    view.register_view("m_v2", "-infinity", mode="bulk")
+    give_to_read_model(view.connection, "m_v2")
+    for command, enabled in (("disable", False), ("enable", True)):
+        millrace("view", command, "m", "--reason", "a test", dsn=dsn)
+        assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": enabled}
+    # a view that has this name is meant by itself
+    view.register_view("m", "-infinity")
+    millrace("view", "disable", "m", dsn=dsn)
+    assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": True, "m": False}
+
+
 def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
     assert "millrace view enable v" in millrace("view", "disable", "v", "--reason", "its receiver moves", dsn=dsn)
     assert view.stream_events("v") == []

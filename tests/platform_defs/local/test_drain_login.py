@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from millrace.platform_defs.cli.options import rows_dsn
 from millrace.platform_defs.local.services import Endpoints, find_endpoints
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store.migrations import migrate
@@ -153,6 +154,15 @@ def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None
         assert rows(shop, "select * from event_store.stream_head('order', 'o-1')") == []
 
 
+def test_commands_that_build_take_the_drains_login(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILLRACE_DSN", raising=False)
+    assert endpoints.postgres is not None
+    monkeypatch.setenv("MILLRACE_HOME", str(endpoints.postgres.directory.parent))
+    assert conninfo_to_dict(rows_dsn(None))["user"] == DRAIN
+    with pytest.raises(MillraceError, match="is a superuser"):
+        rows_dsn(endpoints.operator_dsn)
+
+
 def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> None:
     with connect(endpoints.operator_dsn) as operator:
         operator.execute("update event_store.migrations set name = 'another version' where version = 0")
@@ -165,7 +175,7 @@ def test_a_run_that_may_not_migrate_names_the_command(endpoints: Endpoints) -> N
 def test_a_login_of_your_own_that_may_too_much_is_named_in_one_line(endpoints: Endpoints) -> None:
     assert too_mighty(endpoints.dsn) is None
     said = str(too_mighty(endpoints.operator_dsn))
-    assert "postgres of MILLRACE_DSN is a superuser" in said
+    assert "postgres of the store is a superuser" in said
     assert "\n" not in said
     with connect(endpoints.operator_dsn) as operator:
         operator.execute("create role migrator login in role event_store_owner")

@@ -27,7 +27,7 @@ from millrace.platform_defs.local.surroundings import Surroundings
 from millrace.platform_defs.storage import PooledPostgresStorage
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import Settings
+from millrace.resources.settings import EXAMPLE, Settings
 
 SERVICES = """
 def services(here):
@@ -107,6 +107,8 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
     monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
+    # what pushes sign in with is for runs
+    monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com a-token-of-this-test")
     settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3)
     endpoints = Endpoints(
         str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
@@ -119,7 +121,10 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}
-    for variable, whose in (("UI_TOKEN", "web"), ("ALERT_URL", "sequence"), ("ALERT_SECRET", "sequence")):
+    whose_each = {
+        "UI_TOKEN": "web", "ALERT_URL": "sequence", "ALERT_SECRET": "sequence", "PUSH_SECRET_CRM": "code",
+    }  # fmt: skip
+    for variable, whose in whose_each.items():
         assert [name for name, service in listed.items() if f"MILLRACE_{variable}" in service.env] == [whose]
     for service in listed.values():
         assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
@@ -181,7 +186,7 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
     platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
-        settings = Settings(home=Path(home), dsn=None)
+        settings = Settings(home=Path(home), dsn=None, declarations=EXAMPLE)
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)

@@ -301,6 +301,22 @@ def test_a_record_whose_pid_was_used_again_ends_nobody(home: Path) -> None:
         stranger.kill()
 
 
+def test_what_a_service_writes_is_bounded_while_it_runs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES", 1000)
+    code = (
+        "import sys\nprint('x' * 10_000, 'end', flush=True)\nsys.stdin = open(sys.argv[1])\nprint(input(), flush=True)"
+    )
+    code += "\nimport signal\nsignal.pause()"
+    home.mkdir()
+    os.mkfifo(fifo := home / "fifo")
+    log, before = home / "logs" / "loud.log", home / "logs" / "loud.log.1"
+    with Supervisor(home, [python("loud", code, log.exists, str(fifo))]) as running:
+        wait_until(lambda: (running.poll(), before.exists())[1], "its log was too large")
+        assert (log.read_text(), before.read_text()) == ("", f"{'x' * 995} end\n")
+        fifo.write_text("it goes on\n")
+        wait_until(lambda: log.read_text() == "it goes on\n", "it writes on")
+
+
 def test_a_service_can_be_interrupted_even_if_we_ignore_signals(home: Path) -> None:
     code = """
 import signal

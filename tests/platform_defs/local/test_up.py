@@ -22,7 +22,7 @@ from millrace.platform_defs.local.supervisor import ServiceState
 from millrace.platform_defs.local.up import CannotStart, _table, open_to_others, up, where_to_look
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import Settings
+from millrace.resources.settings import EXAMPLE, NOTE, Settings
 from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.resources.spark.session import SPARK_TOKEN
@@ -35,12 +35,15 @@ def test_a_new_repository_comes_up_shows_its_rows_and_ends_all_that_it_started(s
     """Spark is that of the tests: to start one is among `processes/test_services.py`."""
     folder = home.parent / "our_platform"
     make_repository(folder)
-    more = {"SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN], "MILLRACE_DECLARATIONS": "our_platform"}
+    # its package is named in its pyproject.toml
+    more = {"SPARK_REMOTE": spark_remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}
     with started(home, folder=folder, more=more) as deployment:
         assert "<html" in requests.get(deployment.url, timeout=patience()).text
         deployment.rows((folder / "first_events.sql").read_text())
         row = until(lambda: deployment.rows("select channel, lines, total::text from read_models.orders"), bool)
         assert row == [("web", 1, "19.90")]
+        # a command in another terminal, which only shares the home, means the same package and not the example
+        assert Settings(home=home, dsn=None, declarations=None).declared_package == "our_platform"
         assert f"Dagster   {deployment.url}" in deployment.stop(signal.SIGTERM)
 
 
@@ -66,19 +69,24 @@ def test_a_lock_just_taken_is_refused_too(home: Path) -> None:
 
 
 def test_what_cannot_start_is_named_with_the_variable_before_anything_is_started(home: Path) -> None:
+    left = home.with_name("left")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         nothing = f"postgresql://u@/x?host={home}"
+        (left / "postgres").mkdir(parents=True)
         cases: tuple[tuple[dict[str, object], type[MillraceError], str], ...] = (
             ({"port": port}, CannotStart, f"Port {port} on 127.0.0.1 .*MILLRACE_PORT"),
             ({"postgres_port": port}, CannotStart, f"Port {port} on 127.0.0.1 .*MILLRACE_POSTGRES_PORT"),
             ({"declarations": "no_such_package"}, MillraceError, "There is no package 'no_such_package'"),
+            ({"home": left}, CannotStart, f"Nothing names the package of the store in {left}.*MILLRACE_DECLARATIONS"),
             ({"dsn": nothing}, Unreachable, "The Postgres of MILLRACE_DSN does not answer"),
         )
         for given, error, said in cases:
             with pytest.raises(error, match=f"(?s){said}"):
                 up(Settings.model_validate({"home": home, "dsn": None, "port": free_port(), **given}))
     assert not (home / "postgres").exists()
+    # of all these only the example was there to be noted
+    assert ((home / NOTE).read_text().strip(), (left / NOTE).exists()) == (EXAMPLE, False)
 
 
 def test_without_java_nothing_is_left_running(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +96,8 @@ def test_without_java_nothing_is_left_running(home: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     with pytest.raises(JavaNotFound, match="Spark needs Java 17 or 21"):
         up(Settings(home=home, port=free_port(), dsn=None))
+    # nothing named a package: the home is the example's
+    assert (home / NOTE).read_text().strip() == EXAMPLE
     assert EmbeddedPostgres(home / "postgres").pid() is None
 
 

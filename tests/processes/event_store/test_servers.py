@@ -12,7 +12,9 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.following import Wanted, follow
 from millrace.resources.event_store.wake_ups import Wakeups
+from millrace.resources.metrics.store import metrics_of
 from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.event_store.test_following import Screen, following
@@ -74,7 +76,18 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 append_to(register_orders(EventStore(connection)), "a")
+                producers = ProducerStore(connection)
+                producers.register_producer("p")
+                producers.begin_transaction("p", 0, 1, 0, 600)
             wait_until(lambda: screen.ids() == ["a"], "the first one")
+            with psycopg.connect(second.dsn("store"), autocommit=True) as standby:
+                wait_until(
+                    lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what was begun"
+                )
+                assert EventStore(standby).standing() == []
+                assert "millrace_producer_open_messages" in {family.name for family in metrics_of(standby)}
+            with Wakeups(second.dsn("store")) as positions:
+                assert not positions.listening
             crash(first)
             with psycopg.connect(second.dsn("store"), autocommit=True) as connection:
                 connection.execute("select pg_promote()")

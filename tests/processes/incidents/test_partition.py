@@ -9,7 +9,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.assets.partitions import log_partitions
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import attach_version
 from tests.support.elsewhere import postgres_at

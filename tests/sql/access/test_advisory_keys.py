@@ -104,6 +104,11 @@ def test_a_session_that_calls_itself_a_captures_is_not_touched(
     source.begin()
     former = psycopg.connect(orders.connection.info.dsn, autocommit=True, application_name="millrace capture c")
     CaptureStore(former).join_capture("c", source.lease.lease_token)
+    # nor is one that got the pid of the capture's session, and calls itself as it did
+    before = "update event_store.capture_sessions set session_began_at = session_began_at - interval '1 s'"
+    orders.connection.execute(before)
+    assert source.store.end_capture_sessions("c", source.lease.lease_token) == 0
+    CaptureStore(former).join_capture("c", source.lease.lease_token)
     assert source.store.end_capture_sessions("c", source.lease.lease_token) == 1
     with pytest.raises(psycopg.OperationalError):
         former.execute("select 1")

@@ -203,6 +203,15 @@ def test_who_waits_for_the_archives_lock_has_it_when_the_first_is_killed_before_
         assert ArchiveStore(second).lock_archive(3, "second")
 
 
+def test_the_archives_lock_of_a_session_whose_pid_another_one_got_is_free(store: EventStore, connect: Connect) -> None:
+    assert ArchiveStore(connect()).lock_archive(3, "first")
+    assert not ArchiveStore(store.connection).lock_archive(3, "second")
+    store.connection.execute(
+        "update event_store.archive_locks set session_began_at = session_began_at - interval '1 s'"
+    )
+    assert ArchiveStore(store.connection).lock_archive(3, "second")
+
+
 def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes_since_it_was_renewed(
     connect: Connect,
 ) -> None:

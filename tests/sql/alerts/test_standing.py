@@ -77,7 +77,25 @@ def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds
     mails.sequence_events()
     assert found(mails, after_s=310)["late", "m"].about == "read_model"
     mails.connection.execute("update read_models.declarations set serves = false")
-    assert found(mails, after_s=310)["late", "m_v2"].about == "view"
+    # nobody reads it: it is given up, unless its drain tries
+    given_up = found(mails, after_s=310)["given_up", "m_v2"]
+    made = value(mails.connection, "select declared_at + interval '1 day' from read_models.declarations")
+    assert (given_up.about, given_up.severity) == ("view", "note")
+    assert given_up.cause.endswith(f" It is removed after {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
+    # the drain of a model is that of its first version's view, and a shared one is that of all
+    mails.connection.execute("update read_models.declarations set version = 2")
+    for drain in ("", "m"):
+        mails.end_drain(drain, "run 1", f"{drain or 'all'}: no such field")
+        failing = found(mails, after_s=310)["build_fails", "m_v2"]
+        assert (failing.about, failing.severity) == ("view", "ticket")
+        assert failing.cause.endswith(f" that failed: 1, the last with: {drain or 'all'}: no such field")
+    mails.connection.execute("update read_models.declarations set serves = true")
+    assert "the last with: m: no such field" in found(mails, after_s=310)["late", "m"].cause
+    mails.end_drain("m", "run 1")
+    assert "the last with: all: no such field" in found(mails, after_s=310)["late", "m"].cause
+    mails.end_drain("", "run 1")
+    assert "the last with" not in found(mails, after_s=310)["late", "m"].cause
+    mails.connection.execute("update read_models.declarations set serves = false")
     mails.attach_consumer("m_v2", "builder", 3600)
     assert found(mails, after_s=310) == {}
 

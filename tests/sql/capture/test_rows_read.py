@@ -257,6 +257,25 @@ def read_rows(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
     )
 
 
+def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source) -> None:
+    source.commit(*[inserted(n, "read") for n in range(5)])
+    source.emit()
+    before = events(source.store)
+    source.begin()
+    (registered,) = source.store.captured_tables("c")
+    known = [source._row(key, "t", "read", registered.backfill_offset) for key in (0, 1)]
+    nameless = known[0]._replace(decider_id=None, event_id=str(uuid4()), data=None, fault="its key is no text")
+    read_rows(source, [*known, nameless, nameless._replace(event_id=str(uuid4()))])
+    source.backfill()
+    # the mark outlasts calls that look at a part of the streams
+    assert source.finish(limit=2) == 3
+    assert (events(source.store), counted(source), found(source)) == (before, (4, 2, 0), [])
+    source.begin()
+    source.backfill(0, 1, 2)
+    source.finish()
+    assert events(source.store)[len(before) :] == [("[3]", "deleted"), ("[4]", "deleted")]
+
+
 def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> None:
     source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
     source.emit_all()

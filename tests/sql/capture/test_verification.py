@@ -1,6 +1,7 @@
 """Verifications: a table beside its streams, to verify or to repair, and what they do with the quarantine."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -236,3 +237,19 @@ def test_a_verification_is_over_when_another_one_begins_or_the_table_is_read_ane
 def test_nothing_is_verified_behind_a_gap(read: Source) -> None:
     read.store.record_gap("c", None, None, "lost")
     refusal(ChangesWaiting, lambda: Verifying(read))
+
+
+@pytest.mark.parametrize("repairs", [None, "a test"])
+def test_a_row_whose_key_is_unknown_leaves_it_open_which_streams_have_lost_theirs(
+    read: Source, repairs: str | None
+) -> None:
+    before = events(read.store)
+    every = Verifying(read, repairs)
+    every.verify(1)
+    nameless = every.rows([2], "read")
+    unread = replace(nameless, decider_ids=[None], data=[None], faults=["its key is no text"])
+    assert every.store.verify_rows(every.number, f"{read.xid}:{read.xid}:", read.lsn, unread).held == 1
+    ends = [every.end(limit=1) for _ in range(4)]
+    assert [(end.done, end.gone) for end in ends] == [(False, 0)] * 3 + [(True, 0)]
+    assert events(read.store) == before
+    assert left(read) == 0

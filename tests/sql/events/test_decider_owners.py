@@ -1,11 +1,13 @@
 """A decider belongs to every writer, or to the role that its first registration names."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from psycopg import errors
 
 from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.errors import DeciderCaptured, Malformed, NotDeciderOwner
+from millrace.resources.errors import DeciderCaptured, EventNotRegistered, Malformed, NotDeciderOwner
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, append, refusal, rows, start, value, wait_blocked
 from tests.support.logins import Login
@@ -65,14 +67,20 @@ def test_of_two_first_registrations_one_says_whose_it_is(orders: EventStore, con
 
 def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventStore, login: Login) -> None:
     writer = EventStore(login(WRITER))
-    writer.register_decider_event(TABLE.decider, "updated", "")
+    table = replace(TABLE, decider="items")
+    writer.register_decider_event(table.decider, "updated", "")
     writer.append_events(
-        [NewEvent(TABLE.decider, "[1]", "updated", uuid4(), {"commit_lsn": "forged", "committed_at": "x"}, uuid4())]
+        [NewEvent(table.decider, "[1]", "updated", uuid4(), {"commit_lsn": "forged", "committed_at": "x"}, uuid4())]
     )
     captures = CaptureStore(orders.connection)
-    refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [TABLE]))
+    refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [table]))
     assert "registered for every writer" in str(refused.detail)
     assert value(orders.connection, "select count(*) from event_store.captured_tables") == 0
+    # nor does an operator make a capture's of it by mistake
+    refusal(Malformed, lambda: orders.set_decider_owner(table.decider, "event_store_owner"))
+    # the names that captures give are theirs
+    refusal(Malformed, lambda: writer.register_decider_event(TABLE.decider, "updated", ""))
+    captures.register_capture("c", "slot", "publication", [TABLE])
 
 
 def test_a_captures_decider_is_never_a_writers(orders: EventStore, login: Login) -> None:
@@ -82,6 +90,33 @@ def test_a_captures_decider_is_never_a_writers(orders: EventStore, login: Login)
     with pytest.raises(NotDeciderOwner):
         append(EventStore(login(WRITER)), "[1]", decider=TABLE.decider, event="updated")
     captures.register_capture("c", "slot", "publication", [TABLE])
+
+
+def test_an_operator_gives_a_decider_to_a_role_later_and_back(orders: EventStore, login: Login) -> None:
+    team = login(WRITER).info.user
+    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    first = append(other, "o-1")
+    assert orders.set_decider_owner("order", team, "one service writes orders")
+    assert not orders.set_decider_owner("order", team)
+    assert owners(orders, "order") == [(event, team) for event in ("paid", "placed", "shipped")]
+    refusal(NotDeciderOwner, lambda: append(other, "o-1", first.event_id))
+    append(member, "o-1", first.event_id)
+    member.register_event_upcast("order", "placed", 2, [])
+    append(other, decider="invoice")
+    assert orders.set_decider_owner("order", None)
+    append(other, "o-2")
+    refusal(NotDeciderOwner, lambda: member.register_event_upcast("order", "placed", 3, []))
+    audited = [(entry.detail, entry.reason) for entry in orders.audit_log() if entry.operation == "set_decider_owner"]
+    assert audited == [
+        ({"decider": "order", "owner": None, "before": team}, None),
+        ({"decider": "order", "owner": team, "before": None}, "one service writes orders"),
+    ]
+    refusal(EventNotRegistered, lambda: orders.set_decider_owner("ordr", team))
+    refusal(Malformed, lambda: orders.set_decider_owner("order", "no_role"))
+    CaptureStore(orders.connection).register_capture("c", "slot", "publication", [TABLE])
+    refusal(DeciderCaptured, lambda: orders.set_decider_owner(TABLE.decider, team))
+    with pytest.raises(errors.InsufficientPrivilege):
+        member.set_decider_owner("order", team)
 
 
 def test_change_events_reads_beside_what_it_cannot_read(orders: EventStore) -> None:

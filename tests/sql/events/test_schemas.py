@@ -278,7 +278,6 @@ def test_only_members_of_the_deciders_role_register_its_schemas(login: Login) ->
     refusal(NotDeciderOwner, lambda: other.register_event_schema("payment", "new", ORDER))
     member.register_event_schema("payment", "paid", ORDER)
     refusal(DataRefused, lambda: append(member, decider="payment", event="paid"))
-    other.register_event_schema("order", "placed", ORDER)
 
 
 def test_the_decider_of_a_captured_table_has_no_schema(orders: EventStore) -> None:

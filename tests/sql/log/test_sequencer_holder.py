@@ -1,9 +1,12 @@
 """Who holds up the whole log with an open transaction."""
 
+from datetime import UTC, datetime, timedelta
+
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up
-from tests.support.factories import Connect, append_to, rows, start, value, wait_blocked
-from tests.support.patience import patience
+from tests.support.factories import Connect, append_to, rows, set_clock, start, value, wait_blocked
+from tests.support.logins import Login
+from tests.support.patience import patience, wait_until
 
 
 def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: EventStore, connect: Connect) -> None:
@@ -24,6 +27,55 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Even
     assert orders.sequencer_holder() is None
     # what it had sequenced was not committed
     assert orders.sequence_events() == 2
+
+
+def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
+    orders: EventStore, connect: Connect, login: Login
+) -> None:
+    ours = append_to(orders, "o-1")[0].event_id
+    writer = login("event_store_writer")
+    consumer = EventStore(login("event_store_consumer"))
+    writer.execute("begin")
+    writer.execute("select * from event_store.await_positions(%s)", ([ours],))
+    writer.execute("set idle_in_transaction_session_timeout = 0")
+    # a reason makes no operator
+    assert consumer.end_log_holder("in my way") is None
+    assert orders.end_log_holder() is None
+    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
+    ended = orders.end_log_holder()
+    set_clock(orders.connection, "")
+    assert ended is not None
+    assert (ended.pid, ended.login) == (writer.info.backend_pid, writer.info.user)
+    wait_until(lambda: consumer.sequence_events() == 1, "another one sequences it")
+    # of whom nobody holds the log none is ended, and an operator need not wait
+    assert orders.end_log_holder("in my way") is None
+    append_to(orders, "o-2")
+    busy = connect(autocommit=False)
+    busy.execute("select event_store_platform.sequence_events()")
+    ended = orders.end_log_holder("in my way")
+    assert ended is not None
+    assert ended.pid == busy.info.backend_pid
+    operation = "select reason, (detail ->> 'pid')::int from event_store.audit_log where operation = 'end_log_holder' order by 1"
+    assert rows(orders.connection, operation) == [
+        ("in my way", busy.info.backend_pid),
+        (None, writer.info.backend_pid),
+    ]
+
+
+def test_a_session_that_the_role_that_migrated_may_not_end_is_left(orders: EventStore, connect: Connect) -> None:
+    append_to(orders, "o-1")
+    holder = connect(autocommit=False)
+    EventStore(holder).sequence_events()
+    with orders.connection.transaction(force_rollback=True):
+        orders.connection.execute(
+            "create role migrated in role event_store_owner;"
+            "grant usage on schema event_store_private to migrated;"
+            "grant execute on all functions in schema event_store_private to migrated;"
+            "alter function event_store_platform.end_log_holder(text) owner to migrated"
+        )
+        assert orders.end_log_holder("in my way") is None
+    assert orders.sequencer_holder() is not None
+    holder.rollback()
 
 
 def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Connect) -> None:

@@ -2,14 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import pytest
 
 from millrace.resources.errors import Conflict, Malformed
 from millrace.resources.event_store import EventStore
-from millrace.resources.producers import ProducerStore, ReceivedMessage, SettledMessage
-from tests.support.factories import Connect, at_once, new_event, refusal, rows, start, value, wait_blocked
+from millrace.resources.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
+from tests.support.factories import (
+    Connect,
+    at_once,
+    new_event,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
 from tests.support.patience import patience
 from tests.support.producing.messages import (
     another,
@@ -94,6 +105,31 @@ def test_after_many_later_messages_and_in_a_new_session_it_still_is_a_duplicate_
     assert begin(fresh, 100_002).status == "gap"
     do(fresh, 100_001)
     assert statistics(fresh).next_sequence == 100_002
+
+
+def test_a_message_whose_answer_was_purged_is_a_duplicate_all_the_same(producer: ProducerStore, dsn: str) -> None:
+    set_clock(producer.connection, "2030-01-01 00:00:00+00")
+    for n in range(3):
+        do(producer, n)
+    abandoned = opened(producer, 3)
+    producer.abandon_transaction(abandoned, "no order")
+    set_clock(producer.connection, "2030-01-03 00:00:00+00")
+    do(producer, 4)
+    purge: LiteralString = "select event_store_platform.purge_results('2030-01-02', 'old', %s)"
+    assert [value(producer.connection, purge, limit) for limit in (2, 2, 2)] == [2, 1, 0]
+    kept = "select sequence, outcome from event_store.producer_results order by 1"
+    assert rows(producer.connection, kept) == [(3, "abandoned"), (4, "committed")]
+    before = effects(producer)
+    for n in range(5):
+        found = producer.ingest_events("p", 0, 1, n, two_events())
+        assert (found.status, found.outcome) == ("duplicate", "abandoned" if n == 3 else "committed")
+        assert (found.offsets is None) == (n < 3)
+        assert begin(producer, n).status == "duplicate"
+    assert effects(producer) == before
+    with ExactlyOnce(dsn) as once:
+        answer = once.process(ProducerStamp("p", 0, 1, 0), lambda _: pytest.fail("it was done"))
+    assert (answer.duplicate, answer.outcome, answer.kept, answer.offsets) == (True, "committed", False, [])
+    assert [entry.detail["results"] for entry in EventStore(producer.connection).audit_log()[:2]] == [1, 2]
 
 
 def test_it_says_of_each_event_whether_it_was_new(producer: ProducerStore) -> None:

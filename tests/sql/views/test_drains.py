@@ -113,6 +113,23 @@ def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains
     assert of(drains) == DrainState("v", "run", since_s=0.0, failures=1, error=of(drains).error, ended_s=3000.0)
 
 
+def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: EventStore, connect: Connect) -> None:
+    before = value(drains.connection, "select (pg_postmaster_start_time() - interval '10 s')::text")
+    set_clock(drains.connection, before)
+    drains.begin_drain("v", "run")
+    lost = connect()
+    set_clock(lost, before)
+    EventStore(lost).attach_consumer("v", "run")
+    terminate(drains.connection, lost.info.backend_pid)
+    pass_time(drains, 129)
+    assert (of(drains).lives, of(drains).since_s, of(drains).failures) == (False, 129.0, 0)
+    assert not drains.begin_drain("v")
+    assert not drains.begin_drain("v", "another run")
+    pass_time(drains, 1)
+    assert (of(drains).since_s, of(drains).failures) == (None, 1)
+    assert drains.begin_drain("v")
+
+
 def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains: EventStore, dsn: str) -> None:
     drains.begin_drain("", "old")
     with psycopg.connect(dsn, autocommit=True) as lost:

@@ -61,6 +61,31 @@ def test_consumers_count_once_by_their_name_until_they_detach_or_their_sessions_
     wait_until(lambda: counted() == 0, "the consumers of a session that was killed are gone")
 
 
+def test_a_consumer_whose_pid_another_session_got_is_gone(orders: EventStore) -> None:
+    """As after a restart of the server."""
+    orders.register_view("v", "-infinity", mode="bulk")
+    orders.attach_consumer("v", "run 1")
+    orders.begin_drain("v", "run 1")
+
+    def lives() -> list[object]:
+        return [orders.poll_views()[0].consumers, orders.drain_states("v")["v"].lives]
+
+    assert lives() == [1, True]
+    orders.connection.execute("update event_store.consumers set session_began_at = session_began_at - interval '1 s'")
+    assert lives() == [0, False]
+
+
+def test_where_postgres_hides_when_a_session_began_its_pid_decides(orders: EventStore, connect: Connect) -> None:
+    orders.register_view("v", "-infinity", mode="bulk")
+    other = connect()
+    EventStore(other).attach_consumer("v", "run 1")
+    for hidden in ("select", "update event_store.consumers set session_began_at = null"):
+        orders.connection.execute(hidden.encode())
+        assert orders.poll_views()[0].consumers == 1
+    terminate(orders.connection, other.info.backend_pid)
+    wait_until(lambda: orders.poll_views()[0].consumers == 0, "it ended")
+
+
 def test_on_a_pooled_session_that_lives_on_a_consumer_counts_until_its_time_is_over(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk")
     set_clock(orders.connection, "2030-01-01 00:00:00+00")

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any
 
 import pytest
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock, value
 
 
@@ -96,12 +97,25 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
 
 def test_any_name_is_a_name(orders: EventStore) -> None:
     append(orders)
-    for view in ("é" * 200, "a'b\"c\\d%e", "{x}", "NULL", " "):
+    for view in ("é" * 100, "a'b\"c\\d%e", "{x}", "NULL", " "):
         orders.register_view(view, "-infinity", lock_timeout_s=3600, pooling_delay_s=2**31 - 1)
         (event,) = orders.lease_events(view)
         orders.ack_event(view, "o-1", event.offset, event.lease_token)
         orders.enable_view(view, False)
         orders.unregister_view(view)
+
+
+def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: EventStore) -> None:
+    """Random ones: those that repeat are compressed."""
+    longest = [token_hex(512), token_hex(512)]
+    decider, event = longest
+    orders.register_decider_event(decider, event, "d")
+    view = token_hex(100)
+    orders.register_view(view, "-infinity", deciders=[decider], events=[event])
+    orders.append_events([NewEvent(decider, token_hex(512), event, data={})])
+    orders.sequence_events()
+    orders.dispatch_events(view)
+    assert len(orders.lease_events(view)) == 1
 
 
 def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:

@@ -28,7 +28,7 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.setup import remove
 from millrace.resources.consumption.consumer import Consumer

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations
-from millrace.platform_defs.definitions import build_defs
+from millrace.platform_defs.loading import build_defs
 from tests.support.elsewhere import postgres_at
 
 

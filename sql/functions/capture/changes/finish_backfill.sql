@@ -1,6 +1,6 @@
 -- Ends a backfill that has read every row: streams of the table that are live, and that neither it found nor a change
 -- since has touched, belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
--- deleted, with "gap": true. Looks at no more than v_limit streams a call and returns whether it is done.
+-- deleted, with "gap": true; none does where the key of a row could not be read. Looks at no more than v_limit streams a call and returns whether it is done.
 -- Example: select finish_backfill('crm', 7, 'public', 'customers')
 create or replace function event_store_platform.finish_backfill(
   v_capture text,
@@ -40,7 +40,7 @@ begin
   from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit) d;
   -- these streams were looked at
   delete from event_store.unchanged_rows u
-  where u.backfill_offset = _table.backfill_offset and (_key is null or u.decider_id <= _key);
+  where u.backfill_offset = _table.backfill_offset and (_key is null or (u.decider_id <= _key and u.decider_id <> ''));
   update event_store.captured_tables
   set
     finishing_key = _key,

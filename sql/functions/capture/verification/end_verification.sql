@@ -1,5 +1,5 @@
 -- Ends a verification. v_whole: every row of the table was read, so live streams that it did not find belong to rows that are
--- gone; a repair ends them with deleted, as finish_backfill does, and gives up quarantined changes that are older than the
+-- gone, unless the key of a row could not be read; a repair ends them with deleted, as finish_backfill does, and gives up quarantined changes that are older than the
 -- verification: of such streams, of rows whose key could not be read, and of truncations. Looks at no more than v_limit streams a
 -- call: call it until it is done. examples are up to twenty keys of gone rows, quarantined are the changes of the table that
 -- wait in the quarantine in the end.
@@ -73,7 +73,7 @@ begin
   end if;
   done := _key is null;
   if not done then
-    delete from event_store.unchanged_rows u where u.backfill_offset = v_verification and u.decider_id <= _key;
+    delete from event_store.unchanged_rows u where u.backfill_offset = v_verification and u.decider_id <= _key and u.decider_id <> '';
     update event_store.verifications set finishing_key = _key where backfill_offset = v_verification;
     return next;
     return;

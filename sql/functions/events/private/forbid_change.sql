@@ -1,7 +1,8 @@
 -- Events and their registrations are never changed or removed. UPDATE, DELETE and TRUNCATE raise MR006.
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
 -- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for
--- transaction_id, and purge_events, for events below the low-water mark. register_event_schema sets deciders.accepts.
+-- transaction_id, and purge_events, for events below the low-water mark. Registrations are changed by the functions that
+-- set event_store.registering: for schemas, and for operators.
 create or replace function event_store_private.forbid_change()
 returns trigger
 language plpgsql
@@ -21,6 +22,10 @@ begin
     ) then
       return old;
     end if;
+  elsif tg_op <> 'TRUNCATE' and tg_table_name <> 'events' and current_setting('event_store.registering', true) = 'on'
+    and has_schema_privilege('event_store_private', 'usage')
+  then
+    return coalesce(new, old);
   elsif tg_level = 'ROW' then
     return null;
   end if;
@@ -57,20 +62,9 @@ execute function event_store_private.forbid_change();
 comment on trigger forbid_restamp on event_store.events is 'Lets nobody but rebase_sequencer change transaction_id.';
 
 create or replace trigger forbid_change
-before delete or truncate or update of decider, event, event_version, description, owner
-on event_store.deciders
+before update or delete or truncate on event_store.deciders
 for each statement execute function event_store_private.forbid_change();
 comment on trigger forbid_change on event_store.deciders is 'Raises, or warns where changes are ignored.';
-
-create or replace trigger forbid_schema_change
-before update of accepts on event_store.deciders
-for each statement
-when (
-  current_setting('event_store.registering_schema', true) is distinct from 'on'
-  or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
-)
-execute function event_store_private.forbid_change();
-comment on trigger forbid_schema_change on event_store.deciders is 'Lets nobody but register_event_schema change accepts.';
 
 create or replace trigger forbid_change
 before update or delete or truncate on event_store.event_schemas
@@ -100,20 +94,9 @@ execute function event_store_private.forbid_change();
 comment on trigger skip_restamp on event_store.events is 'Skips the rows where changes are ignored.';
 
 create or replace trigger skip_change
-before delete or update of decider, event, event_version, description, owner
-on event_store.deciders
+before update or delete on event_store.deciders
 for each row execute function event_store_private.forbid_change();
 comment on trigger skip_change on event_store.deciders is 'Skips the rows where changes are ignored.';
-
-create or replace trigger skip_schema_change
-before update of accepts on event_store.deciders
-for each row
-when (
-  current_setting('event_store.registering_schema', true) is distinct from 'on'
-  or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
-)
-execute function event_store_private.forbid_change();
-comment on trigger skip_schema_change on event_store.deciders is 'Skips the rows where changes are ignored.';
 
 create or replace trigger skip_change
 before update or delete on event_store.event_schemas

@@ -1,21 +1,27 @@
--- Waits until no other batch has the turn for one of these streams, and keeps it until the transaction ends: so of those
+-- Waits for two seconds at most until no other batch has the turn for one of these streams, and keeps it until the transaction ends: so of those
 -- that lost a race for the same streams one goes on at a time. Writers that did not lose are not held up.
 -- The caller's transaction has written nothing. So whoever waits here holds no stream, all wait in one order, and nobody
--- waits in a circle.
+-- waits in a circle. Nothing depends on a turn but how soon all are done: one that idles in its transaction keeps it, and the
+-- others go on without.
 create or replace function event_store_private.take_turns(
   v_decider_ids text[]
 )
 returns void
-language sql
+language plpgsql
 volatile
 set search_path = event_store, pg_temp
+set lock_timeout = '2s'
 as $$
 -- planner: indexed
-  select from event_store.append_turns t
+begin
+  perform from event_store.append_turns t
   where t.turn in (select (hashtextextended(d.decider_id, 0) & 1023)::int from unnest(v_decider_ids) d(decider_id))
   order by t.turn
-  for update
+  for update;
+exception when lock_not_available then
+  null;
+end
 $$;
 
 comment on function event_store_private.take_turns(text[]) is
-'Waits until no other batch that lost a race for one of these streams is at work.';
+'Waits, for two seconds at most, until no other batch that lost a race for one of these streams is at work.';

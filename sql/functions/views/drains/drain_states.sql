@@ -2,8 +2,8 @@
 -- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached to a view
 -- (attach_consumer) or holds the lease of a capture. One that was attached and does not live any more is dead, and so is
 -- one that did not begin 30 s after it was asked for, or is not attached 120 s after it began: it is under way no more,
--- and counts as a failed try. The next may start in `wait_s`: 5 s after a failure, twice as long after each further one,
--- a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine that takes longer.
+-- and counts as a failed try. After a restart of the server it has 120 s to come back. The next may start in `wait_s`:
+-- 5 s after a failure, twice as long after each further one, a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine that takes longer.
 -- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
 create or replace function event_store_platform.drain_states(
   v_drains text[]
@@ -38,7 +38,7 @@ as $$
   cross join lateral (
     select coalesce(bool_or(c.lives), false) as lives, d.began_at is not null and count(*) > 0 as was_attached
     from (
-      select c.attached_until > t.now and c.pid in (select s.pid from pg_stat_activity s) as lives
+      select c.attached_until > t.now and event_store_private.lives(c.pid, c.session_began_at) as lives
       from event_store.consumers c
       where c.consumer = d.owner
       union all
@@ -48,7 +48,12 @@ as $$
   cross join lateral (
     select
       d.asked_at is not null and not a.lives
-      and (a.was_attached or coalesce(d.began_at + interval '120 s', d.asked_at + interval '30 s') <= t.now) as is_dead
+      and (a.was_attached or coalesce(d.began_at + interval '120 s', d.asked_at + interval '30 s') <= t.now)
+      -- a restart of the server ended all sessions: a run that lives comes back
+      and (
+        coalesce(d.began_at, d.asked_at) >= pg_postmaster_start_time()
+        or pg_postmaster_start_time() + interval '120 s' <= t.now
+      ) as is_dead
   ) x
   cross join lateral (
     select

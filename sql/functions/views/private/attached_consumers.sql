@@ -10,7 +10,7 @@ volatile
 as $$
   select c.view, count(*)
   from event_store.consumers c
-  where c.attached_until > (select event_store_private.clock()) and c.pid in (select a.pid from pg_stat_activity a)
+  where c.attached_until > (select event_store_private.clock()) and event_store_private.lives(c.pid, c.session_began_at)
   group by c.view
 $$;
 

@@ -16,7 +16,11 @@ begin
       using
         errcode = 'MR019',
         detail = format('view %L is where read model %s stands', v_view, _model),
-        hint = format('Materialize its log partitions to rebuild them, or run: millrace view reset %s', _model);
+        hint = case
+          when exists (select from read_models.as_of where name = _model) or exists (select from read_models.diffs where name = _model)
+          then format('It is of a moment, or of a comparison. Remove it: millrace view remove %s', _model)
+          else format('Materialize its log partitions to rebuild them, or run: millrace view reset %s', _model)
+        end;
   end if;
 end
 $$;

@@ -131,12 +131,12 @@ begin
         and (v_mode = 'backfill' or (v_mode = 'repair' and not f.waits))
       order by f.number
     ), kept as (
-      -- the end of the backfill finds no event of it in their streams
+      -- the end of the backfill finds no event of it in their streams; '' is a row whose key could not be read
       insert into event_store.unchanged_rows (backfill_offset, decider_id)
-      select v_table.backfill_offset, f.decider_id
+      select v_table.backfill_offset, coalesce(f.decider_id, '')
       from fresh f
-      where f.decider_id is not null and (f.unchanged or v_mode <> 'backfill')
-      order by f.decider_id
+      where f.decider_id is null or f.unchanged or v_mode <> 'backfill'
+      order by 2
       on conflict do nothing
     )
     select

@@ -1,7 +1,8 @@
 -- The next v_limit streams of a table after v_after_key, in the order of keys, and whether the row of each is gone without a
 -- change of its own while its stream is live; waits: it has changes in the quarantine. The caller holds the capture's lock.
 -- v_read: the table as it was read; then a row is gone if the reading has neither appended to its stream nor found it
--- unchanged, and no change has touched it since the table was published. Null: the row of each live stream is.
+-- unchanged, and no change has touched it since the table was published. Where the reading found a row whose key it could
+-- not read, any stream may be that row's, and none is gone. Null: the row of each live stream is.
 create or replace function event_store_private.streams_without_rows(
   v_capture event_store.captures,
   v_decider text,
@@ -20,6 +21,10 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed nested once
 #variable_conflict use_column
+declare
+  _some_unread constant boolean := exists (
+    select from event_store.unchanged_rows u where u.backfill_offset = v_read.backfill_offset and u.decider_id = ''
+  );
 begin
   return query
   with recursive streams (decider_id) as (
@@ -65,6 +70,7 @@ begin
   select
     k.decider_id,
     k.decider_id <> '[]' -- the stream of the table itself
+      and not _some_unread
       and u.decider_id is null
       and s.final is not true
       and case when waiting.action is not null then waiting.action else e.event end is distinct from 'deleted'

@@ -1,0 +1,57 @@
+"""The checks of read models as Dagster's pages show them: a verdict stays to be seen beside what is materialized.
+
+Belongs here: saying a verdict again. Not here: judging (`millrace.platform_defs.checks`), materializations
+(`shown_partitions`).
+
+Dagster shows a verdict only of an asset's newest materialization, and drains record one each few minutes. A verdict
+that is said again names the materialization that it is of: clocks do not decide whether it is seen.
+"""
+
+import json
+from collections.abc import Sequence
+
+import dagster as dg
+
+LAG_CHECK = "lag_within_objective"
+NAMES_CHECK = "names_are_known"
+APPROVAL_CHECK = "version_is_approved"
+LOADS_CHECK = "declaration_loads"
+
+_PLANNED = "PLANNED"
+_DONE = {"SUCCEEDED", "FAILED"}
+
+
+def repeat_verdicts(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], run_id: str | None = None) -> None:
+    """Say the last verdict of each check of these assets again where something newer hides it.
+
+    Killed anywhere, the next call goes on. A check that is under way judges by itself, but in the run `run_id`, whose
+    checks are planned and judge nothing.
+    """
+    records = {record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(assets)}
+    names = (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK, LOADS_CHECK)
+    keys = [dg.AssetCheckKey(asset, name) for asset in records for name in names]
+    storage = instance.event_log_storage
+    for key, latest in storage.get_latest_asset_check_execution_by_key(keys).items():
+        newest = records[key.asset_key].last_materialization_record
+        # by the rules of Dagster's page
+        if latest.status.value == _PLANNED:
+            run = instance.get_run_by_id(latest.run_id)
+            seen = latest.run_id != run_id and run is not None and not run.is_finished
+        elif newest is None or latest.run_id == newest.run_id:
+            seen = True
+        elif target := latest.evaluation and latest.evaluation.target_materialization_data:
+            seen = target.storage_id == newest.storage_id
+        else:
+            seen = newest.timestamp < latest.create_timestamp
+        if seen:
+            continue
+        done = {status for status in type(latest.status) if status.value in _DONE}
+        for last in storage.get_asset_check_execution_history(key, limit=1, status=done):
+            said = json.loads(dg.serialize_value(last.evaluation))
+            said["target_materialization_data"] = newest and {
+                "__class__": "AssetCheckEvaluationTargetMaterializationData",
+                "storage_id": newest.storage_id,
+                "run_id": newest.run_id,
+                "timestamp": newest.timestamp,
+            }
+            instance.report_runless_asset_event(dg.deserialize_value(json.dumps(said), dg.AssetCheckEvaluation))

@@ -1,0 +1,22 @@
+"""Which runs may fill Dagster's places: what must go on has some that nothing else takes.
+
+Belongs here: telling those apart. Not here: how many places there are (`dagster.yaml`), when drains start (`polling`).
+"""
+
+import dagster as dg
+
+OTHER_TAG = "millrace/other"
+BACKFILL_TAG = "dagster/backfill"
+# drains and captures, what keeps the store, the archive
+MUST_GO_ON = {"drain", "drain_views", "capture", "apply_schema", "archive", "prune_runs"}
+
+
+class ReservingRunCoordinator(dg.QueuedRunCoordinator):
+    """Dagster's own, which tags each run that may wait, so that `dagster.yaml` can limit these together."""
+
+    def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
+        """Put a run into the queue."""
+        run = context.dagster_run
+        if run.job_name not in MUST_GO_ON or BACKFILL_TAG in run.tags:
+            self._instance.add_run_tags(run.run_id, {OTHER_TAG: "yes"})
+        return super().submit_run(context)

@@ -1,0 +1,48 @@
+-- Ends the session whose transaction holds up the whole log (sequencer_holder), and returns it: one that has idled in that
+-- transaction for ten seconds, or any for an operator who says why. The session's own setting would end an idle one, but
+-- the session may set that back (bound_idle_transaction); a running sequencer calls this.
+-- What the transaction did is undone: the events that it sequenced are sequenced again. A session that the role that
+-- migrated may not end is left: a superuser's, or any other role's where that role is no member of pg_signal_backend.
+-- Example: select pid, login from end_log_holder('the importer hangs')
+create or replace function event_store_platform.end_log_holder(
+  v_reason text default null
+)
+returns table (
+  pid integer,
+  login text,
+  application_name text,
+  transaction_id text,
+  open_since timestamptz
+)
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _holder record;
+begin
+  for _holder in
+    select h.*
+    from event_store_platform.sequencer_holder() h
+    join pg_stat_activity a on a.pid = h.pid
+    where (v_reason is not null and event_store_private.is_operator())
+      or (a.state = 'idle in transaction' and a.state_change < event_store_private.clock() - interval '10 seconds')
+  loop
+    begin
+      if pg_terminate_backend(_holder.pid) then
+        perform event_store_private.audit('end_log_holder', null, v_reason, to_jsonb(_holder));
+        return query select _holder.pid, _holder.login, _holder.application_name, _holder.transaction_id, _holder.open_since;
+      end if;
+    exception when insufficient_privilege then
+      null;
+    end;
+  end loop;
+end
+$$;
+
+comment on function event_store_platform.end_log_holder(text) is
+'Ends the session whose transaction holds up the whole log, and returns it: one that has idled in it for ten seconds, or '
+'any for an operator who says why (v_reason). A session that the role that migrated may not end is left. Audited.';
+revoke all on function event_store_platform.end_log_holder(text) from public;
+grant execute on function event_store_platform.end_log_holder(text) to event_store_consumer, event_store_owner;

@@ -1,0 +1,35 @@
+-- Lets one registration of deciders go on at a time: two first ones of a decider cannot name two owners. It waits for ten
+-- seconds, or for as long as the caller's lock_timeout says if that is shorter, and then says for whom.
+create or replace function event_store_private.lock_deciders()
+returns void
+language plpgsql
+volatile
+set search_path = event_store, pg_temp
+set lock_timeout from current
+as $$
+declare
+  _set constant interval := current_setting('lock_timeout');
+begin
+  if _set = interval '0' or _set > interval '10 seconds' then
+    perform set_config('lock_timeout', '10s', true);
+  end if;
+  lock table event_store.deciders in share row exclusive mode;
+exception when lock_not_available then
+  raise exception 'another transaction registers events, and does not end'
+    using
+      errcode = 'lock_not_available',
+      detail = format(
+        'It is of process %s. Nothing was registered.',
+        (
+          select string_agg(distinct l.pid::text, ', ')
+          from pg_locks l
+          where l.relation = 'event_store.deciders'::regclass and l.granted and l.pid <> pg_backend_pid()
+            and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+        )
+      ),
+      hint = 'Try again when it has ended: register in a transaction of its own.';
+end
+$$;
+
+comment on function event_store_private.lock_deciders() is
+'Lets one registration of deciders go on at a time; 55P03 says after ten seconds which process it waits for.';

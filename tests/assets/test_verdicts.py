@@ -1,0 +1,131 @@
+"""A check's verdict is seen on the page of its read model, whatever a drain or a rebuild materializes beside it.
+
+Asked is what Dagster's page asks: `executionForLatestMaterialization`, which shows nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import get_type_hints
+from uuid import uuid4
+
+import dagster as dg
+import pytest
+
+from millrace.assets.declarations import Declarations, declared
+from millrace.assets.shown_partitions import ShownPartitions
+from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
+from millrace.platform_defs.loading import build_defs
+from millrace.resources.event_store import EventStore, NewEvent
+from tests.support.elsewhere import postgres_at
+from tests.support.factories import register_shop_without_schemas
+from tests.support.running import in_process
+
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
+DECLARED = Declarations(models={"orders": ORDERS})
+ASSET = dg.AssetKey(["read_models", "orders"])
+GREY, RED, GREEN = None, "FAILED", "SUCCEEDED"
+
+
+def on_the_page(instance: dg.DagsterInstance, check: str = LAG_CHECK) -> str | None:
+    """Return the status of a check that the page shows; None where it is grey."""
+    key = dg.AssetCheckKey(ASSET, check)
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
+    if key not in found:
+        return None
+    (kind,) = {
+        hint for name, hint in get_type_hints(found[key].targets_latest_materialization).items() if name != "return"
+    }
+    context = type("Context", (kind,), {"instance": instance, "loaders": {}})()
+    if not asyncio.run(found[key].targets_latest_materialization(context)):
+        return None
+    status = asyncio.run(found[key].resolve_status(context)).value
+    return None if status == "SKIPPED" else status
+
+
+def judge(instance: dg.DagsterInstance, *, passed: bool) -> None:
+    figures = {"lag": dg.MetadataValue.float(7.0)}
+    for check in (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK):
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(ASSET, check, passed, figures))
+
+
+def materialize(instance: dg.DagsterInstance) -> None:
+    """Record a materialization in a run that knows nothing of checks."""
+    assert dg.materialize([dg.asset(key=ASSET)(lambda: None)], instance=instance).success
+
+
+@pytest.fixture
+def watch(store: EventStore, instance: dg.DagsterInstance, dsn: str) -> Callable[[], None]:
+    """Return what lets the sensor look once."""
+    assert store.poll_views() == []
+    return lambda: in_process.tick(instance, dsn, DECLARED, "watch_freshness") and None
+
+
+@pytest.mark.parametrize("check", [LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK])
+def test_what_a_drain_materializes_hides_no_verdict(instance: dg.DagsterInstance, check: str) -> None:
+    run = instance.create_run_for_job(build_defs(declarations=DECLARED).resolve_job_def("drain"))
+    shown = ShownPartitions(instance, run, ORDERS)
+    shown.make_green({3: {"events": 1}})
+    assert on_the_page(instance, check) is GREY
+    for passed, colour in ((False, RED), (True, GREEN)):
+        judge(instance, passed=passed)
+        for partition in (3, 4):
+            shown.make_green({partition: {"events": 2}})
+            assert on_the_page(instance, check) == colour
+    (record,) = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(ASSET, check), limit=1)
+    assert record.evaluation is not None
+    assert record.evaluation.metadata["lag"] == dg.MetadataValue.float(7.0)
+
+
+def test_the_sensor_says_again_what_something_newer_hides_and_nothing_twice(
+    instance: dg.DagsterInstance, watch: Callable[[], None]
+) -> None:
+    judge(instance, passed=False)
+    materialize(instance)
+    assert on_the_page(instance) is GREY
+    watch()
+    assert on_the_page(instance) == on_the_page(instance, NAMES_CHECK) == RED
+    watch()
+    history = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(ASSET, LAG_CHECK), limit=9)
+    assert len(history) == 2
+
+
+def test_a_check_that_is_under_way_says_its_own_verdict_and_one_that_was_skipped_the_last_one(
+    instance: dg.DagsterInstance, watch: Callable[[], None]
+) -> None:
+    judge(instance, passed=False)
+    hourly = build_defs(declarations=DECLARED).resolve_job_def("apply_schema")
+    run = instance.create_run_for_job(hourly, status=dg.DagsterRunStatus.STARTED)
+    materialize(instance)
+    watch()
+    assert on_the_page(instance) == "IN_PROGRESS"
+    # it ends without having judged
+    instance.report_run_canceled(run)
+    assert on_the_page(instance) is GREY
+    watch()
+    assert on_the_page(instance) == RED
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_after_a_rebuild_from_the_page_its_checks_say_what_they_said(
+    instance: dg.DagsterInstance, dsn: str, store: EventStore, is_whole: bool
+) -> None:
+    register_shop_without_schemas(store)
+    store.append_events([NewEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+    judge(instance, passed=False)
+    if not is_whole:
+        # no version of this model can be made: the run fails before it materializes anything
+        store.register_view("orders", "-infinity")
+    defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
+    from_the_page = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={ASSET})
+    result = from_the_page.execute_in_process(instance=instance, partition_key="p03", raise_on_error=False)
+    assert result.success is is_whole
+    for check in (LAG_CHECK, NAMES_CHECK):
+        assert on_the_page(instance, check) == RED
+    assert not defs.resolve_job_def("rebuild").asset_layer.asset_graph.asset_check_keys
+
+
+def test_repeating_costs_nothing_where_nothing_was_judged(instance: dg.DagsterInstance) -> None:
+    materialize(instance)
+    repeat_verdicts(instance, [ASSET])
+    assert on_the_page(instance) is GREY

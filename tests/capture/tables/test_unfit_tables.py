@@ -1,0 +1,192 @@
+"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on.
+
+Belongs here: what is done to the columns that a declaration names, and to a key, in one transaction with a change. Not
+here: tables that the server refuses changes of (test_refused_changes), names of tables (test_renamed_tables).
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from millrace.resources.capture import backfill
+from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.resources.capture.decoding.rows import TableUnfit
+from millrace.resources.capture.verify import verify
+from tests.support.capturing.captured import Captured, did, left
+from tests.support.capturing.following import followed
+from tests.support.capturing.two_tables import GOOD, both, info, problems
+from tests.support.factories import rows, value
+from tests.support.patience import patience, wait_until
+
+MADE = "create table {t} (id int primary key, name text, iban text, email text, code int not null unique, n int)"
+FULL = "; alter table {t} replica identity full"
+FILL = "insert into {t} select n, 'a' || n, 'secret' || n, 'mail' || n, 100 + n, n from generate_series(1, 4) n"
+CHANGE = "update {t} set n = n + 10 where n = 1; delete from {t} where n = 2"
+HASH_KEY = "a key of sixteen characters or more"
+
+# how a table is declared, how it is made, what is done to it, how that is undone, and what is said of it
+UNFIT: dict[str, tuple[CapturedTable, str, str, str, str]] = {
+    "masked": (
+        CapturedTable("masked", mask=("iban",)), MADE,
+        "alter table {t} drop column iban", "alter table {t} add iban text", "it has no column iban",
+    ),
+    "unmasked": (
+        CapturedTable("unmasked", mask=("iban",)), MADE + FULL,
+        "alter table {t} rename iban to account", "alter table {t} rename account to iban", "it has no column iban",
+    ),
+    "hashed": (
+        CapturedTable("hashed", hash=("email",), hash_key=lambda: HASH_KEY), MADE,
+        "alter table {t} drop column email", "alter table {t} add email text", "it has no column email",
+    ),
+    "chosen": (
+        CapturedTable("chosen", columns=("id", "name", "code")), MADE,
+        "alter table {t} rename name to label", "alter table {t} rename label to name", "it has no column name",
+    ),
+    "filtered": (
+        CapturedTable("filtered", where="name <> 'nobody'"), MADE + FULL,
+        "alter table {t} rename name to label", "alter table {t} rename label to name", "where cannot be used",
+    ),
+    "keyed": (
+        CapturedTable("keyed", key=("code",)), MADE.replace("int primary key", "int") + FULL,
+        "alter table {t} rename code to number", "alter table {t} rename number to code", "it has no column code",
+    ),
+}  # fmt: skip
+# what becomes of a key in one transaction with a change, where the table goes on to have one
+REKEYED = {
+    "renamed": "alter table {t} rename id to number",
+    "replaced": "alter table {t} drop constraint {t}_pkey, add primary key (code)",
+    "widened": "alter table {t} drop constraint {t}_pkey, add primary key (id, code)",
+    "dropped": "alter table {t} drop column id, add primary key (code)",
+    "indexed": "alter table {t} replica identity using index {t}_code_key",
+    "exchanged": "alter table {t} rename id to x; alter table {t} rename code to id; alter table {t} rename x to code",
+}
+
+
+def made(captured: Captured) -> Captured:
+    """Return the source with all of these tables, captured beside one that nothing happens to."""
+    captured = both(captured)
+    for name in REKEYED:
+        do(captured, name, MADE, FILL)
+    for name, (_, how, *_) in UNFIT.items():
+        do(captured, name, how, FILL)
+    tables = (GOOD, *(table for table, *_ in UNFIT.values()), *map(CapturedTable, REKEYED))
+    return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
+
+
+def do(captured: Captured, name: str, *statements: str) -> None:
+    """Do all of it in one transaction."""
+    with captured.source.connection.transaction():
+        for statement in statements:
+            captured.source.connection.execute(statement.replace("{t}", name).encode())
+
+
+def goes_on(captured: Captured) -> None:
+    captured.source.run("insert into good select max(id) + 1, 'after' from good")
+    wait_until(lambda: left(captured, "good") == captured.table("good"), "the others are captured")
+
+
+def differing(captured: Captured) -> list[str]:
+    """Return the tables that are not as their events say."""
+    captured.drain()
+    return [t.name for t in captured.capture.tables if verify(captured.dsn, captured.capture, t).differing]
+
+
+def nothing_is_lost(captured: Captured) -> None:
+    assert (info(captured).gaps, info(captured).quarantined, info(captured).held) == (0, 0, 0)
+    told = rows(
+        captured.store, "select data from event_store.events where data::text ~ 'secret' and decider ~ 'masked'"
+    )
+    assert told == []
+
+
+def test_a_follower_stops_it_at_the_first_change_and_ends_no_row(captured: Captured) -> None:
+    captured = made(captured)
+    with followed(captured):
+        before = {name: left(captured, name) for name in UNFIT}
+        for name, (_, _, breaks, _, _) in UNFIT.items():
+            do(captured, name, breaks, CHANGE)
+        goes_on(captured)
+        wait_until(lambda: info(captured).tables_stopped == len(UNFIT), "all are stopped")
+        goes_on(captured)
+    assert {name: left(captured, name) for name in UNFIT} == before
+    said = problems(captured)
+    for name, (*_, why) in UNFIT.items():
+        assert [each for each in said if f"table public.{name} is stopped" in each and why in each] != [], (name, said)
+    nothing_is_lost(captured)
+    for name, (_, _, _, mends, _) in UNFIT.items():
+        do(captured, name, mends)
+    assert differing(captured) == []
+    assert info(captured).tables_stopped == 0
+    nothing_is_lost(captured)
+
+
+@pytest.mark.parametrize("name", ["unmasked", "filtered", "keyed", "chosen"])
+def test_a_table_that_did_not_fit_for_a_while_is_read_anew(captured: Captured, name: str) -> None:
+    captured = made(captured)
+    _, _, breaks, mends, _ = UNFIT[name]
+    with followed(captured):
+        do(captured, name, breaks, CHANGE, mends, "delete from {t} where n = 3")
+        goes_on(captured)
+    assert differing(captured) == []
+    do(captured, name, breaks)
+    do(captured, name, "update {t} set n = n + 10 where n = 4")
+    do(captured, name, mends)
+    # what nobody followed ends one run, if at all
+    with suppress(TableUnfit):
+        captured.drain()
+    assert differing(captured) == []
+    nothing_is_lost(captured)
+
+
+def test_a_key_that_changes_in_one_transaction_with_a_change_is_followed(captured: Captured) -> None:
+    captured = made(captured)
+    with followed(captured):
+        for name, breaks in REKEYED.items():
+            do(captured, name, breaks, CHANGE)
+        goes_on(captured)
+        for name in REKEYED:
+            do(captured, name, "update {t} set n = n + 10 where n = 3")
+        goes_on(captured)
+    assert differing(captured) == []
+    nothing_is_lost(captured)
+
+
+@pytest.mark.parametrize("name", ["chosen", "filtered"])
+def test_columns_that_exchange_their_names_are_chosen_and_filter_by_their_new_ones(
+    captured: Captured, name: str
+) -> None:
+    captured = made(captured)
+    do(captured, name, "insert into {t} values (5, 'nobody', '', 'some', 105, 5), (6, 'some', '', 'nobody', 106, 6)")
+    with followed(captured):
+        exchange = (
+            "alter table {t} rename name to x; alter table {t} rename email to name; alter table {t} rename x to email"
+        )
+        do(captured, name, exchange, CHANGE)
+        goes_on(captured)
+        do(captured, name, "update {t} set name = 'other' where n = 3")
+        do(captured, name, "update {t} set name = 'nobody', email = 'x' where n = 4")
+        goes_on(captured)
+    assert differing(captured) == []
+    nothing_is_lost(captured)
+
+
+def test_a_key_of_another_type_ends_no_row_that_a_reading_has_not_come_to(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As numbers 9 is before 10, and as texts behind it."""
+    monkeypatch.setattr(backfill, "CHUNK", 1)
+    captured.source.run("insert into items select n, 'a' from generate_series(8, 12) n")
+    captured.drain()
+    captured.source.run("alter table items add more int default 1")
+    with captured.process() as process:
+        while value(captured.store, "select max(backfill_key) from event_store.captured_tables") != '["9"]':
+            process.store()
+            process.emit()
+            process.backfill(process.emit)
+        captured.source.run("alter table items alter id type text")
+        with pytest.raises(TableUnfit, match="its key is of another type"):
+            process.drain(budget_s=patience(), idle_s=patience())
+    assert did(captured) == []
+    captured.drain()
+    assert len(left(captured, "items")) == 5

@@ -1,0 +1,40 @@
+"""Registrations and batches beside a transaction that does not end: they wait a while, then go on or say why not."""
+
+import psycopg
+import pytest
+
+from millrace.resources.event_store import EventStore
+from tests.support.factories import Connect, start, wait_blocked
+from tests.support.patience import patience
+
+
+@pytest.mark.parametrize("lock_timeout", ["0", "1h", "100ms"])
+def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_timeout: str) -> None:
+    holder, other = connect(autocommit=False), connect()
+    EventStore(holder).register_decider_event("theirs", "done", "d")
+    other.execute(f"set lock_timeout = '{lock_timeout}'".encode())
+    with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
+        EventStore(other).register_decider_event("ours", "done", "d")
+    detail = f"It is of process {holder.info.backend_pid}. Nothing was registered."
+    assert (refused.value.diag.message_detail, "Try again" in str(refused.value.diag.message_hint)) == (detail, True)
+    assert other.execute("show lock_timeout").fetchone() == (lock_timeout,)
+    holder.commit()
+    EventStore(other).register_decider_event("ours", "done", "d")
+
+
+def test_a_batch_whose_turn_a_transaction_keeps_that_does_not_end_goes_on_without(
+    orders: EventStore, connect: Connect
+) -> None:
+    holder, other = connect(autocommit=False), connect(autocommit=False)
+    turn = "select event_store_private.take_turns('{a,b}')"
+    holder.execute(turn)
+    waits = start(lambda: other.execute(turn))
+    wait_blocked(orders.connection, other.info.backend_pid)
+    waits.result(patience())
+    # and where it comes in time, the turn is kept
+    holder.rollback()
+    other.execute(turn)
+    late = start(lambda: holder.execute(turn))
+    wait_blocked(orders.connection, holder.info.backend_pid)
+    other.rollback()
+    late.result(patience())
