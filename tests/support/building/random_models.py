@@ -6,6 +6,8 @@ Belongs here: what is chosen at random. Not here: the rows that must come out (`
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -44,36 +46,48 @@ KEYS: dict[str, KeyColumn] = {
 }
 
 
+# some of each kind, over what events have and over their data
+CONDITIONS: list[dict[str, object]] = [
+    {"data.text": ["a", "9", ""]},
+    {"data.units": {">": -5, "<": 2**40}},
+    {"data.worth": {"!=": [5, -12.34]}, "data.good": True},
+    {"data.moment": {">=": datetime(1970, 1, 1, tzinfo=UTC)}},
+    {"data.ratio": None, "event": {"!=": "used"}},
+    {"offset": {">": 10}},
+]
+
+
 def random_column(dice: random.Random) -> Column:
     """Return a column of any kind, over a field that it takes."""
     only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
+    looks: dict[str, Any] = {"events": only, "where": dice.choice([None, None, *CONDITIONS])}
     name = dice.choice([*FIELDS])
     type_, source = FIELDS[name][0], f"data.{name}"
     rank, rank_type = dice.choice([(f"data.{ranking}", FIELDS[ranking][0]) for ranking in FIELDS if ranking != "good"])
     kinds = [
-        lambda: count(events=only),
-        lambda: count(source, events=only),
-        lambda: first(source, type=type_, events=only),
-        lambda: last(source, type=type_, events=only),
-        lambda: last("event", events=only),
-        lambda: first(source, type=type_, by=rank, by_type=rank_type, events=only),
-        lambda: last(source, type=type_, by=rank, by_type=rank_type, events=only),
-        lambda: last("event", by="created_at", events=only),
-        lambda: max_("created_at", events=only),
-        lambda: min_("offset", events=only),
-        lambda: last("decider_id", events=only),
-        lambda: any_("final", events=only),
-        lambda: last("event_version", events=only),
+        lambda: count(**looks),
+        lambda: count(source, **looks),
+        lambda: first(source, type=type_, **looks),
+        lambda: last(source, type=type_, **looks),
+        lambda: last("event", **looks),
+        lambda: first(source, type=type_, by=rank, by_type=rank_type, **looks),
+        lambda: last(source, type=type_, by=rank, by_type=rank_type, **looks),
+        lambda: last("event", by="created_at", **looks),
+        lambda: max_("created_at", **looks),
+        lambda: min_("offset", **looks),
+        lambda: last("decider_id", **looks),
+        lambda: any_("final", **looks),
+        lambda: last("event_version", **looks),
     ]
     if type_ != "boolean":
-        kinds += [lambda: min_(source, type=type_, events=only), lambda: max_(source, type=type_, events=only)]
+        kinds += [lambda: min_(source, type=type_, **looks), lambda: max_(source, type=type_, **looks)]
     if type_ != "double":
-        kinds += [lambda: set_union(source, type=type_, events=only)]
+        kinds += [lambda: set_union(source, type=type_, **looks)]
     if name in ("small", "worth", "exactly"):
         exact = "bigint" if type_ == "int" else type_
-        kinds += [lambda: sum_(source, type=exact, events=only), lambda: avg(source, type=exact, events=only)]
+        kinds += [lambda: sum_(source, type=exact, **looks), lambda: avg(source, type=exact, **looks)]
     if type_ == "boolean":
-        kinds += [lambda: any_(source, events=only), lambda: all_(source, events=only)]
+        kinds += [lambda: any_(source, **looks), lambda: all_(source, **looks)]
     return dice.choice(kinds)()
 
 
