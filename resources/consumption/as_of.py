@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
-from psycopg import sql
 
 from millrace.resources.connecting import connect
 from millrace.resources.consumption.builder import Builder
@@ -34,6 +33,7 @@ from millrace.resources.read_models.stored.past import (
     AsOf,
     all_as_of,
     at_mark,
+    count_rows,
     finish,
     first_marked_at,
     log_mark,
@@ -41,7 +41,6 @@ from millrace.resources.read_models.stored.past import (
     remove_begun,
     remove_expired,
 )
-from millrace.resources.read_models.stored.tables import relation
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from millrace.resources.settings import Settings
 
@@ -130,9 +129,7 @@ def build_as_of(
                 return noted
             try:
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
-                # not those of its state, which has a key once for each log partition
-                counted = sql.SQL("select count(*) from {}").format(relation(past.name))
-                ((rows,),) = connection.execute(counted).fetchall()
+                rows = count_rows(connection, past)
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
             except (Exception, KeyboardInterrupt) as error:

@@ -95,6 +95,12 @@ def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: 
     return noted
 
 
+def count_rows(connection: psycopg.Connection, past: ReadModel) -> int:
+    """Return how many rows one can select, not those of its state, which has a key once for each log partition."""
+    ((rows,),) = connection.execute(sql.SQL("select count(*) from {}").format(relation(past.name))).fetchall()
+    return int(rows)
+
+
 def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
     """Record that a model is built as of a moment: no view of the event store consumes it any more.
 
