@@ -3,6 +3,7 @@
 Belongs here: its options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`).
 """
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,9 +26,17 @@ app = typer.Typer()
 @app.command("import")
 def import_command(
     file: Annotated[Path, typer.Argument(help="CSV, JSON Lines, XES or Parquet; the first three also as .gz.")],
-    stream: Annotated[str, typer.Option(help="The column that names the stream, such as case:concept:name.")],
-    event: Annotated[str, typer.Option(help="The column that names the event, such as concept:name.")],
     decider: Annotated[str, typer.Option(help="The decider of every event, such as permit.")],
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The column that names the stream, such as case:concept:name. Again for another one: their JSON array"
+            " is the name."
+        ),
+    ] = None,
+    stream_name: Annotated[str | None, typer.Option(help="In place of --stream: the stream of every event.")] = None,
+    event: Annotated[str | None, typer.Option(help="The column that names the event, such as concept:name.")] = None,
+    event_name: Annotated[str | None, typer.Option(help="In place of --event: the name of every event.")] = None,
     time: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,6 +52,16 @@ def import_command(
     metadata: Annotated[
         list[str] | None,
         typer.Option(help="A column that says what led to the event, such as correlation_id; again for more."),
+    ] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="The column with the event's id, a UUID.", metavar="COLUMN")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="The column with the whole data, a JSON object. Columns that no option names are left out."),
+    ] = None,
+    null: Annotated[
+        list[str] | None, typer.Option(help="A cell with this text, such as NA, is null; again for more texts.")
     ] = None,
     source: Annotated[
         str | None,
@@ -79,7 +98,17 @@ def import_command(
     log = LogFile(
         file,
         decider,
-        Columns(stream, event, tuple(time or ()), tuple(metadata or ())),
+        Columns(
+            tuple(stream or ()),
+            event,
+            tuple(time or ()),
+            tuple(metadata or ()),
+            id=id_,
+            data=data,
+            stream_name=stream_name,
+            event_name=event_name,
+            nulls=frozenset(null or ()),
+        ),
         source,
         format_name,
         "\t" if delimiter in {"tab", "\\t"} else delimiter,
@@ -128,6 +157,10 @@ def _show(trial: "ImportTrial") -> None:
     screen.print(Text(f"{trial.rows:,} rows of {', '.join(map(repr, trial.columns))}{between}"))
     for event in trial.first:
         print_json(JsonText(event))
+    for column, texts in trial.nearly_numbers.items():
+        options = " ".join(f"--null {shlex.quote(text)}" for text in texts)
+        hint = f"{column!r} has numbers, and a few texts. If these say that there is no number: {options}"
+        screen.print(Text(hint, style="yellow"))
     if trial.rejected:
         rows = ((f"{kind.count:,}", kind.line, kind.reason) for kind in trial.rejected)
         screen.print(table("Rejected", ("rows", "first in line", "because"), rows))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from millrace.resources.importer.rows import Row
+from millrace.resources.importer.text import json_object
 from millrace.resources.importer.times import TimeForm
 
 # Every event_id of an import follows from it: it must never change.
@@ -30,21 +31,37 @@ class Columns:
     """The names of columns. A key within an object has a path for a name, such as `repo.name`.
 
     Attributes:
-        stream: Names the stream.
+        stream: Names the stream; of several columns the JSON array of their names does, and they stay in the data.
         event: Names the event.
         time: The time; of several columns its parts, in order, and the first one takes the whole time.
         metadata: Beside the data, not within.
+        id: The event's id, a UUID.
+        data: The whole data, a JSON object; then columns without a name here are left out.
+        stream_name: The stream of every row, where no column names it.
+        event_name: The event of every row, where no column names it.
+        nulls: Texts that say that a cell has no value.
     """
 
-    stream: str
-    event: str
+    stream: tuple[str, ...]
+    event: str | None
     time: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
+    id: str | None = None
+    data: str | None = None
+    stream_name: str | None = None
+    event_name: str | None = None
+    nulls: frozenset[str] = frozenset()
 
     def paths(self, known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """Return each name with the keys that lead to its value, where these columns are known."""
-        names = (self.stream, self.event, *self.time, *self.metadata)
-        return {name: (name,) if name in known else tuple(name.split(".")) for name in names}
+        names = (*self.stream, self.event, *self.time, *self.metadata, self.id, self.data)
+        return {name: (name,) if name in known else tuple(name.split(".")) for name in names if name is not None}
+
+    def cells(self, row: Row) -> dict[str, Any]:
+        """Return the row's cells, as a copy in which each of `nulls` is null."""
+        if not self.nulls:
+            return row.values.copy()
+        return {name: None if type(cell) is str and cell in self.nulls else cell for name, cell in row.values.items()}
 
 
 class Event(NamedTuple):
@@ -68,42 +85,96 @@ class Mapping:
         self._beginning = f'{{"decider": {quoted(decider)}, "command_id": "{command}", "decider_id": '
         # version 8 of RFC 9562, all but the nine digits of the row's number: ids rise as the rows do
         self._id = f"{str(command)[:14]}8{str(command)[15:27]}"
-        self._stream = f"the stream ({columns.stream})"
         self._event = f"the event ({columns.event})"
+        named = (*(columns.stream if len(columns.stream) == 1 else ()), columns.event, columns.id, *columns.metadata)
+        # a value within an object stays there
+        self._taken = [path[0] for name in named if name is not None and len(path := self._paths[name]) == 1]
 
     def event(self, row: Row) -> Event | str:
         """Return the event, or the reason why the row has none."""
         if row.fault:
             return row.fault
-        data = row.values.copy()
+        data = self._columns.cells(row)
         names, paths = self._columns, self._paths
-        stream, event = _name(_at(data, paths[names.stream])), _name(_at(data, paths[names.event]))
-        fault = name_fault(self._stream, stream) or name_fault(self._event, event)
-        if names.time and not fault:
-            try:
-                iso = self._form.iso(_joined([_at(data, paths[name]) for name in names.time]))
-                _put(data, paths[names.time[0]], iso)
-            except ValueError as error:
-                fault = f"its time ({', '.join(names.time)}) cannot be read: {error}"
-        if fault or stream is None or event is None:
-            return fault or ""
-        # Postgres writes a UUID in lower case, and the store takes no other
-        if len(stream) == UUID_LENGTH and UUID_TEXT.fullmatch(stream):
-            stream = stream.lower()
-        for name in (names.stream, names.event):
-            _take(data, paths[name])
-        # an empty cell says nothing
-        metadata = {name: cell for name in names.metadata if (cell := _take(data, paths[name])) not in (None, "")}
         try:
-            data_json = _members(data)
+            if names.data is not None:
+                _put(data, paths[names.data], self._object(_at(data, paths[names.data])))
+            stream, event = self._stream(data), names.event_name or ""
+            if names.event is not None:
+                event = _named(self._event, _at(data, paths[names.event]))
+            event_id = f"{self._id}{row.number:09x}" if names.id is None else self._own_id(_at(data, paths[names.id]))
+            if names.time:
+                _put(data, paths[names.time[0]], self._iso(data))
+            # an empty cell says nothing
+            metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
+            whole = data if names.data is None else self._whole(data)
+            for column in self._taken:
+                data.pop(column, None)
+            data_json = _members(whole)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
+        except _Fault as fault:
+            return str(fault)
         except RecursionError:
             return "it is nested too deeply"
         return Event(
             event,
-            f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{self._id}{row.number:09x}", '
+            f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{event_id}", '
             f'"data": {{{data_json}}}{metadata_json}}}',
         )
+
+    def _stream(self, data: dict[str, Any]) -> str:
+        names = [_named(f"the stream ({name})", _at(data, self._paths[name])) for name in self._columns.stream]
+        stream = self._columns.stream_name or ""
+        if names:
+            stream = names[0] if len(names) == 1 else dumps(names, ensure_ascii=False)
+            _named(f"the stream ({', '.join(self._columns.stream)})", stream)
+        # Postgres writes a UUID in lower case, and the store takes no other
+        return stream.lower() if _is_uuid(stream) else stream
+
+    def _own_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+        if not isinstance(cell, str) or not _is_uuid(cell):
+            raise _Fault(f"its id ({self._columns.id}) is no UUID of {UUID_LENGTH} characters: {cell!r:.100}")
+        return cell
+
+    def _iso(self, data: dict[str, Any]) -> str:
+        names = self._columns.time
+        try:
+            return self._form.iso(_joined([_at(data, self._paths[name]) for name in names]))
+        except ValueError as error:
+            raise _Fault(f"its time ({', '.join(names)}) cannot be read: {error}") from error
+
+    def _object(self, cell: Any) -> dict[str, Any]:  # noqa: ANN401 - a cell has any type
+        found = json_object(cell) if isinstance(cell, str) else cell
+        if not isinstance(found, dict):
+            fault = found if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
+            raise _Fault(f"its data ({self._columns.data}) cannot be read: {fault}")
+        return found
+
+    def _whole(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the object that is the data, with the time, if that is not within."""
+        within = self._paths[self._columns.data or ""]
+        whole: dict[str, Any] = _at(data, within)
+        beside = {name: _at(data, self._paths[name]) for name in self._columns.time[:1]}
+        if not beside or self._paths[self._columns.time[0]][: len(within)] == within:
+            return whole
+        if twice := whole.keys() & beside:
+            raise _Fault(f"its data ({self._columns.data}) has a member of the name of the time's column: {twice}")
+        return whole | beside
+
+
+class _Fault(Exception):
+    """The reason why a row has no event."""
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == UUID_LENGTH and UUID_TEXT.fullmatch(text) is not None
+
+
+def _named(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+    name = _name(cell)
+    if fault := name_fault(what, name):
+        raise _Fault(fault)
+    return name or ""
 
 
 def name_fault(what: str, name: str | None) -> str | None:
@@ -148,12 +219,7 @@ def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has a
     return data
 
 
-def _take(data: dict[str, Any], path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type
-    """Return a value, and take it out of the data, but not out of an object."""
-    return data.pop(path[0], None) if len(path) == 1 else _at(data, path)
-
-
-def _put(data: dict[str, Any], path: tuple[str, ...], value: str) -> None:
+def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:  # noqa: ANN401 - a cell has any type
     """Change a value where it is; the objects on the way are the row's, so they are copied."""
     for key in path[:-1]:
         data[key] = data[key].copy()

@@ -14,11 +14,13 @@ next is sent when it is committed: a kill leaves the rows up to some batch, and 
 
 import re
 import time as clock
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -45,6 +47,10 @@ MOST_EVENT_TYPES = 10_000
 # what CSV files have between their cells, by the word for each
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 SHOWN_EVENTS = 3
+# a column of numbers has no more texts, and none that is longer
+FEW_TEXTS = 3
+TEXT_LENGTH = 40
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # what may differ in a reason for which many rows are rejected
 _VALUES = re.compile(r"\d+|(?s:'.*'|\".*\")")
 
@@ -84,7 +90,7 @@ class LogFile:
     Attributes:
         path: CSV, JSON Lines, XES (all also .gz) or Parquet.
         decider: The decider of every event.
-        columns: The columns of stream, event and time.
+        columns: The columns of stream, event and time, and what stands for them.
         source: The name that event ids follow from; by default the file's name.
         format: By default the format of the file's suffix.
         delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
@@ -111,9 +117,21 @@ class LogFile:
         Raises:
             ImportRefused: The file or a column is missing, or a name cannot be one.
         """
-        fault = name_fault("the decider", self.decider) or name_fault("the source", self.name)
-        if fault:
-            raise ImportRefused(f"The import cannot start: {fault}.")
+        columns = self.columns
+        names = {"decider": self.decider, "source": self.name}
+        for option, given, name in (
+            ("stream", bool(columns.stream), columns.stream_name),
+            ("event", columns.event is not None, columns.event_name),
+        ):
+            if given == (name is not None):
+                raise ImportRefused(
+                    f"The import needs one of --{option} and --{option}-name, not {'both' if given else 'none'}.",
+                    hint=f"--{option} names a column; --{option}-name is the name itself, the same for all rows.",
+                )
+            names |= {} if name is None else {option: name}
+        for what, name in names.items():
+            if fault := name_fault(f"the {what}", name):
+                raise ImportRefused(f"The import cannot start: {fault}.")
         with open_event_file(self.path, self.format, self.delimiter) as opened:
             _require_columns(self.path, opened, self.columns)
             yield opened, Mapping(self.name, self.decider, self.columns, opened.columns, self.times)
@@ -158,7 +176,7 @@ def import_events(
         Rejects(rejects) as out,
     ):
         failing.append(connection)
-        run = _Run(EventStore(connection), log.decider, log.name, out, started)
+        run = _Run(EventStore(connection), log, out, started)
         with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
             for batch in batches:
                 run.take(batch)
@@ -178,13 +196,17 @@ class Kind:
 
 @dataclass(frozen=True)
 class ImportTrial:
-    """The result of a trial; `first` are events as JSON, and `rejected` has the most frequent reasons first."""
+    """The result of a trial; `first` are events as JSON, and `rejected` has the most frequent reasons first.
+
+    `nearly_numbers` has columns of numbers and a few texts, which may say that there is no number, with these texts.
+    """
 
     columns: tuple[str, ...]
     delimiter: str | None
     rows: int
     first: list[str]
     rejected: list[Kind]
+    nearly_numbers: dict[str, list[str]]
 
 
 def try_import(log: LogFile) -> ImportTrial:
@@ -197,8 +219,10 @@ def try_import(log: LogFile) -> ImportTrial:
         first: list[str] = []
         kinds: dict[str, Kind] = {}
         rows = 0
+        numbers = _Numbers([name for name in opened.columns if name not in log.columns.paths(())])
         for row in opened.rows:
             rows += 1
+            numbers.see(log.columns.cells(row))
             event = mapping.event(row)
             if not isinstance(event, str):
                 if len(first) < SHOWN_EVENTS:
@@ -208,7 +232,31 @@ def try_import(log: LogFile) -> ImportTrial:
             before = kinds.get(kind, Kind(0, row.line, event))
             kinds[kind] = replace(before, count=before.count + 1)
         rejected = sorted(kinds.values(), key=lambda kind: -kind.count)
-        return ImportTrial(opened.columns, opened.delimiter, rows, first, rejected)
+        return ImportTrial(opened.columns, opened.delimiter, rows, first, rejected, numbers.nearly())
+
+
+class _Numbers:
+    """Counts the numbers of each column, and keeps its few other texts; a column with many or long ones is left out."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self._texts: dict[str, set[str]] = {name: set() for name in columns}
+        self._numbers: Counter[str] = Counter()
+
+    def see(self, cells: dict[str, Any]) -> None:
+        for name in self._texts.keys() & cells.keys():
+            cell = cells[name]
+            if type(cell) in {int, float} or (isinstance(cell, str) and _NUMBER.fullmatch(cell)):
+                self._numbers[name] += 1
+            elif isinstance(cell, str):
+                self._texts[name].add(cell)
+                if len(self._texts[name]) > FEW_TEXTS or len(cell) > TEXT_LENGTH:
+                    del self._texts[name]
+
+    def nearly(self) -> dict[str, list[str]]:
+        """Return the columns that have more numbers than kinds of texts, with these texts."""
+        return {
+            name: sorted(texts) for name, texts in self._texts.items() if texts and self._numbers[name] > len(texts)
+        }
 
 
 @dataclass(frozen=True)
@@ -259,8 +307,7 @@ class _Run:
     """One import under way, and its counts so far."""
 
     store: EventStore
-    decider: str
-    source: str
+    log: LogFile
     rejects: Rejects
     started: float
     rows: int = 0
@@ -276,7 +323,7 @@ class _Run:
     def report(self) -> ImportReport:
         """Return the result."""
         return ImportReport(
-            source=self.source,
+            source=self.log.name,
             rows=self.rows,
             appended=self.appended,
             already_there=self.rows - self.appended - self.rejects.written,
@@ -306,7 +353,7 @@ class _Run:
                 detail=f"The last one is {event!r}.",
                 hint="Name another column with --event.",
             )
-        self.store.register_decider_event(self.decider, event, f"Imported from {self.source}")
+        self.store.register_decider_event(self.log.decider, event, f"Imported from {self.log.name}")
         self.event_types.add(event)
 
     def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]]) -> None:
@@ -323,11 +370,13 @@ class _Run:
                 return
             row = events[0][0]
             if isinstance(error, EventIdReused):
+                fault = "was imported before with other content, or with other columns, options or another decider"
+                hint = "If this is another file, give it a name of its own with --source NAME."
+                if self.log.columns.id is not None:
+                    fault = f"has the id ({self.log.columns.id}) of an event with other content or of another --source"
+                    hint = "Give each event an id of its own, and the same source to each import of it."
                 raise ImportRefused(
-                    f"Row {row.number} (line {row.line}) of {self.source} was imported before with other content,"
-                    " or with other columns or another decider.",
-                    detail=error.detail,
-                    hint="If this is another file, give it a name of its own with --source NAME.",
+                    f"Row {row.number} (line {row.line}) of {self.log.name} {fault}.", detail=error.detail, hint=hint
                 ) from error
             rejected.append((row, f"the store refuses it: {' '.join(str(error).splitlines()[:2])}"))
             return
@@ -336,13 +385,17 @@ class _Run:
 
 
 def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
-    # cells of CSV are texts, which have nothing within
+    # cells of CSV are texts, which have nothing within, but for the data
     within = opened.delimiter is None
     paths = columns.paths(opened.columns)
-    missing = [name for name, path in paths.items() if (path[0] if within else name) not in opened.columns]
+    missing = [
+        name
+        for name, path in paths.items()
+        if (path[0] if within or path[0] == columns.data else name) not in opened.columns
+    ]
     if not missing or not opened.columns:
         return
-    hint = "Name its columns with --stream, --event, --time and --metadata."
+    hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
     if opened.delimiter:
         header = opened.delimiter.join(opened.columns)
         others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]

@@ -223,7 +223,7 @@ def _refuse_constant(name: str) -> None:
 _DECODER = json.JSONDecoder(parse_float=exact, parse_constant=_refuse_constant)
 
 
-def _object(raw: str) -> dict[str, Any] | str:
+def json_object(raw: str) -> dict[str, Any] | str:
     """Return the JSON object, or its fault."""
     try:
         value = _DECODER.decode(raw)
@@ -250,7 +250,7 @@ def _jsonl_rows(text: TextIOWrapper) -> Iterator[Row]:
         if raw.isspace():
             continue
         number += 1
-        values = _text_fault(raw) or _object(raw)
+        values = _text_fault(raw) or json_object(raw)
         if isinstance(values, str):
             yield _bad(number, lines, raw, values)
         else:

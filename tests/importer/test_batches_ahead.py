@@ -32,7 +32,7 @@ def told(*arguments):
         print(number, flush=True)
         yield batch
 batches, importer._batches = importer._batches, told
-log = importer.LogFile(Path(sys.argv[2]), "permit", Columns("case", "activity", ("at",)))
+log = importer.LogFile(Path(sys.argv[2]), "permit", Columns(("case",), "activity", ("at",)))
 importer.import_events(sys.argv[1], log, batch_size=100)
 """
 WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"

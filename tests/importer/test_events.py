@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millrace.resources.importer.events import NAMESPACE, Columns, Event, Mapping
 from millrace.resources.importer.rows import Row
 
-COLUMNS = Columns("case", "activity")
+COLUMNS = Columns(("case",), "activity")
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40).filter(
     str.strip
 )
@@ -25,9 +25,9 @@ cells = st.recursive(
 def test_the_text_of_an_event_is_that_of_its_values(
     source: str, decider: str, stream: str, activity: str, data: dict[str, Any]
 ) -> None:
-    columns = Columns("case" * 11, "activity" * 11)
-    row = Row(7, 8, "", 0, {columns.stream: stream, columns.event: activity, **data})
-    event = Mapping(source, decider, columns).event(row)
+    of_stream, of_event = "case" * 11, "activity" * 11
+    row = Row(7, 8, "", 0, {of_stream: stream, of_event: activity, **data})
+    event = Mapping(source, decider, Columns((of_stream,), of_event)).event(row)
     command = uuid5(NAMESPACE, source)
     assert isinstance(event, Event)
     assert event.event == activity
@@ -39,11 +39,11 @@ def test_the_text_of_an_event_is_that_of_its_values(
         "command_id": str(command),
         "data": data,
     }
-    assert row.values[columns.stream] == stream
+    assert row.values[of_stream] == stream
 
 
 def test_columns_of_metadata_are_beside_the_data_and_empty_cells_in_neither() -> None:
-    mapping = Mapping("s", "d", Columns("case", "activity", metadata=("correlation_id", "user")))
+    mapping = Mapping("s", "d", Columns(("case",), "activity", metadata=("correlation_id", "user")))
     values = {"case": "c", "activity": "a", "n": 1, "correlation_id": "r-7", "user": ""}
     event = mapping.event(Row(1, 2, "", 0, values))
     assert isinstance(event, Event)
@@ -56,7 +56,7 @@ def test_columns_of_metadata_are_beside_the_data_and_empty_cells_in_neither() ->
 
 def test_a_row_stays_as_it_was_in_the_file_whose_time_is_within_an_object() -> None:
     row = Row(1, 2, "", 0, {"case": "c", "activity": "a", "on": {"day": "1 May 2024"}})
-    event = Mapping("s", "d", Columns("case", "activity", ("on.day",))).event(row)
+    event = Mapping("s", "d", Columns(("case",), "activity", ("on.day",))).event(row)
     assert isinstance(event, Event)
     assert json.loads(event.json_text)["data"] == {"on": {"day": "2024-05-01"}}
     assert row.values["on"] == {"day": "1 May 2024"}

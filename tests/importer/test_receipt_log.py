@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVENTS, STREAMS, KINDS = 8_577, 1_434, 27
-COLUMNS = Columns("case:concept:name", "concept:name", ("time:timestamp",))
+COLUMNS = Columns(("case:concept:name",), "concept:name", ("time:timestamp",))
 
 
 @read_model(view="receipt_cases", deciders=["permit"], key=["case_id"])

@@ -306,11 +306,11 @@ def test_columns_and_places_that_cannot_be_meant_are_refused(
     monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     with pytest.raises(ImportRefused) as refused:
-        run(dsn, file, columns=Columns("case", "concept:name", ("time",)))
+        run(dsn, file, columns=Columns(("case",), "concept:name", ("time",)))
     assert refused.value.message == f"{file} has no column 'concept:name', 'time'."
     assert refused.value.detail == "Its columns: 'case', 'activity', 'at', 'n'."
     with pytest.raises(ImportRefused, match="does not name kinds of events"):
-        run(dsn, file, columns=Columns("case", "n", ("at",)))
+        run(dsn, file, columns=Columns(("case",), "n", ("at",)))
     with pytest.raises(ImportRefused, match="is the file to import"):
         run(dsn, file, rejects=file)
     with pytest.raises(ImportRefused, match="cannot be written"):

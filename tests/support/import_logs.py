@@ -14,7 +14,7 @@ from millrace.resources.importer.events import Columns
 from millrace.resources.importer.importer import ImportReport, LogFile, import_events
 
 HEADER = ("case", "activity", "at", "n")
-COLUMNS = Columns("case", "activity", ("at",))
+COLUMNS = Columns(("case",), "activity", ("at",))
 TIME = "2024-05-01T10:00:00+02:00"
 
 

@@ -84,6 +84,22 @@ def test_options_say_how_times_and_cells_are_written(tmp_path: Path) -> None:
         assert json.loads(output.splitlines()[1])["data"] == {"at": iso}
 
 
+def test_options_stand_for_columns_and_a_dry_run_advises_them(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(
+        "site,case,id,n,json\na,7,018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e01,1,{}\na,8,,not known,{}\na,9,,2,{}\n"
+    )
+    options = ["--stream", "site", "--stream", "case", "--event-name", "begun", "--decider", "permit", "--dry-run"]
+    output = imported(file, *options)
+    assert "'n' has numbers, and a few texts." in output
+    assert "--null 'not known'" in output
+    output = imported(file, *options, "--null", "not known", "--id", "id", "--data", "json", code=3)
+    event = json.loads(output.splitlines()[1])
+    assert (event["decider_id"], event["event"], event["data"]) == ('["a", "7"]', "begun", {})
+    assert event["event_id"].endswith("9e01")
+    assert "a few texts" not in output
+
+
 def test_a_refusal_is_one_message_and_exit_code_1(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
