@@ -51,8 +51,8 @@
 
 An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
-    read_models      AheadOfLog, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost, WrongView, FunctionFailed,
-                     LookupFailed, NothingToApprove, NothingToCompare, Overtaken, RollupFailed
+    read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
+                     WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken, RollupFailed
     consumption      PartitionsFailed, NoMark
     commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
@@ -63,7 +63,7 @@ An exception that one module alone raises is declared in that module, below `Mil
                      TableUnreadable, KeyUnordered, NotText, Stopped
     consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
-    spark, postgres  JavaNotFound, PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
+    spark, postgres  PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
     sessions         SessionsShared

@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '6b2e28d994498e1644d78386b235a7fd6bbaf10fb1ca8a68fc25cd61a38c6099'),
+  (0, 'bb903fd82da9063dc27ee95c4690869326f3b2d74a068a029cbd365f1539763c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

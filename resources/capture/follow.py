@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from uuid import uuid4
 
 from tenacity import (
@@ -135,7 +135,8 @@ class _Telling:
     def tell(self, sofar: CaptureReport) -> None:
         sofar = CaptureReport(*astuple(sofar))  # another thread may add to it meanwhile
         came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
-        if any(astuple(came)):
+        # time alone is no news
+        if any(astuple(replace(came, busy_s=0.0))):
             logger.info(
                 "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",
                 self._capture,

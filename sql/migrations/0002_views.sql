@@ -1,7 +1,7 @@
 -- Who consumes the log, how far each is, which streams wait, and what operators did.
 
 create table event_store.views (
-  view text collate "C" not null,
+  view text not null,
   start_at timestamptz not null,
   lock_timeout_s bigint not null default 300,
   pooling_delay_s bigint,
@@ -75,8 +75,8 @@ comment on column event_store.push_secrets.made_at is 'When it became the curren
 comment on column event_store.push_secrets.retires_at is 'Until when pushes are signed with it, too; null for the current one.';
 
 create table event_store.consumers (
-  view text collate "C" not null,
-  consumer text collate "C" not null,
+  view text not null,
+  consumer text not null,
   pid int not null,
   session_began_at timestamptz,
   attached_until timestamptz not null,
@@ -123,7 +123,7 @@ comment on sequence event_store.lease_token_seq is
 'token.';
 
 create table event_store.checkpoints (
-  view text collate "C" not null,
+  view text not null,
   partition int not null,
   position bigint not null,
   lease_owner text,
@@ -162,7 +162,7 @@ comment on column event_store.checkpoints.revision is
 'Rises with every change that a consumer''s call makes, so that the newest version of the row is found first.';
 
 create table event_store.stream_locks (
-  view text collate "C" not null,
+  view text not null,
   decider text collate "C" not null,
   decider_id text collate "C" not null,
   partition int not null,
@@ -266,7 +266,7 @@ comment on view event_store.locks is 'The locks in the shape of fstore-sql. "off
 
 -- A setting and what happens are two things: each dispatch would make a new version of the view's row.
 create table event_store.dispatches (
-  view text collate "C" not null,
+  view text not null,
   dispatched_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity',
   free_from timestamptz not null default '-infinity',
@@ -298,7 +298,7 @@ create table event_store.audit_log (
   done_at timestamptz not null,
   done_by text not null,
   operation text not null,
-  view text collate "C",
+  view text,
   reason text,
   detail jsonb not null,
   constraint audit_log_pkey primary key (audit_id),

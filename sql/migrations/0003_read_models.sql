@@ -4,9 +4,9 @@ create schema read_models;
 comment on schema read_models is 'The read models: one SQL view per model over its partitioned state.';
 
 create table read_models.declarations (
-  model text collate "C" not null,
+  model text not null,
   version int not null,
-  view text collate "C" not null,
+  view text not null,
   fingerprint text not null,
   serves boolean not null,
   unbuilt int[] not null,
@@ -34,8 +34,8 @@ comment on column read_models.declarations.approved is
 comment on column read_models.declarations.declared_at is 'When the tables were made, or the version was approved.';
 
 create table read_models.as_of (
-  name text collate "C" not null,
-  model text collate "C" not null,
+  name text not null,
+  model text not null,
   mark_id bigint not null,
   marked_at timestamptz not null,
   fingerprint text not null,
@@ -60,8 +60,8 @@ comment on column read_models.as_of.failed_streams is 'How many streams fail at 
 
 create table read_models.diffs (
   number bigint generated always as identity,
-  name text collate "C" not null generated always as (model || '_diff_' || number::text) stored,
-  model text collate "C" not null,
+  name text not null generated always as (model || '_diff_' || number::text) stored,
+  model text not null,
   version int not null,
   mark_id bigint,
   partition int,
@@ -93,7 +93,7 @@ comment on column read_models.diffs.found is 'How many rows differ, and in which
 
 -- Not in read_models, where owners write: lock_model alone reaches it.
 create table event_store.model_locks (
-  model text collate "C" not null,
+  model text not null,
   constraint model_locks_pkey primary key (model)
 );
 comment on table event_store.model_locks is

@@ -47,7 +47,7 @@ create table event_store.archive_files (
   partition int not null,
   from_position bigint not null,
   to_position bigint not null,
-  path text collate "C" not null,
+  path text not null,
   events bigint not null,
   bytes bigint not null,
   checksum text not null,

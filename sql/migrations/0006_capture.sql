@@ -243,7 +243,7 @@ create table event_store.capture_sessions (
   capture text collate "C" not null,
   pid int not null,
   session_began_at timestamptz,
-  name text collate "C" not null,
+  name text not null,
   constraint capture_sessions_pkey primary key (capture, pid),
   constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
 );

@@ -131,7 +131,7 @@ COMMENT ON COLUMN event_store.purged_streams.version IS 'Its number in the strea
 COMMENT ON COLUMN event_store.purged_streams.final IS 'Whether it closed the stream.';
 
 CREATE TABLE event_store.stream_locks (
-    view text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
     decider text NOT NULL COLLATE pg_catalog."C",
     decider_id text NOT NULL COLLATE pg_catalog."C",
     partition integer NOT NULL,
@@ -250,7 +250,7 @@ CREATE VIEW event_store.versioned_events AS
 COMMENT ON VIEW event_store.versioned_events IS 'An event with its number in its stream and what led to it.';
 
 CREATE TABLE event_store.views (
-    view text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
     start_at timestamp with time zone NOT NULL,
     lock_timeout_s bigint DEFAULT 300 NOT NULL,
     pooling_delay_s bigint,
@@ -318,7 +318,7 @@ CREATE TABLE event_store.audit_log (
     done_at timestamp with time zone NOT NULL,
     done_by text NOT NULL,
     operation text NOT NULL,
-    view text COLLATE pg_catalog."C",
+    view text,
     reason text,
     detail jsonb NOT NULL,
     CONSTRAINT audit_log_operation_is_known CHECK ((operation = ANY (ARRAY['seek_view'::text, 'discard_dead_letter'::text, 'retry_dead_letters'::text, 'enable_view'::text, 'unregister_view'::text, 'register_view'::text, 'end_locks'::text, 'release_owner'::text, 'raise_low_water_mark'::text, 'restore'::text, 'register_producer'::text, 'register_decider_event'::text, 'register_event_schema'::text, 'register_event_upcast'::text, 'set_decider_owner'::text, 'withdraw_registration'::text, 'register_capture'::text, 'record_gap'::text, 'mark_archived'::text, 'list_archive_file'::text, 'purge_events'::text, 'migrate'::text, 'drop_version'::text, 'approve_version'::text, 'requeue_changes'::text, 'discard_change'::text, 'restart_capture'::text, 'unregister_capture'::text, 'set_push_secret'::text, 'drop_push_secret'::text, 'begin_verification'::text, 'supersede_changes'::text, 'end_log_holder'::text, 'purge_results'::text]))),
@@ -807,7 +807,7 @@ COMMENT ON COLUMN event_store.wal_events.relation IS 'The message that describes
 COMMENT ON COLUMN event_store.wal_events.stored_at IS 'When the transaction that stored it began.';
 
 CREATE TABLE event_store.checkpoints (
-    view text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
     partition integer NOT NULL,
     "position" bigint NOT NULL,
     lease_owner text,
@@ -962,7 +962,7 @@ CREATE TABLE event_store.archive_files (
     partition integer NOT NULL,
     from_position bigint NOT NULL,
     to_position bigint NOT NULL,
-    path text NOT NULL COLLATE pg_catalog."C",
+    path text NOT NULL,
     events bigint NOT NULL,
     bytes bigint NOT NULL,
     checksum text NOT NULL,
@@ -1054,7 +1054,7 @@ CREATE TABLE event_store.capture_sessions (
     capture text NOT NULL COLLATE pg_catalog."C",
     pid integer NOT NULL,
     session_began_at timestamp with time zone,
-    name text NOT NULL COLLATE pg_catalog."C"
+    name text NOT NULL
 );
 
 COMMENT ON TABLE event_store.capture_sessions IS 'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
@@ -1141,8 +1141,8 @@ COMMENT ON COLUMN event_store.change_events.annotations IS 'What the source''s t
 COMMENT ON COLUMN event_store.change_events.inserted_at IS 'When the event was appended.';
 
 CREATE TABLE event_store.consumers (
-    view text NOT NULL COLLATE pg_catalog."C",
-    consumer text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
+    consumer text NOT NULL,
     pid integer NOT NULL,
     session_began_at timestamp with time zone,
     attached_until timestamp with time zone NOT NULL
@@ -1191,7 +1191,7 @@ COMMENT ON COLUMN event_store.deciders.accepts IS 'The predicate that data of th
 COMMENT ON COLUMN event_store.deciders.registered_by IS 'The role that registered the event first, the same for all versions: its members, or those of an owner, say its shapes.';
 
 CREATE TABLE event_store.dispatches (
-    view text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
     dispatched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     free_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -1334,7 +1334,7 @@ COMMENT ON COLUMN event_store.migrations.name IS 'The migration''s file, or for 
 COMMENT ON COLUMN event_store.migrations.applied_at IS 'When it was applied.';
 
 CREATE TABLE event_store.model_locks (
-    model text NOT NULL COLLATE pg_catalog."C"
+    model text NOT NULL
 );
 
 COMMENT ON TABLE event_store.model_locks IS 'Always empty: for lock_model, which inserts a read model and deletes it again, so that others wait.';
@@ -1612,8 +1612,8 @@ COMMENT ON COLUMN event_store.unchanged_rows.backfill_offset IS 'The backfill.';
 COMMENT ON COLUMN event_store.unchanged_rows.decider_id IS 'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
 
 CREATE TABLE read_models.as_of (
-    name text NOT NULL COLLATE pg_catalog."C",
-    model text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL,
+    model text NOT NULL,
     mark_id bigint NOT NULL,
     marked_at timestamp with time zone NOT NULL,
     fingerprint text NOT NULL,
@@ -1654,9 +1654,9 @@ CREATE SEQUENCE read_models.batch_seq
 COMMENT ON SEQUENCE read_models.batch_seq IS 'Numbers the batches whose rows are staged.';
 
 CREATE TABLE read_models.declarations (
-    model text NOT NULL COLLATE pg_catalog."C",
+    model text NOT NULL,
     version integer NOT NULL,
-    view text NOT NULL COLLATE pg_catalog."C",
+    view text NOT NULL,
     fingerprint text NOT NULL,
     serves boolean NOT NULL,
     unbuilt integer[] NOT NULL,
@@ -1684,8 +1684,8 @@ COMMENT ON COLUMN read_models.declarations.declared_at IS 'When the tables were 
 
 CREATE TABLE read_models.diffs (
     number bigint NOT NULL,
-    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL COLLATE pg_catalog."C",
-    model text NOT NULL COLLATE pg_catalog."C",
+    name text GENERATED ALWAYS AS (((model || '_diff_'::text) || (number)::text)) STORED NOT NULL,
+    model text NOT NULL,
     version integer NOT NULL,
     mark_id bigint,
     partition integer,

@@ -94,7 +94,8 @@ def test_it_waits_for_a_database_that_is_away_and_says_so_and_stops_meanwhile(
     assert "Retrying" in caplog.text
 
 
-def test_the_command_ends_cleanly_on_a_signal(simulator: Simulator) -> None:
+def test_the_command_ends_cleanly_on_a_signal(simulator: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
     with subprocess.Popen([MILLRACE, "dev", *simulator.command], stdout=subprocess.PIPE, text=True) as child:
         try:
             wait_until(lambda: simulator.done() > 10, "it does something")

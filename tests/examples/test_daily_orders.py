@@ -10,7 +10,7 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets.declarations import Declarations
+from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
 from millrace.resources.archive.history import day_history, log_history
@@ -150,7 +150,7 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str
 
 
 def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
-    defs = build_defs()
+    defs = build_defs(declarations=declared("millrace.examples.shop"))
     schedule = defs.resolve_schedule_def("report_days")
     context = dg.build_schedule_context(
         repository_def=defs.get_repository_def(),

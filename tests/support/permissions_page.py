@@ -184,7 +184,8 @@ def logins(server: EmbeddedPostgres, admin: psycopg.Connection) -> Iterator[dict
         for connection in opened.values():
             connection.close()
         admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(database)))
-        for name in made.values():
+        # a superuser beside a drain's login is too mighty for some commands, in each database of the server
+        for name in names.values():
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 

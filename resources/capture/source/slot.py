@@ -217,11 +217,10 @@ def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
     """Say which settings of the source may take a slot that nobody reads, a sentence each, with their values."""
     found = source.execute(
         """
-        select name, current_setting(name)
-        from pg_settings
-        where (name = 'max_slot_wal_keep_size' and setting <> '-1')
-          or (name = 'idle_replication_slot_timeout' and setting <> '0')
-        order by name desc
+        -- not pg_settings, which is larger than a small work_mem
+        select name, current_setting(name, true)
+        from (values ('max_slot_wal_keep_size', '-1'), ('idle_replication_slot_timeout', '0')) s (name, never)
+        where current_setting(name, true) <> never
         """
     )
     return tuple(

@@ -1,18 +1,13 @@
--- Lets one registration of deciders go on at a time: two first ones of a decider cannot name two owners. It waits for ten
--- seconds, or for as long as the caller's lock_timeout says if that is shorter, and then says for whom.
+-- Lets one registration of deciders go on at a time: two first ones of a decider cannot name two owners. It waits for five
+-- seconds, and then says for whom.
 create or replace function event_store_private.lock_deciders()
 returns void
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
-set lock_timeout from current
+set lock_timeout = '5s'
 as $$
-declare
-  _set constant interval := current_setting('lock_timeout');
 begin
-  if _set = interval '0' or _set > interval '10 seconds' then
-    perform set_config('lock_timeout', '10s', true);
-  end if;
   lock table event_store.deciders in share row exclusive mode;
 exception when lock_not_available then
   raise exception 'another transaction registers events, and does not end'
@@ -32,4 +27,4 @@ end
 $$;
 
 comment on function event_store_private.lock_deciders() is
-'Lets one registration of deciders go on at a time; 55P03 says after ten seconds which process it waits for.';
+'Lets one registration of deciders go on at a time; 55P03 says after five seconds which process it waits for.';

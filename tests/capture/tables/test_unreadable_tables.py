@@ -43,7 +43,7 @@ def test_a_table_that_cannot_be_sorted_is_told_of_with_the_remedy_and_the_others
         captured.source.connection.execute(f"alter database {captured.source.slot} set {limit}".encode())
     captured.source.run("create unique index on bad (id)")
     captured = declared(captured, CapturedTable("bad", key=("id",)), GOOD)
-    monkeypatch.setattr(commands, "declared", lambda *_: Declarations(captures={"shop": captured.capture}))
+    monkeypatch.setattr(commands, "declared_beside", lambda *_: Declarations(captures={"shop": captured.capture}))
     captured.drain()
     captured.source.run("insert into good values (2, 'second')", "insert into bad values (0, 'is captured')")
     captured.drain()

@@ -96,7 +96,7 @@ def test_the_repository_requires_the_millrace_that_made_it(tmp_path: Path, monke
             (installed / "direct_url.json").write_text(json.dumps(origin))
         make_repository(tmp_path / f"new_platform_{number}")
         project = tomllib.loads((tmp_path / f"new_platform_{number}" / "pyproject.toml").read_text())
-        assert project["project"]["dependencies"] == [requirement, "psycopg", "pydantic"]
+        assert project["project"]["dependencies"] == [requirement, "psycopg>=3.3,<4", "pydantic>=2.14,<3"]
 
 
 def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
