@@ -52,7 +52,8 @@
 An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
     read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
-                     WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken, RollupFailed
+                     WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken,
+                     RollupFailed
     consumption      PartitionsFailed, NoMark
     commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
