@@ -50,7 +50,16 @@ VALUES = {
 }
 # which say of a view that is not there that it has nothing, or make it
 OF_ANY_VIEW = {
-    *("audit_log", "detach_consumer", "fail_dispatch", "has_seen", "is_registered", "lease_owners", "purged_discards", "register_view"),
+    *(
+        "audit_log",
+        "detach_consumer",
+        "fail_dispatch",
+        "has_seen",
+        "is_registered",
+        "lease_owners",
+        "purged_discards",
+        "register_view",
+    ),
     *("retried_events", "version_of_view"),
 }
 
