@@ -242,9 +242,10 @@ class ChangeDecoder:
             message=raw,
         )
         self._described[message.relation_id] = described
-        return self._compare(message, described, raw, filtered=bool(declared and table.where and not table.keyless))
+        where = table.where if declared and not table.keyless else None
+        return self._compare(message, described, raw, where or "")
 
-    def _compare(self, message: Relation, described: "_Described", raw: bytes, *, filtered: bool) -> Sequence[Change]:
+    def _compare(self, message: Relation, described: "_Described", raw: bytes, where: str) -> Sequence[Change]:
         if self._schemas is None:
             return ()
         within = self._current()
@@ -252,7 +253,7 @@ class ChangeDecoder:
         if changed is None:
             return ()
         before, now = ([column.name for column in schema.columns] for schema in changed)
-        if filtered and now[: len(before)] != before:
+        if any(name in where and now[place : place + 1] != [name] for place, name in enumerate(before)):
             # the server goes on to filter by the columns that had these names before
             self._refuse_unfit(message.relation_id, "it has other columns, and its where may name one")
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
