@@ -23,6 +23,6 @@ class Group:
     REPORTS = "reports"  # tables of days, which users declare
 
 
-def in_dagster(name: str, *, besides: str = "") -> str:
+def in_dagster(name: str, *, also: str = "") -> str:
     """Return a name as Dagster takes it: characters that it refuses, and with one all that is declared, by numbers."""
-    return re.sub(rf"[^\w{besides}]", lambda found: f"_{ord(found[0]):x}_", name, flags=re.ASCII)
+    return re.sub(rf"[^\w{also}]", lambda found: f"_{ord(found[0]):x}_", name, flags=re.ASCII)

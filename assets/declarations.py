@@ -249,7 +249,7 @@ class _Found:
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []
-        # of all models, and of views that nobody declared
+        # of all models, and of views without a declaration
         self.files = dict.fromkeys(("sensor poll_read_models", "sensor poll_views"), Path("Millrace"))
         self._rooms: dict[str, str] = {}
         self.faults: list[Fault] = []

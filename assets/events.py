@@ -17,7 +17,7 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 
 def asset_key(decider: str) -> dg.AssetKey:
     """Return the asset of a decider's declared events."""
-    return dg.AssetKey(["events", in_dagster(decider, besides=".-")])
+    return dg.AssetKey(["events", in_dagster(decider, also=".-")])
 
 
 def by_decider(events: Iterable[DeclaredEvent]) -> Mapping[str, list[DeclaredEvent]]:

@@ -20,7 +20,7 @@ LATE_S = 300
 
 def asset_key(subscription: Subscription) -> dg.AssetKey:
     """Return the asset of a subscription, which is named as its view."""
-    return dg.AssetKey(["subscriptions", in_dagster(subscription.view, besides=".-")])
+    return dg.AssetKey(["subscriptions", in_dagster(subscription.view, also=".-")])
 
 
 def subscription_objective(subscription: Subscription) -> Objective:

@@ -45,7 +45,7 @@ def readers(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[str], Reader]]:
-    """Make a reader for a page, with a database of its own, at its first chapter."""
+    """Make a reader for a page, with a database of its own, at its first chapter; the reader before goes."""
     made: dict[str, Reader] = {}
 
     def spark() -> "SparkSession":
@@ -56,6 +56,9 @@ def readers(
 
         def reader(page: str) -> Reader:
             if page not in made:
+                # the logins of one page are not there for the next
+                stack.close()
+                made.clear()
                 name = spares()
                 stack.callback(_drop, postgres, name)
                 made[page] = Reader(postgres, postgres.dsn(name), tmp_path_factory.mktemp("page"), spark)

@@ -4,6 +4,7 @@ Belongs here: what each kind of column and a fold make of events. Not here: mode
 """
 
 import json
+import operator
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from decimal import Decimal, localcontext
@@ -29,6 +30,17 @@ READ: dict[str, Callable[[Any], Any]] = {
     "boolean": bool,
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
+}
+
+# what a condition compares: the type as which it reads a field of data
+COMPARED: dict[type, str] = {str: "string", bool: "boolean", Decimal: "decimal", datetime: "timestamp"}
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 # by kind of column: from values, in the order of their events, and how they are compared, to its value
@@ -102,6 +114,14 @@ def _read(event: Event, source: str, type_: str) -> Any:  # noqa: ANN401 - whate
     return None if value is None else _typed(value, type_)
 
 
+def _meets(event: Event, source: str, how: str, wanted: tuple[object, ...]) -> bool:
+    value = _read(event, source, "string")
+    if value is None:
+        return how == "==" and None in wanted
+    held = [COMPARISONS[how](_read(event, source, COMPARED[type(one)]), one) for one in wanted if one is not None]
+    return any(held) if how == "==" else all(held)
+
+
 def _typed(value: Any, type_: str) -> Any:  # noqa: ANN401 - whatever the type holds
     return READ[type_.partition("(")[0]](value)
 
@@ -109,6 +129,8 @@ def _typed(value: Any, type_: str) -> Any:  # noqa: ANN401 - whatever the type h
 def _value(column: Column | KeyColumn, own: list[Event]) -> Any:  # noqa: ANN401 - whatever the column holds
     assert isinstance(column, Column)
     counted = [event for event in own if column.events is None or event.event in column.events]
+    if column.where is not None:
+        counted = [event for event in counted if all(_meets(event, *test) for test in column.where.tests)]
     if column.source is None:
         return len(counted)
     read = ([_read(event, str(one.source), one.type) for one in column.reads[::-1]] for event in counted)

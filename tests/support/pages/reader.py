@@ -60,6 +60,7 @@ class Reader:
         read: The chapters that were followed.
         names: What Python blocks have defined.
         databases: The other databases that were made.
+        roles: The roles that were made.
     """
 
     server: EmbeddedPostgres
@@ -69,6 +70,7 @@ class Reader:
     read: set[str] = field(default_factory=set)
     names: dict[str, Any] = field(default_factory=dict)
     databases: set[str] = field(default_factory=set)
+    roles: list[str] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the reader has set."""
@@ -134,6 +136,7 @@ class Reader:
             self.build(text)
             if "'table:" in text:
                 self.capture()
+        self.roles += re.findall(r"^create role (\w+)", text, re.MULTILINE)
         statements = [statement for statement in re.split(r";\s*(?:\n\s*\n|$)", text) if statement.strip()]
         with psycopg.connect(dsn, autocommit=True) as connection:
             return "\n\n".join(printed(connection, statement) for statement in statements)
@@ -215,6 +218,10 @@ class Reader:
                     "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", (name,)
                 )
                 admin.execute(f"drop database {name} with (force)".encode())
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            for name in reversed(self.roles):
+                admin.execute(f"drop owned by {name} cascade".encode())
+                admin.execute(f"drop role {name}".encode())
 
 
 def printed(connection: psycopg.Connection, statement: str) -> str:
