@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg
+
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up
 from tests.support.factories import Connect, append_to, rows, set_clock, start, value, wait_blocked
@@ -51,13 +53,21 @@ def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
     assert orders.end_log_holder("in my way") is None
     append_to(orders, "o-2")
     busy = connect(autocommit=False)
+    busy_pid = busy.info.backend_pid
     busy.execute("select event_store_platform.sequence_events()")
+    at_work = start(lambda: busy.execute("select pg_sleep(3600)"))
+    active = "select state from pg_stat_activity where pid = %s and query like '%%pg_sleep%%'"
+    wait_until(lambda: rows(orders.connection, active, busy_pid) == [("active",)], "it works")
+    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
+    assert orders.end_log_holder() is None
+    set_clock(orders.connection, "")
     ended = orders.end_log_holder("in my way")
     assert ended is not None
-    assert ended.pid == busy.info.backend_pid
+    assert ended.pid == busy_pid
+    assert isinstance(at_work.exception(patience()), psycopg.errors.AdminShutdown)
     operation = "select reason, (detail ->> 'pid')::int from event_store.audit_log where operation = 'end_log_holder' order by 1"
     assert rows(orders.connection, operation) == [
-        ("in my way", busy.info.backend_pid),
+        ("in my way", busy_pid),
         (None, writer.info.backend_pid),
     ]
 

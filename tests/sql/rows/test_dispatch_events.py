@@ -44,6 +44,15 @@ def assert_nothing_falls_between(store: EventStore, acked: int = -1) -> None:
     assert lost == []
 
 
+def test_a_note_that_dispatching_failed_never_waits_for_a_dispatch(view: EventStore, connect: Connect) -> None:
+    other = connect(autocommit=False)
+    other.execute("select from event_store.dispatches for update")
+    view.connection.execute("set lock_timeout = '1ms'")
+    view.fail_dispatch("v", "no room")
+    other.rollback()
+    assert view.standing() == []
+
+
 def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
     (decider_id,) = ids_of_one_partition(view.connection, 1)
     append_to(view, *[decider_id] * 25)
