@@ -44,7 +44,7 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest, views or week, and its options
+bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest, reads, views or week, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-views: $(STAMP) ## Measure what many views cost on this machine, in a quarter of an hour

@@ -10,6 +10,7 @@ WHICH = {
     "append_to_row": "the time from append to row, while `make run` runs in another terminal; the default",
     "event_store": "the event store beside fstore-sql's schema (about 20 minutes)",
     "spark": "Spark on the store beside JDBC and fstore-sql's schema (about 15 minutes)",
+    "reads": "read models beside plain tables with the same rows: by key, all rows, a lookup (about 3 minutes)",
     "views": "many views on one machine: rounds beside a drain each, append to row (less than 10 minutes)",
     "ingest": "exactly-once messages, imports and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
     "week": "what Dagster keeps of two weeks of forty views, and how long its pages take then (up to 25 minutes)",
