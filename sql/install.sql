@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bb903fd82da9063dc27ee95c4690869326f3b2d74a068a029cbd365f1539763c'),
+  (0, '03522e386ec02684b4ecdac1c645ae8332e09fd28677de3905bc444a5a0dcd95'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -79,7 +79,7 @@ class Decider(Generic[State, Command]):
     @cached_property
     def fingerprint(self) -> str:
         """The hash of the fold's declaration, which reads its source."""
-        return "" if self.fold is None else self.fold.fingerprint
+        return "" if self.fold is None else self.fold.fingerprint.partition("+")[0]
 
     def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""

@@ -5,13 +5,10 @@ and staging themselves (`staging`), plans (`read_models.built.plans`), the commi
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
-
-import pyarrow as pa
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
@@ -30,8 +27,7 @@ from millrace.resources.consumption.staging import (
 )
 from millrace.resources.event_store import Lease, LockedPartition
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.failing.events import FailingEvent, failing_events
-from millrace.resources.read_models.failing.sums import overflowing_events, sums_of
+from millrace.resources.read_models.failing.events import failing_events
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong, at_most
 
@@ -39,17 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True)
-class Merges:
-    """How staged rows are tried in Postgres.
-
-    Attributes:
-        attempt: Applies them and undoes it; raises PartFails if Postgres does not take them.
-        full_keys: Of rows beside others, the keys in which they do not fit, with what is there without them.
-    """
-
-    attempt: Callable[[Sequence[StagedRows]], None]
-    full_keys: Callable[[Sequence[StagedRows], Sequence[StagedRows]], pa.Table | None]
+# applies staged rows and undoes it; raises PartFails if Postgres does not take them
+Attempt = Callable[[Sequence[StagedRows]], None]
 
 
 class LeasedBatch:
@@ -97,6 +84,13 @@ class LeasedBatch:
                 spark, self.dsn, self.model, self.leases, batch, self.locked, self.history, limits, without
             )
 
+    def of(self, partitions: Collection[int]) -> Self:
+        """Return the same events of some log partitions."""
+        if len(partitions) == len(self.leases):
+            return self
+        leases = [lease for lease in self.leases if lease.partition in partitions]
+        return type(self)(self.spark, self.dsn, self.model, leases, self.locked, self.history, self.limits)
+
     @property
     def retries(self) -> bool:
         """Whether streams that failed before are tried again."""
@@ -117,13 +111,13 @@ class LeasedBatch:
         return sum(lease.to_position - lease.from_position for lease in self.leases)
 
     @contextmanager
-    def parts(self, batch: int, merges: Merges | None, until: float) -> "Iterator[LeasedParts]":
-        """Yield the batch's parts; rows are staged under the number of the batch, and tried if `merges` says how.
+    def parts(self, batch: int, attempt: Attempt | None, until: float) -> "Iterator[LeasedParts]":
+        """Yield the batch's parts; rows are staged under the number of the batch, and tried by `attempt`, if any.
 
         Spark keeps the events until the end of the block, so that they are read once, however many parts are built. The
         parts can be looked at until that time of the monotonic clock.
         """
-        parts = LeasedParts(self, batch, merges, until)
+        parts = LeasedParts(self, batch, attempt, until)
         try:
             yield parts
         finally:
@@ -137,13 +131,11 @@ class LeasedParts:
     whole batch may.
     """
 
-    def __init__(self, leased: LeasedBatch, batch: int, merges: Merges | None, until: float) -> None:
+    def __init__(self, leased: LeasedBatch, batch: int, attempt: Attempt | None, until: float) -> None:
         self._leased = leased
         self._batch = batch
-        self._merges = merges
+        self._attempt = attempt
         self._until = until
-        # of parts that are whole; they are kept, whatever else fails
-        self._built: list[StagedRows] = []
         self._kept: dict[Source, str] = {}
 
     def build(self, part: Part) -> list[StagedRows]:
@@ -154,41 +146,23 @@ class LeasedParts:
         """
         with _part_fails():
             staged = self._stage(self._events(part))
-        if self._merges is not None:
-            # parts that fit each by itself may share a sum that has no room for all of them
-            self._merges.attempt([*self._built, *staged] if sums_of(self._leased.model) else staged)
-        if part.up_to is None:
-            self._built += staged
+        if self._attempt is not None:
+            self._attempt(staged)
         return staged
 
     def tell(self, part: Part) -> list[Failure]:
-        """Return the streams of a part that fail for one kind of reason, each with the first event that it fails at.
-
-        First those that fail at single events; of a part without any, those whose events do not fit into a sum.
+        """Return the streams of a part that fail at single events, each with the first one.
 
         Raises:
             PartFails: An event does not even let it look.
         """
-        with _part_fails():
-            failing = self._failing(self._events(part))
+        leased, events = self._leased, self._events(part)
+        with _part_fails(), self._in_time():
+            failing = failing_events(events, leased.model, leased.dsn, leased.begun)
         return [
             Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, in_one_line(one.error))
             for one in failing
         ]
-
-    def _failing(self, events: "DataFrame") -> list[FailingEvent]:
-        leased = self._leased
-        with self._in_time():
-            failing = failing_events(events, leased.model, leased.dsn, leased.begun)
-            failing = failing or overflowing_events(events, leased.model)
-        if failing or self._merges is None or not sums_of(leased.model):
-            return failing
-        # sums of the batch fit, but maybe not beside what is stored
-        full = self._merges.full_keys(self._stage(events), self._built)
-        if full is None:
-            return []
-        with self._in_time():
-            return overflowing_events(events, leased.model, full)
 
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         leased = self._leased

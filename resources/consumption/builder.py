@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.archive.history import LogHistory
-from millrace.resources.consumption.batch import LeasedBatch, Merges
+from millrace.resources.consumption.batch import LeasedBatch
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
-from millrace.resources.consumption.commit import Commit, Work, commit, commit_failures, staging, try_rows
+from millrace.resources.consumption.commit import (
+    Commit,
+    Work,
+    commit,
+    commit_failures,
+    commit_rebuild,
+    staging,
+    try_rows,
+)
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
-from millrace.resources.consumption.filling import filled_children
 from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import name_streams
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.failing.sums import full_keys
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong
 
@@ -80,16 +86,13 @@ class Builder:
         batch = LeasedBatch(self.spark, self.dsn, self.model, leases, locked, limits=self.limits)
         return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
 
-    def rebuild(
-        self, store: EventStore, leases: Sequence[Lease], ranges: Sequence[Lease], history: LogHistory | None
-    ) -> Commit:
+    def rebuild(self, store: EventStore, work: Work, ranges: Sequence[Lease], history: LogHistory | None) -> Commit:
         """Build log partitions from their first events, of all streams, and put the rows in place of the present ones.
 
         `ranges` are the leases as far as they are read. `history` names the place of the events; None: Postgres alone.
-        Raises the errors of `build`.
+        Raises the errors of `build`; the work says what was committed before.
         """
-        batch = LeasedBatch(self.spark, self.dsn, self.model, ranges, [], history, self.limits)
-        return self._build(store, Work(tuple(leases), rebuild=True, started=time.monotonic()), batch)
+        return self._build(store, work, LeasedBatch(self.spark, self.dsn, self.model, ranges, [], history, self.limits))
 
     def _build(self, store: EventStore, work: Work, batch: LeasedBatch) -> Commit:
         try:
@@ -131,13 +134,16 @@ class Builder:
 
         The search ends at that time of the monotonic clock.
         """
+        batch = batch.of({lease.partition for lease in work.left})
         try:
             with staging(store.connection, self.model) as number:
-                with self.keeper(work.leases):
+                with self.keeper(work.left):
                     # Streams that Spark refuses are found without merges, which would cost as much again.
-                    merges = self._merges(store, work, number) if isinstance(error, psycopg.Error) else None
-                    ranges = any(lease.from_position < lease.to_position for lease in work.leases)
-                    with batch.parts(number, merges, until) as parts:
+                    attempt = (
+                        partial(try_rows, store, self.model, work, number) if isinstance(error, psycopg.Error) else None
+                    )
+                    ranges = any(lease.from_position < lease.to_position for lease in work.left)
+                    with batch.parts(number, attempt, until) as parts:
                         found = find_failing_streams(
                             parts, ranges=ranges, retries=batch.retries, to_the_end=work.rebuild
                         )
@@ -152,10 +158,6 @@ class Builder:
             if merging is error or isinstance(error, psycopg.Error) or not _may_be_of_events(store, merging):
                 raise
             return self._build_without_failing_streams(store, work, batch, merging, until)
-
-    def _merges(self, store: EventStore, work: Work, number: int) -> Merges:
-        look = partial(full_keys, store.connection, self.model, number, merged=not work.rebuild)
-        return Merges(partial(try_rows, store, self.model, work, number), look)
 
     def _commit_failures(
         self,
@@ -202,15 +204,9 @@ class Builder:
     ) -> Commit:
         if not work.rebuild:
             return commit(store, self.model, work, number, staged, failures)
-        partitions = [lease.partition for lease in work.leases]
-        # filling takes long, and a swap may be tried again: nothing else holds the leases
-        with (
-            self.keeper(work.leases),
-            filled_children(
-                self.dsn, store.connection, self.model, partitions, number, staged, self.limits.fill_connections
-            ) as filled,
-        ):
-            return commit(store, self.model, work, number, staged, failures, filled)
+        # the last log partition waits for all others
+        with self.keeper(work.left) as keeper:
+            return commit_rebuild(store, self.model, work, number, staged, failures, keeper)
 
 
 def _errors_of_builds() -> tuple[type[Exception], ...]:

@@ -16,27 +16,34 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psycopg
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
+from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
 from millrace.resources.read_models.stored.merge import (
     StagedRows,
-    fill_child,
+    analyze_staged,
     forget_batch,
     merge_batch,
     next_batch,
-    require_room,
-    swap_children,
+    replace_partition,
+    require_staged,
+    try_replacing,
 )
-from millrace.resources.read_models.stored.rollup_tables import fill_rollups
-from millrace.resources.read_models.stored.tables import new_child_table
+from millrace.resources.read_models.stored.rollup_tables import mend_rollups
 from millrace.resources.read_models.stored.versions import mark_built
 
-SWAP_ATTEMPTS = 5
+
+@dataclass
+class Rebuilt:
+    """The log partitions that a rebuild has committed, each by itself: the rows of each, how many changed, failures."""
+
+    rows_of: dict[int, int] = field(default_factory=dict)
+    changed: int = 0
+    failures: list[Failure] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -45,13 +52,21 @@ class Work:
 
     Attributes:
         leases: The leases that it was built from.
-        rebuild: Whether its rows replace those of whole log partitions; otherwise they are merged into present rows.
+        rebuild: Whether its rows take the place of those of whole log partitions; otherwise they are merged.
         started: When its build began, by the monotonic clock.
+        rebuilt: What a rebuild has committed so far.
     """
 
     leases: tuple[Lease, ...]
     rebuild: bool
     started: float
+    rebuilt: Rebuilt = field(default_factory=Rebuilt)
+
+    @property
+    def left(self) -> tuple[Lease, ...]:
+        """The leases that are not committed yet, in the order of their log partitions."""
+        left = (lease for lease in self.leases if lease.partition not in self.rebuilt.rows_of)
+        return tuple(sorted(left, key=lambda lease: lease.partition))
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,16 @@ class Commit:
         return sum(lease.to_position - lease.from_position for lease in self.leases)
 
 
+@contextmanager
+def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) -> Iterator[None]:
+    """Open a transaction that changes rows of a model; it may be undone at its end."""
+    with store.connection.transaction(force_rollback=undone):
+        if model.crosses_streams:
+            # whoever waits for the rows sees what the one before has committed
+            store.connection.execute("set transaction isolation level read committed")
+        yield
+
+
 def commit(
     store: EventStore,
     model: ReadModel,
@@ -88,29 +113,56 @@ def commit(
     batch: int,
     staged: Sequence[StagedRows],
     failures: Sequence[Failure] = (),
-    filled: Mapping[int, int] | None = None,
 ) -> Commit:
     """Commit a batch's staged rows with the positions up to which they were built.
-
-    Of a rebuild `filled` has the rows of each log partition whose new table is filled: this swaps them in.
 
     Raises:
         Overtaken: The store was told of an upcast that the events were not read with.
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
         StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
-    for attempt in _attempts(work):
-        with attempt, store.connection.transaction():
+    with transaction(store, model):
+        require_known(store.connection, model.upcasts)
+        hand_over(store, model, work.leases, failures)
+        store.commit_batch(model.view, work.leases)
+        rows = merge_batch(store.connection, model, batch, staged)
+    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures))
+
+
+def commit_rebuild(
+    store: EventStore,
+    model: ReadModel,
+    work: Work,
+    batch: int,
+    staged: Sequence[StagedRows],
+    failures: Sequence[Failure],
+    keeper: LeaseKeeper,
+) -> Commit:
+    """Write what staged rows differ in from present ones: one log partition after the other, each in a transaction.
+
+    Where it dies some log partitions are rebuilt, and the others are as before.
+
+    Raises the errors of `commit`.
+    """
+    require_staged(store.connection, model, batch, staged)
+    # else Postgres would guess how many there are
+    analyze_staged(store.connection, model)
+    rebuilt = work.rebuilt
+    for lease in work.left:
+        keeper.drop(lease)
+        with transaction(store, model):
             require_known(store.connection, model.upcasts)
-            hand_over(store, model, work.leases, failures)
-            store.commit_batch(model.view, work.leases)
-            if filled is None:
-                rows = merge_batch(store.connection, model, batch, staged)
-            else:
-                swap_children(store.connection, model, [*filled], batch, staged)
-                mark_built(store.connection, model, [*filled])
-                rows = sum(filled.values())
-    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures), filled or {})
+            hand_over(store, model, [lease], failures)
+            store.commit_batch(model.view, [lease])
+            replaced = replace_partition(store.connection, model, lease.partition, batch, staged)
+            mend_rollups(store.connection, model, lease.partition)
+            mark_built(store.connection, model, [lease.partition])
+        rebuilt.rows_of[lease.partition] = replaced.rows
+        rebuilt.changed += replaced.written
+        rebuilt.failures += [one for one in failures if one.stream.partition == lease.partition]
+    forget_batch(store.connection, model, batch)
+    seconds = time.monotonic() - work.started
+    return Commit(work.leases, rebuilt.changed, seconds, tuple(rebuilt.failures), rebuilt.rows_of)
 
 
 def commit_failures(
@@ -125,7 +177,7 @@ def commit_failures(
 
     Gives the leases back: all other events of the batch are claimed again.
     """
-    with store.connection.transaction():
+    with transaction(store, model):
         require_known(store.connection, model.upcasts)
         # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
         # merge, too: all of its rows are of log partitions with a failure.
@@ -139,22 +191,13 @@ def commit_failures(
 def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
-    Of a rebuild new tables are filled and none is swapped in: readers never block it.
-
     Raises:
         PartFails: Postgres refuses the rows because of their data.
     """
     try:
-        with store.connection.transaction(force_rollback=True):
-            store.commit_batch(model.view, work.leases)
-            if work.rebuild:
-                new = {lease.partition: new_child_table(batch, lease.partition) for lease in work.leases}
-                for partition in new:
-                    fill_child(store.connection, model, partition, batch, staged)
-                require_room(store.connection, model, [*new], batch)
-                fill_rollups(store.connection, model, new)
-            else:
-                merge_batch(store.connection, model, batch, staged)
+        with transaction(store, model, undone=True):
+            store.commit_batch(model.view, work.left)
+            (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
     except psycopg.Error as error:
         if fault_of(error) is not Fault.EVENTS:
             raise
@@ -172,15 +215,6 @@ def staging(connection: psycopg.Connection, model: ReadModel) -> Iterator[int]:
         with suppress(psycopg.Error):
             forget_batch(connection, model, batch)
         raise
-
-
-def _attempts(work: Work) -> Retrying:
-    # a swap waits for readers, and new readers for the swap: so it waits for a short time, and tries again
-    return Retrying(
-        retry=retry_if_exception_type(psycopg.errors.LockNotAvailable),
-        stop=stop_after_attempt(SWAP_ATTEMPTS if work.rebuild else 1),
-        reraise=True,
-    )
 
 
 def hand_over(store: EventStore, model: ReadModel, leases: Sequence[Lease], failures: Sequence[Failure]) -> None:

@@ -74,6 +74,10 @@ class LeaseKeeper(Keeper):
         """Extend another lease, too, from now on."""
         self._leases = (*self._leases, lease)
 
+    def drop(self, lease: Lease) -> None:
+        """Extend a lease no more, which is about to end."""
+        self._leases = tuple(one for one in self._leases if one != lease)
+
     @property
     def leases(self) -> tuple[Lease, ...]:
         """All leases that are extended."""
@@ -81,8 +85,14 @@ class LeaseKeeper(Keeper):
 
     def _extend_own(self, store: EventStore) -> None:
         leases = self._leases
-        if leases:
+        if not leases:
+            return
+        try:
             store.extend_lease(self._view, leases, self._lease_s)
+        except LeaseLost:
+            # one that ended meanwhile is none that was lost
+            if leases is self._leases:
+                raise
 
 
 def owner_keeper(dsn: str, owner: str, lease_s: int) -> Keeper:

@@ -1,16 +1,14 @@
 """How much of Spark and of Postgres one consumer takes at once, and for how long.
 
-Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`filling`, `staging`,
-`consumer`, `rounds`).
+Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`staging`, `consumer`,
+`rounds`).
 """
 
-import os
 from dataclasses import dataclass
 from typing import Self
 
 from millrace.resources.settings import Settings
 
-MOST_FILL_CONNECTIONS = 4
 # of which the build may take the whole time; of fewer, too
 BUILD_EVENTS = 500_000
 ROUNDS_OF_A_BUILD = 10
@@ -42,11 +40,6 @@ class Limits:
         build_s = settings.build_timeout_s
         # others wait while a round takes its time: a view that needs more has a run of its own
         return cls(cores=settings.cores, build_s=build_s, round_s=build_s / ROUNDS_OF_A_BUILD)
-
-    @property
-    def fill_connections(self) -> int:
-        """On how many connections a rebuild fills its new tables at most: each keeps a core of Postgres busy."""
-        return min(MOST_FILL_CONNECTIONS, self.cores or os.cpu_count() or 1)
 
     @property
     def plan_s(self) -> float:

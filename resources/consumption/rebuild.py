@@ -5,6 +5,7 @@ swapping (`builder`, `commit`), the loop of a drain (`consumer`).
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_
 from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
 from millrace.resources.consumption.builder import Builder, NothingBuilds
-from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
 from millrace.resources.event_store import EventStore, Lease
@@ -106,19 +107,20 @@ class Rebuild:
         return lease.to_position if self.marks is None else min(lease.to_position, self.marks[lease.partition])
 
     def _build(self, leases: Sequence[Lease], ranges: Sequence[Lease], history: LogHistory | None) -> Commit:
+        work = Work(tuple(leases), rebuild=True, started=time.monotonic())
         try:
-            return self.builder.rebuild(self.store, leases, ranges, history)
+            return self.builder.rebuild(self.store, work, ranges, history)
         except (NothingBuilds, TookTooLong) as error:
-            raise self._failed(leases, str(error)) from error
+            raise self._failed(work.left, str(error)) from error
         except psycopg.Error:
             raise
         except build_errors() as error:
             if is_gone(error):
                 raise spark_is_gone(error) from error
-            raise self._failed(leases, cause(error)) from error
+            raise self._failed(work.left, cause(error)) from error
         except NotInFlight as error:
             why = "A stream fails at an event that only the archive has, so that no later drain could try it again"
-            raise self._failed(leases, f"{why}: {error.detail}") from error
+            raise self._failed(work.left, f"{why}: {error.detail}") from error
 
     def _failed(self, leases: Sequence[Lease], why: str) -> PartitionsFailed:
         named = ", ".join(f"p{lease.partition:02}" for lease in leases)

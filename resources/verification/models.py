@@ -19,8 +19,9 @@ from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import comparable_partitions, examples
+from millrace.resources.read_models.stored.merge import unmerged_rows
 from millrace.resources.read_models.stored.past import remove_now
-from millrace.resources.read_models.stored.rollup_tables import differing_partitions
+from millrace.resources.read_models.stored.rollup_tables import differing_rollups
 from millrace.resources.read_models.stored.versions import current_version, versions
 from millrace.resources.verification.looks import Report, Watcher
 
@@ -101,11 +102,17 @@ def _look_at(
             f"no version of its declaration serves: millrace run drain {model.name} --once, or millrace view approve."
         )
     watcher.at(f"groups of rows of read model {model.name}")
-    for name, differing in differing_partitions(connection, serving).items():
+    for name, differing in differing_rollups(connection, serving).items():
         report.add(
             "groups_differ",
             f"Groups are not those of the rows: rollup {name} of read model {model.name}, log partition"
-            f" {', '.join(map(str, differing))}. Rebuild these in Dagster: that computes their groups anew.",
+            f" {', '.join(map(str, differing)) or 'any'}. Rebuild it in Dagster: that computes the groups anew.",
+        )
+    if serving.crosses_streams and (unmerged := unmerged_rows(connection, serving)):
+        report.add(
+            "rows_differ",
+            f"{unmerged} rows are not what the parts of log partitions add up to: read model {model.name}. Build it anew:"
+            f" millrace view reset {model.name}",
         )
     comparable = comparable_partitions(connection, serving.view, model.view)
     if chosen not in {None, *comparable} or not comparable:

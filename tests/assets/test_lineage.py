@@ -77,7 +77,7 @@ def test_what_a_model_computes_comes_from_its_columns() -> None:
 
 
 def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one() -> None:
-    members = {"status": row("status"), "orders": count(), "worth": sum_("total", type="decimal(38,2)")}
+    members = {"status": row("status"), "orders": count(), "worth": sum_("total")}
     by_status = rollup(of=SHOP.models["orders"], key=["status"])(
         type("ByStatus", (), {"__doc__": "Orders by status.", **members})
     )

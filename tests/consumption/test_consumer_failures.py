@@ -57,7 +57,8 @@ def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_an
         "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$"
     )
     things.connection.execute(
-        "create trigger refuse before insert on read_models.amounts_state_p0003 for each row execute function refuse()"
+        "create trigger refuse before insert on read_models.amounts_state_parts for each row when (new.partition = 3)"
+        " execute function refuse()"
     )
     things.append_events([thing(bad, owner="o", units=8) for bad in two] + [thing(good, owner="p", units=7)])
     with pytest.raises(PartitionsFailed) as failed:
@@ -71,7 +72,7 @@ def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_an
     assert rows(things.connection, "select from event_store.stream_locks") == []
     assert things.lease_owners(TOTALS.view) == []
 
-    things.connection.execute("drop trigger refuse on read_models.amounts_state_p0003")
+    things.connection.execute("drop trigger refuse on read_models.amounts_state_parts")
     drain(dsn, spark, TOTALS)
     assert rows(things.connection, "select * from read_models.amounts order by owner") == [("o", 16), ("p", 7)]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import psycopg
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
@@ -30,11 +29,8 @@ from millrace.resources.read_models.stored.differences import (
     take,
 )
 from millrace.resources.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
-from millrace.resources.read_models.stored.tables import child_table
 from millrace.resources.read_models.stored.versions import (
-    attach_version,
     ensure_version,
-    serve_if_caught_up,
     with_upcasts,
 )
 from tests.support import command_line
@@ -46,19 +42,16 @@ from tests.support.building.drains import (
     busiest,
     drain,
     fill,
-    held,
     machines,
     observer,
     rows_of,
     thing,
     things,
-    wait_blocked_in,
 )
-from tests.support.building.model_versions import Latest, Wider, built, consume, relations
+from tests.support.building.model_versions import Wider, built, relations
 from tests.support.building.oracle import expected_rows
-from tests.support.factories import Connect, Killed, at_once, rows, start, value, wait_blocked
+from tests.support.factories import Killed, at_once, rows
 from tests.support.logins import logins
-from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -270,57 +263,3 @@ def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: Eve
     things.connection.execute(f"drop table read_models.{diff.name}_before".encode())
     assert relations(things.connection) == before
     assert rows(things.connection, "select view from event_store.views") == [(built.view,)]
-
-
-def test_a_table_that_is_swapped_meanwhile_is_read_whole(
-    things: EventStore, connect: Connect, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 20)
-    drain(dsn, spark, Counted)
-    partition = busiest(things)
-    table, reader = child_table(Counted, partition), connect()
-    with things.connection.transaction():
-        things.connection.execute("lock table read_models.counted_state in access exclusive mode")
-
-        def read() -> int:
-            copy = take(reader, with_upcasts(reader, Counted), None, partition)
-            return int(value(reader, f"select count(*) from read_models.{copy.name}_before"))
-
-        reading = start(read)
-        wait_blocked(connect(), reader.info.backend_pid)
-        for statement in (
-            "create table read_models.other (like read_models.{table} including all)",
-            "insert into read_models.other select * from read_models.{table}",
-            "alter table read_models.counted_state detach partition read_models.{table}",
-            "drop table read_models.{table}",
-            "alter table read_models.other rename to {table}",
-            "alter table read_models.counted_state attach partition read_models.{table} for values in ({number})",
-        ):
-            things.connection.execute(statement.format(table=table, number=partition).encode())
-    assert reading.result() == value(things.connection, f"select count(*) from read_models.{table}") > 0
-
-
-def test_what_is_copied_is_of_the_version_that_serves_then(
-    things: EventStore, connect: Connect, observer: psycopg.Connection, built: ReadModel
-) -> None:
-    new = attach_version(things.connection, Latest)
-    consume(things, new)
-    switching = connect()
-    with held(switching, "lock table read_models.everything in access exclusive mode"):
-        taking = start(lambda: take(things.connection, with_upcasts(things.connection, Wider), None))
-        wait_blocked_in(observer, "lock table")
-        assert serve_if_caught_up(switching, new)
-    taken = taking.result(patience())
-    assert (built.version, taken.version, taken.waiting_streams) == (1, 2, 0)
-    copied = f"select * from read_models.{taken.name}_before limit 0"
-    assert [column.name for column in things.connection.execute(copied.encode()).description or ()] == [
-        "thing_id", *Latest.columns,
-    ]  # fmt: skip
-    # what fails in it has what was before, and is said
-    things.connection.execute(
-        "insert into event_store.stream_locks (view, decider, decider_id, partition, last_offset, created_at, updated_at)"
-        " values (%s, 'thing', 'thing-1', 0, 0, now(), now())",
-        (new.view,),
-    )
-    things.connection.execute("delete from read_models.diffs")
-    assert take(things.connection, with_upcasts(things.connection, Wider), None).waiting_streams == 1

@@ -147,6 +147,7 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_ar
     assert taken == [(1, len(fails)), (2, 2), (3, 3)]
 
     things.connection.execute("delete from read_models.typed_state")
+    things.connection.execute("delete from read_models.typed_state_parts")
     with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(*range(16))
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()

@@ -1,27 +1,38 @@
 """Rebuilds of log partitions beside drains, readers and each other: no reader sees a half, nothing deadlocks."""
 
+import itertools
+import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+import time
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from millrace.resources.consumption.commit import Commit
+from millrace import count, field, sum_
+from millrace.ops import ReadModel
+from millrace.resources.consumption.commit import Commit, transaction
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.stored.merge import (
+    StagedRows,
+    forget_batch,
+    merge_rows,
+    next_batch,
+    replace_partition,
+)
+from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (
     Counted,
-    all_blocked,
     assert_equals_a_clean_run,
     busiest,
     drain,
     fill,
-    held,
     rows_of,
     thing,
     things,
@@ -124,71 +135,81 @@ def test_several_log_partitions_are_rebuilt_together_or_none_is_and_two_that_do_
             return consumer.rebuild(*partitions, wait_s=patience())
 
     one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
-    assert one.result().rows == two.result().rows > 0
+    # there is nothing to mend
+    assert one.result().rows == two.result().rows == 0
     assert_equals_a_clean_run(things, Counted)
 
 
-def test_rebuilds_of_two_partitions_at_once_wait_for_a_reader_and_not_for_each_other_nor_do_their_swaps_deadlock(
+def test_a_rebuild_waits_for_no_reader_and_whoever_reads_as_of_before_it_sees_the_rows_of_then(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
-    fill(things, 120)
-    drain(dsn, spark, Counted)
-    partitions = [lag.partition for lag in things.view_lag(Counted.view) if lag.position][:2]
-    reader, observer = connect(), connect()
-
-    def rebuilt(building: "Callable[[], SparkSession]") -> list[Future[Commit]]:
-        def rebuild(partition: int) -> Commit:
-            with Consumer.open(dsn, Counted, building, f"rebuilder of {partition}") as consumer:
-                return consumer.rebuild(partition)
-
-        return [start(partial(rebuild, partition)) for partition in partitions]
-
-    with held(reader, "select from read_models.counted"):
-        both = rebuilt(lambda: spark)
-        wait_until(
-            lambda: value(observer, "select count(*) = 2 from pg_locks where not granted and locktype = 'relation'"),
-            "both swaps wait for the reader",
-        )
-    assert [one.result(patience()).leases[0].partition for one in both] == partitions
-    rows_holder, staging_holder = connect(), connect()
-    claimed, go = threading.Barrier(3), threading.Event()
-
-    def building() -> "SparkSession":
-        claimed.wait(patience())
-        assert go.wait(patience())
-        return spark
-
-    both = rebuilt(building)
-    claimed.wait(patience())
-    # both are held after their new tables were made and before they are swapped in
-    with staging_holder.transaction():
-        with held(rows_holder, "select from event_store.checkpoints for update"):
-            go.set()
-            wait_until(lambda: len(all_blocked(observer, "commit_batch")) == 2, "both have staged")
-            staging_holder.execute("lock table read_models.counted_staging in share mode")
-        wait_until(lambda: len(all_blocked(observer, 'delete from "read_models"')) == 2, "both have their new tables")
-    assert [one.result(patience()).leases[0].partition for one in both] == partitions
-    assert_equals_a_clean_run(things, Counted)
-
-
-def test_a_reader_in_repeatable_read_from_before_a_swap_misses_the_partition_as_after_a_truncate(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    """A limit of swapping tables, written down where it would be noticed if Postgres lifted it."""
     things.append_events([thing("only", text="a", units=1)])
     drain(dsn, spark, Counted)
-    reader = connect()
-    with reader.transaction():
-        reader.execute("set transaction isolation level repeatable read")
-        assert value(reader, "select count(*) from event_store.events") == 1
-        with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
-            consumer.rebuild(busiest(things))
-        assert value(reader, "select count(*) from read_models.counted") == 0
-    assert value(reader, "select count(*) from read_models.counted") == 1
-
-    # again and again, and also where it is empty
-    full = busiest(things)
+    things.connection.execute("update read_models.counted_state set events = 7")
+    full, reader = busiest(things), connect()
     with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
-        assert [consumer.rebuild(full).rows for _ in range(2)] == [1, 1]
+        with reader.transaction():
+            reader.execute("set transaction isolation level repeatable read")
+            assert value(reader, "select events from read_models.counted") == 7
+            assert (consumer.rebuild(full).rows, consumer.rebuild(full).rows) == (1, 0)
+            assert value(reader, "select events from read_models.counted") == 7
         assert consumer.rebuild((full + 1) % 16).rows == 0
     assert_equals_a_clean_run(things, Counted)
+
+
+RACE_S = 3
+CROSSING = ReadModel(
+    name="crossing_uses",
+    view="crossing_uses",
+    description="One row per text.",
+    keys={"text": field("data.text")},
+    columns={"units": sum_("data.units"), "events": count()},
+)
+
+
+def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each_other(
+    things: EventStore, connect: Connect
+) -> None:
+    """Parts that several log partitions share, last parts that go, and new ones, at once, for some seconds."""
+    model = ensure_version(things.connection, CROSSING)
+    until = time.monotonic() + RACE_S
+
+    def merges(seed: int) -> int:
+        dice, connection = random.Random(seed), connect(autocommit=True)
+        for number in itertools.count():
+            if time.monotonic() > until:
+                return number
+            fresh = [
+                (dice.randrange(4 * seed, 4 * seed + 4), f"k-{dice.randrange(12)}", Decimal(1), 1) for _ in range(6)
+            ]
+            distinct = {row[:2]: row for row in fresh}
+            table = pa.table([*map(list, zip(*distinct.values(), strict=True))], names=[*state_schema(model)])
+            with transaction(EventStore(connection), model):
+                merge_rows(connection, model, table)
+        raise AssertionError
+
+    def rebuilds(partition: int) -> int:
+        dice, connection = random.Random(partition), connect(autocommit=True)
+        for number in itertools.count():
+            if time.monotonic() > until:
+                return number
+            batch, keys = next_batch(connection), dice.sample(range(12), dice.randrange(12))
+            for key in keys:
+                connection.execute(
+                    "insert into read_models.crossing_uses_staging (partition, text, units, events, batch, attempt)"
+                    " values (%s, %s, 2, 1, %s, 1)",
+                    (partition, f"k-{key}", batch),
+                )
+            with transaction(EventStore(connection), model):
+                replace_partition(connection, model, partition, batch, [StagedRows(1, len(keys))])
+                forget_batch(connection, model, batch)
+        raise AssertionError
+
+    works = [*(partial(merges, seed) for seed in (0, 1, 2)), partial(rebuilds, 14), partial(rebuilds, 15)]
+    assert all(one.result(patience()) > 1 for one in at_once(works))
+    merged = (
+        "select text, sum(units), sum(events)::bigint from read_models.crossing_uses_state_parts group by 1 order by 1"
+    )
+    assert rows(things.connection, "select * from read_models.crossing_uses order by 1") == rows(
+        things.connection, merged
+    )

@@ -1,21 +1,19 @@
 """What a column refuses when it is declared, and a sum that outgrows its type. Not here: values (`test_rows`)."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal, localcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 
-from millrace.resources.consumption.staging import read_events, stage_batch
+from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.built.plans import partial_rows
 from millrace.resources.read_models.declared.column_types import InvalidColumn
 from millrace.resources.read_models.declared.columns import Column, KeyColumn
 from millrace.resources.read_models.declared.computed import Computed, computed
@@ -40,9 +38,15 @@ from millrace.resources.read_models.declared.words import (
     sum_,
     top,
 )
-from millrace.resources.read_models.failing.sums import overflowing_events
-from millrace.resources.read_models.stored.merge import StagedRows, fill_child, merge_batch, merge_rows, next_batch
-from millrace.resources.read_models.stored.tables import new_child_table
+from millrace.resources.read_models.stored.merge import (
+    Replaced,
+    StagedRows,
+    merge_batch,
+    merge_rows,
+    next_batch,
+    replace_partition,
+    try_replacing,
+)
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything, thing, things
 from tests.support.building.read_models import uses
@@ -73,11 +77,15 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: count("data.a..b"), "nor a field data.<key>[.<key>…]"),
     (lambda: sum_("data.n", type="double"), "sums are bigint or decimal(p,s), which add up exactly"),
     (lambda: sum_("data.n", type="int"), "sums are bigint or decimal(p,s)"),
-    (lambda: avg("data.n", type="double"), "means are of bigint or decimal(p,s)"),
+    (lambda: avg("data.n", type="double"), "sums are bigint or decimal(p,s)"),
     (lambda: sum_("created_at"), "'created_at' has type timestamp, not bigint"),
     (lambda: sum_("data.n", type="decimal"), "type is 'decimal'; allowed: bigint, boolean, date"),
     (lambda: sum_("data.n", type="decimal(18,2"), "type is 'decimal(18,2'; allowed"),
     (lambda: sum_("data.n", type="decimal(39,2)"), "type is 'decimal(39,2)'; allowed"),
+    (
+        lambda: avg("data.n", type="decimal(29,2)"),
+        "avg('data.n'): type is 'decimal(29,2)'; what is added up has at most 28",
+    ),
     (lambda: sum_("data.n", type="decimal(2,3)"), "type is 'decimal(2,3)'; allowed"),
     (lambda: sum_("data.n", type="decimal(0,0)"), "type is 'decimal(0,0)'; allowed"),
     (lambda: sum_("data.n", type="decimal(²,2)"), "allowed"),
@@ -181,43 +189,32 @@ def test_a_column_that_cannot_work_is_refused_in_a_sentence() -> None:
     assert wrong == []
 
 
-# a column over its own field, a value of which two are too much, and the type that is too small
-OUTGROWN = {
-    "a": (sum_("data.a"), "9223372036854775807", "bigint"),
-    "b": (sum_("data.b", type="decimal(38,2)"), "999999999999999999999999999999999999.99", "decimal(38,2)"),
-    "c": (avg("data.c", type="decimal(38,36)"), "99.9", "decimal(38,36)"),
+# a column over its own field, the largest value that its type has, and a type that is too wide
+LARGE = {
+    "a": (sum_("data.a"), "9223372036854775807"),
+    "b": (sum_("data.b", type="decimal(28,2)"), "99999999999999999999999999.99"),
+    "c": (avg("data.c", type="decimal(28,26)"), "99.99999999999999999999999999"),
 }
 
 
-def test_a_sum_that_outgrows_its_type_names_its_column_whether_in_a_batch_or_in_the_merge(
+def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
-    members = {f"total_{name}": column for name, (column, _, _) in OUTGROWN.items()}
+    members = {f"total_{name}": column for name, (column, _) in LARGE.items()}
     declared = type("Grown", (), {"__doc__": "One row per thing.", "thing_id": stream_id()} | members)
     model = read_model(view="grown", key=["thing_id"])(declared)
+    (one,) = ids_of_one_partition(things.connection, 1, partition=3)
+    largest = {name: value for name, (_, value) in LARGE.items()}
+    signed = [largest, largest, {name: f"-{value}" for name, value in largest.items()}]
+    things.append_events(thing(one, **values) for values in (*signed, *signed, largest))
     ensure_version(things.connection, model)
-    streams = dict(zip(OUTGROWN, ids_of_one_partition(things.connection, 3), strict=True))
-    for day in (1, 2):
-        things.append_events(
-            thing(streams[name], at=f"2024-01-0{day}", **{name: value}) for name, (_, value, _) in OUTGROWN.items()
-        )
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
-    half, batch = replace(lease, to_position=3), next_batch(things.connection)
-    merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch).rows)
-    both = read_events(spark, dsn, model, [lease])
-    for n, (name, (_, _, type_)) in enumerate(OUTGROWN.items()):
-        overflow = re.escape(f"overflow in column total_{name}: its sum does not fit {type_}")
-        with pytest.raises(PySparkException, match=overflow):
-            partial_rows(both.where(both.decider_id == streams[name]), model).collect()
+    for half in (replace(lease, to_position=5), replace(lease, from_position=5)):
         batch = next_batch(things.connection)
-        later = stage_batch(spark, dsn, model, [replace(lease, from_position=3 + n, to_position=4 + n)], batch).rows
-        with pytest.raises(psycopg.DataError, match=overflow):
-            merge_batch(things.connection, model, batch, later)
-    # of the same month, though not of the same day
-    months = {"__doc__": "One row per month.", "month": bucket("data.at", every="1 month"), "total_a": OUTGROWN["a"][0]}
-    by_month = read_model(view="grown", key=["month"])(type("Months", (), months))
-    (failing,) = overflowing_events(read_events(spark, dsn, by_month, [lease], streams=True), by_month)
-    assert (failing.decider_id, "overflow in column total_a" in failing.error) == (streams["a"], True)
+        merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch).rows)
+    ((a, b, c),) = rows(things.connection, "select total_a, total_b, total_c_sum from read_models.grown_state")
+    with localcontext(prec=40):
+        assert [a, b, c] == [3 * Decimal(value) for value in largest.values()]
 
 
 @pytest.mark.parametrize("bytes_", [6_400, 32_000])
@@ -236,7 +233,8 @@ def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventSto
     merges: list[Callable[[], object]] = [
         lambda: merge_batch(things.connection, model, batch, staged),
         lambda: merge_rows(things.connection, model, fresh),
-        lambda: fill_child(things.connection, model, 3, batch, staged),
+        lambda: replace_partition(things.connection, model, 3, batch, staged),
+        lambda: try_replacing(things.connection, model, batch, staged),
     ]
     for merge in merges:
         with pytest.raises(
@@ -256,8 +254,9 @@ def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: EventStore
     staged = "insert into read_models.twice_staging values (3, %s, %s, %s, %s, %s)"
     for attempt, who, texts in (1, "a", ["x"]), (1, "b", ["x", "y"]), (2, "b", ["w", "y"]):
         things.connection.execute(staged, (who, attempt, texts, batch, attempt))
-    assert fill_child(things.connection, model, 3, batch, [StagedRows(1, 2), StagedRows(2, 1)]) == 2
-    assert rows(things.connection, f"select * from read_models.{new_child_table(batch, 3)} order by who") == [
-        (3, "a", 1, ["x"]),
-        (3, "b", 3, ["w", "x", "y"]),
+    replaced = replace_partition(things.connection, model, 3, batch, [StagedRows(1, 2), StagedRows(2, 1)])
+    assert replaced == Replaced(rows=2, gone=0, new=2, changed=0)
+    assert rows(things.connection, "select * from read_models.twice order by who") == [
+        ("a", 1, ["x"]),
+        ("b", 3, ["w", "x", "y"]),
     ]

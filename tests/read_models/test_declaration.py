@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -305,7 +306,10 @@ MODELS = dict(declared("millrace.examples.shop", ["read_models"]).models) | {
 
 def test_the_fingerprint_of_a_declaration_that_did_not_change_is_the_same() -> None:
     """Where one changes by itself, every model is built anew."""
-    assert {name: MODELS[name].fingerprint for name in FINGERPRINTS} == FINGERPRINTS
+    found = {name: MODELS[name].fingerprint.split("+") for name in FINGERPRINTS}
+    assert {name: declared for name, (declared, _) in found.items()} == FINGERPRINTS
+    # that of the layout, as none has upcasts
+    assert {layout for _, layout in found.values()} == {sha256(b"2").hexdigest()}
     assert len({*FINGERPRINTS.values()}) == len(FINGERPRINTS)
 
 
@@ -331,7 +335,7 @@ def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_t
     assert model(members=columns).public_columns() == {
         "order_id": "text",
         "lines": "bigint",
-        "total": "numeric(38,2)",
+        "total": "numeric",
         "mean": "numeric",
         "least": "date",
         "most": "bigint",

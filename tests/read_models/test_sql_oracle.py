@@ -498,13 +498,11 @@ def plain(value: object) -> object:
     """Return a value as one that is equal in both databases."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
-    if isinstance(value, Decimal):
-        return str(float(round(value, 6)))
+    if isinstance(value, Decimal | float):
+        return int(value) if value == value // 1 else str(round(float(value), 6))
     if isinstance(value, Multirange):
         assert {one.bounds for one in value} <= {"[]"}
         return [[plain(one.lower), plain(one.upper)] for one in value]
-    if isinstance(value, float):
-        return str(round(value, 6))
     if isinstance(value, str) and value[:1] in {"[", "{"}:
         return json.loads(value)
     return [plain(one) for one in value] if isinstance(value, list) else value

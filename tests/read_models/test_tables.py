@@ -9,14 +9,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace import count, rollup, row
+from millrace import count, field, rollup, row
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.merge import fill_child, merge_batch, next_batch, swap_children
+from millrace.resources.read_models.stored.merge import merge_batch, next_batch, replace_partition
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
-from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned, drop_new_children
+from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building.drains import Everything
 from tests.support.factories import Connect, refusal, rows
@@ -33,25 +33,17 @@ def login(store: EventStore) -> Iterator[Login]:
 
 
 def rebuild(connection: psycopg.Connection, partition: int) -> int:
-    """Swap a log partition as a rebuild does that found no event."""
-    batch = next_batch(connection)
-    rows = fill_child(connection, Everything, partition, batch, [])
+    """Replace a log partition as a rebuild does that found no event; return how many rows went."""
     with connection.transaction():
-        swap_children(connection, Everything, [partition], batch, [])
-    return rows
+        return replace_partition(connection, Everything, partition, next_batch(connection), []).gone
 
 
 def owners(connection: psycopg.Connection) -> set[str]:
     query = """
         select distinct pg_get_userbyid(relowner) from pg_class
-        where relnamespace = 'read_models'::regnamespace and relname ~ '^(everything|_new_.*_p[0-9]+$)'
+        where relnamespace = 'read_models'::regnamespace and relname ~ '^everything'
     """
     return {owner for (owner,) in rows(connection, query)}
-
-
-def new_children(connection: psycopg.Connection) -> list[str]:
-    query = r"select relname from pg_class where relname ~ '^_new_\d+_p\d+$' order by 1"
-    return [name for (name,) in rows(connection, query)]
 
 
 def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: Login) -> None:
@@ -74,16 +66,20 @@ def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store:
     assert owners(store.connection) == {"event_store_owner"}
 
 
-def test_what_a_rebuild_that_died_had_filled_belongs_to_all_owners_and_goes_with_the_model(login: Login) -> None:
-    one, other = login("event_store_owner"), login("event_store_owner")
+def test_with_a_model_go_the_tables_that_its_first_layout_had(login: Login) -> None:
+    one = login("event_store_owner")
     ensure_version(one, Everything)
-    fill_child(one, Everything, 3, next_batch(one), [])
-    fill_child(one, Everything, 4, next_batch(one), [])
-    assert owners(one) == {"event_store_owner"}
-    drop_new_children(other, Everything, [4], next_batch(other))
-    assert [name[-5:] for name in new_children(one)] == ["p0003"]
-    reset_model(other, Everything)
-    assert new_children(one) == []
+    for statement in (
+        "drop table read_models.everything_state cascade",
+        "create table read_models.everything_state (partition int, thing_id text) partition by list (partition)",
+        "create table read_models.everything_state_p0003 partition of read_models.everything_state for values in (3)",
+        "create table read_models.everything_state_large (thing_id text)",
+        "create table read_models._new_7_p0003 (partition int,"
+        " constraint everything_state_bounds check (partition = 3))",
+    ):
+        one.execute(statement.encode())
+    reset_model(one, Everything)
+    assert rows(one, "select relname from pg_class where relname ~ '^(everything|_new)'") == []
 
 
 def test_a_login_that_made_tables_is_itself_again(login: Login) -> None:
@@ -102,10 +98,10 @@ def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) 
     another = rollup(of=Everything, key=["last_event"])(type("Another", (), MEMBERS))
     declared = replace(Everything, all_rollups=True)
     serve_if_caught_up(one, ensure_version(one, replace(declared, rollups=(grouped,))))
-    added = "insert into read_models.everything_state (partition, thing_id, last_event) values (%s, 'a', 'made')"
-    for partition in (3, 4):
-        other.execute(added, (partition,))
-    rebuild(other, 3)
+    added = "insert into read_models.everything_state (partition, thing_id, last_event) values (%s, %s, 'made')"
+    for partition, thing_id in ((3, "a"), (4, "b")):
+        other.execute(added, (partition, thing_id))
+    assert rebuild(other, 3) == 1
     with pytest.raises(RollupFailed):
         keep_rollups(reader, replace(declared, rollups=(another,)), shown=False)
     assert rows(reader, "select * from read_models.grouped") == [("made", 1)]
@@ -128,7 +124,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     def not_asked() -> Any:  # noqa: ANN401 - it returns never
         pytest.fail("Spark was asked")
 
-    for relation in ("everything", "everything_state", "everything_staging", "everything_state_p0007"):
+    for relation in ("everything", "everything_state", "everything_staging"):
         admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
         admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
         with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
@@ -185,31 +181,20 @@ def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
             admin.execute("drop role migrator")
 
 
-def test_a_row_is_found_by_its_key_from_the_index_of_each_log_partition(store: EventStore) -> None:
-    version = ensure_version(store.connection, Everything)
-    (key,) = version.keys
-    leading = rows(
-        store.connection,
-        """
-        select distinct a.attname
-        from pg_index i
-        join pg_class c on c.oid = i.indrelid and c.relkind = 'r'
-        join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
-        where c.relname like 'everything\\_state\\_p%%' and i.indisprimary
-        """,
-    )
-    assert leading == [(key,)]
-    store.connection.execute(
-        f"insert into read_models.everything_state (partition, {key})"
-        " select n %% 16, 'thing-' || n from generate_series(1, 20000) n".encode(),
-        (),
-    )
-    store.connection.execute("analyze read_models.everything_state")
-    plan = "\n".join(
-        line
-        for (line,) in store.connection.execute(
-            f"explain (costs off) select * from read_models.everything where {key} = 'thing-7'".encode()
+def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: EventStore) -> None:
+    across = replace(Everything, name="across", view="across", keys={"text": field("data.text")})
+    for model in (Everything, across):
+        ensure_version(store.connection, model)
+        (key,) = model.keys
+        partition = "" if model.crosses_streams else "partition, "
+        store.connection.execute(
+            f"insert into read_models.{model.state_table} ({partition}{key})"
+            f" select {'n %% 16, ' if partition else ''}'k-' || n from generate_series(1, 20000) n".encode(),
+            (),
         )
-    )
-    assert "Seq Scan" not in plan
-    assert plan.count(f"Index Cond: ({key} = 'thing-7'::text)") == 16
+        store.connection.execute(f"analyze read_models.{model.state_table}".encode())
+        plan = rows(store.connection, f"explain (costs off) select * from read_models.{model.name} where {key} = 'k-7'")
+        assert plan == [
+            (f"Index Scan using {model.state_table}_pkey on {model.state_table}",),
+            (f"  Index Cond: ({key} = 'k-7'::text)",),
+        ]

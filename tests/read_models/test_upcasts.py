@@ -252,7 +252,7 @@ def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapsho
         return []
 
     def snapshot_version() -> int | None:
-        snapshot = orders.stream_state("folded", cast("ReadModel", folded).fingerprint, "order", "o-1")
+        snapshot = orders.stream_state("folded", decider.fingerprint, "order", "o-1")
         return snapshot.version if snapshot else None
 
     decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
@@ -366,7 +366,8 @@ def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() 
     amount = moved(2, {"move": "scale", "path": ["cost", "amount"], "power": 2})
     assert replace(sums, upcasts=()).fingerprint == sums.fingerprint
     touched = replace(sums, upcasts=(amount,))
-    assert touched.fingerprint.startswith(sums.fingerprint + "+")
+    assert touched.fingerprint.partition("+")[0] == sums.fingerprint.partition("+")[0]
+    assert touched.fingerprint != sums.fingerprint
     assert touched.seen_upcasts == (amount,)
     for untouched in (replace(amount, event="said"), replace(amount, decider="cart"), moved(2)):
         model = replace(sums, upcasts=(untouched,))

@@ -103,9 +103,7 @@ def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_c
 def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
     said = Limits.of(Settings(cores=None, build_timeout_s=600))
     assert (said.cores, said.build_s, said.round_s) == (None, 600, 60)
-    assert said.fill_connections == min(4, os.cpu_count() or 1)
     assert Limits.of(Settings(cores=3, build_timeout_s=90)) == Limits(cores=3, build_s=90, round_s=9)
-    assert [Limits(cores=cores).fill_connections for cores in (1, 3, 40)] == [1, 3, 4]
 
 
 def test_the_number_of_cores_can_be_said_where_the_scheduler_does_not_know_it(spark: "SparkSession") -> None:

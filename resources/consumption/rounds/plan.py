@@ -124,8 +124,6 @@ class RoundPlan:
 
         Raises:
             TookTooLong: It took longer than it may.
-
-        Raises Spark's error for a sum that its type does not hold.
         """
         with at_most(self._spark, self._seconds):
             table = self._frame.toArrow()
@@ -201,7 +199,7 @@ def _frame(
             state.name
         )
         for slot in slots.values
-        for state in slot.column.state(slot.name, slot.said)
+        for state in slot.column.state(slot.name)
     ]
     keys = [slot.name for slot in slots.keys]
     return valued.groupBy(MODEL, "partition", *keys, f"`{MISREAD}`").agg(f.max(PAYLOAD).alias(PAYLOAD), *values)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of, in_one_line, is_gone
-from millrace.resources.consumption.commit import Commit, hand_over
+from millrace.resources.consumption.commit import Commit, hand_over, transaction
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import owner_keeper
@@ -176,7 +176,7 @@ class Rounds:
         if not leases:
             return None
         try:
-            with store.connection.transaction():
+            with transaction(store, model):
                 hand_over(store, model, leases, failures)
                 store.commit_batch(model.view, leases)
                 wait_for_locks_at_most(store.connection, LOCK_TIMEOUT)

@@ -7,15 +7,12 @@ and it does not grow with the models. Keys have slots, too.
 Belongs here: which column has which slot. Not here: the rows (`read_task`), the plan over them (`plan`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn, is_text
 from millrace.resources.read_models.declared.conditions import Conditions
 from millrace.resources.read_models.declared.declaration import ReadModel
-
-# an error names no more columns than these
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class Slot:
         name: Its name there.
         column: The column that it builds, over itself; a key is one of kind `key`.
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
-        said: The declared columns that it is, as errors name them.
         by: Of a ranked column the slot of the values that rank it.
         key: Of a key its declaration, which makes it of what is read.
     """
@@ -34,7 +30,6 @@ class Slot:
     name: str
     column: Column
     is_text: bool
-    said: str
     by: "Slot | None" = None
     key: KeyColumn | None = None
 
@@ -129,9 +124,9 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
         )
         if isinstance(column, RankedColumn):
             of_by = Column("by", f"by_{slot}", column.by.type)
-            by = Slot(f"by_{slot}", of_by, is_text(column.by), name)
+            by = Slot(f"by_{slot}", of_by, is_text(column.by))
             built = replace(column, source=slot, events=None, where=None, by=of_by)
-        slots[name] = Slot(slot, built, of_text, name, by, column if isinstance(column, KeyColumn) else None)
+        slots[name] = Slot(slot, built, of_text, by, column if isinstance(column, KeyColumn) else None)
     return slots
 
 
@@ -140,15 +135,5 @@ def _words(type_: str) -> list[str]:
 
 
 def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
-    """Return one slot for all of one name, in whose place each of their columns may be named."""
-    found: dict[str, list[Slot]] = {}
-    for slots in by_view.values():
-        for slot in slots.values():
-            found.setdefault(slot.name, []).append(slot)
-    return [replace(same[0], said=_one_of(slot.said for slot in same)) for same in found.values()]
-
-
-def _one_of(names: Iterable[str]) -> str:
-    """Name some columns, of which one has failed. A plan of one model has one for each slot."""
-    distinct = sorted(set(names))
-    return " or ".join(distinct[:MOST_NAMED]) + (" or another" if len(distinct) > MOST_NAMED else "")
+    """Return one slot for all of one name."""
+    return [*{slot.name: slot for slots in by_view.values() for slot in slots.values()}.values()]

@@ -28,13 +28,11 @@ whose values meet conditions (`conditions`).
 
 A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
 
-A sum that outgrows bigint or 38 digits fails, and the error names the column: in Spark, in the merge, and where the
-parts of several log partitions do so together (`merge`).
+A sum has as many digits as it needs: none outgrows its type.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -49,17 +47,10 @@ if TYPE_CHECKING:
 
 # decides between first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
+# the bits of a bigint's lower half
+_LOW_HALF = 2**32 - 1
 # in sources, an element of the array that `each=` of the model names
 ITEM = "item"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a sum may be: the least and the most that its type holds, and what is said of a sum that is neither."""
-
-    least: Decimal
-    most: Decimal
-    overflow: str
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,6 @@ class StateColumn:
         merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row. The
             merge of a single partial value is that value: a rebuild leaves it out.
         stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
-        bounds: Of a sum, between what it must stay.
-        shown: The merge for people, which never raises; None: as `merge`.
     """
 
     name: str
@@ -82,13 +71,16 @@ class StateColumn:
     partial: "Callable[[SparkColumn, SparkColumn], SparkColumn]"
     merge: sql.Composable
     stored_as: str | None = None
-    bounds: Bounds | None = None
-    shown: sql.Composable | None = None
 
     @property
     def postgres_type(self) -> str:
         """Its type in Postgres."""
         return self.stored_as or postgres_type(self.spark_type)
+
+    @property
+    def staged_type(self) -> str:
+        """Its type in the staging table: there a sum has the decimals of its Spark type."""
+        return postgres_type(self.spark_type) if self.stored_as == "numeric" else self.postgres_type
 
 
 @dataclass(frozen=True)
@@ -110,9 +102,9 @@ class Column:
     # fingerprints have it apart: columns without it are what they were before there was any
     where: Conditions | None = field(default=None, repr=False)
 
-    def state(self, name: str, declared: str | None = None) -> tuple[StateColumn, ...]:
-        """Return the stored columns of this column under a name; errors name it as it is declared, if as another."""
-        return _STATE[self.kind](self, name, declared or name)
+    def state(self, name: str) -> tuple[StateColumn, ...]:
+        """Return the stored columns of this column under a name."""
+        return _STATE[self.kind](self, name)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -278,65 +270,38 @@ def is_field(source: str) -> bool:
     return data_path(source) is not None or item_path(source) is not None
 
 
-def _sum_type(column: Column) -> str:
-    # as wide as it gets, so that a sum of many does not overflow
-    return "bigint" if column.type == "bigint" else f"decimal(38,{column.type.split(',')[1]}"
-
-
-def _count_state(_: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+def _count_state(_: Column, name: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     merge = sql.SQL("sum({})::bigint").format(sql.Identifier(name))
     return (StateColumn(name, "bigint", lambda value, _: f.count(value), merge),)
 
 
-def _sum_state(column: Column, name: str, declared: str) -> tuple[StateColumn, ...]:
-    return (_summed(column, name, declared),)
-
-
-def _avg_state(column: Column, name: str, declared: str) -> tuple[StateColumn, ...]:
-    return (_summed(column, f"{name}_sum", declared), *_count_state(column, f"{name}_count", declared))
-
-
-def _summed(column: Column, name: str, declared: str) -> StateColumn:
-    """Return the state of an exact sum; where it outgrows its type, the error names the declared column."""
+def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
+    """Return the state of an exact sum: in Postgres a numeric without bounds, as its own sum of bigint."""
     from pyspark.sql import functions as f
 
-    type_ = _sum_type(column)
-    overflow = f"overflow in column {declared}: its sum does not fit {type_}"
+    type_ = f"decimal(38,{column.type.split(',')[1].rstrip(')') if ',' in column.type else 0})"
 
     def partial(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
-        summed = f.try_sum(value)
+        if column.type == "bigint":
+            # in halves, which no batch has enough of to outgrow bigint; a sum of decimals has ten digits more than they
+            high, low = f.sum(f.shiftright(value, 32)), f.sum(value.bitwiseAND(f.lit(_LOW_HALF)))
+            summed = high.cast("decimal(20,0)") * f.lit(_LOW_HALF + 1).cast("decimal(10,0)") + low.cast("decimal(20,0)")
+        else:
+            summed = f.sum(value)
         # both sides of the sum's type: beside a plain 0 Spark would give up decimals for digits
-        exact = f.coalesce(summed.cast(type_), f.lit(0).cast(type_))
-        return f.when(summed.isNull() & (f.count(value) > 0), f.raise_error(f.lit(overflow))).otherwise(exact)
+        return f.coalesce(summed.cast(type_), f.lit(0).cast(type_))
 
-    if type_ == "bigint":
-        held = "bigint"
-        bounds = Bounds(Decimal(-(2**63)), Decimal(2**63 - 1), overflow)
-    else:
-        held = "numeric"
-        scale = int(type_.rstrip(")").split(",")[1])
-        most = Decimal(f"{'9' * (38 - scale)}.{'9' * scale}")
-        bounds = Bounds(most.copy_negate(), most, overflow)
-    parts = {"fits": within(name, bounds), "sum": _aggregate("sum", name), "held": sql.SQL(held)}
-    # SQL has no expression that raises: casting the sentence to a number does, and the error shows it
-    merge = sql.SQL("case when {fits} then {sum}::{held} else ({overflow} || {sum})::{held} end").format(
-        overflow=sql.Literal(f"{overflow}: "), **parts
-    )
-    shown = sql.SQL("case when {fits} then {sum}::{held} end").format(**parts)
-    return StateColumn(name, type_, partial, merge, bounds=bounds, shown=shown)
+    return (StateColumn(name, type_, partial, _aggregate("sum", name), stored_as="numeric"),)
 
 
-def within(name: str, bounds: Bounds) -> sql.Composed:
-    """Return the condition that the sum of a stored column stays within its bounds."""
-    return sql.SQL("{} between {} and {}").format(
-        _aggregate("sum", name), sql.Literal(bounds.least), sql.Literal(bounds.most)
-    )
+def _avg_state(column: Column, name: str) -> tuple[StateColumn, ...]:
+    return (*_sum_state(column, f"{name}_sum"), *_count_state(column, f"{name}_count"))
 
 
 def _extreme_state(aggregate: str) -> "_State":
-    def state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    def state(column: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         smallest_or_largest = getattr(f, aggregate)
@@ -365,7 +330,7 @@ def order_of(column: Column, by: "SparkColumn", offset: "SparkColumn") -> "Spark
 def _decided_state(aggregate: str, direction: str) -> "_State":
     """Return the state of first or last: the value, and the offset that decided it, after the value that ranks it."""
 
-    def state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    def state(column: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         offset = f"{name}_offset"
@@ -403,7 +368,7 @@ def _decided_state(aggregate: str, direction: str) -> "_State":
 
 
 def _truth_state(aggregate: str, *, empty: bool) -> "_State":
-    def state(_: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+    def state(_: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
 
         truth = getattr(f, aggregate)
@@ -419,7 +384,7 @@ def _truth_state(aggregate: str, *, empty: bool) -> "_State":
     return state
 
 
-def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     type_ = f"array<{column.type}>"
@@ -431,7 +396,7 @@ def _set_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
     return (StateColumn(name, type_, lambda value, _: f.sort_array(f.collect_set(value)), merge),)
 
 
-def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+def _top_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     """Return the state of the first so many: arrays side by side, of values, of what ranks them, of offsets."""
     from pyspark.sql import functions as f
 
@@ -469,7 +434,7 @@ def _top_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, 
     return tuple(map(part, names))
 
 
-def _sessions_state(column: Column, name: str, _declared: str) -> tuple[StateColumn, ...]:
+def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     """Return the state of spans that are further apart than the gap: their first times and their last ones, sorted."""
     from pyspark.sql import functions as f
 
@@ -526,8 +491,8 @@ def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
 
-# from a column, the name it is stored under and the one it is declared under
-_State = Callable[[Column, str, str], tuple[StateColumn, ...]]
+# from a column and the name it is stored under
+_State = Callable[[Column, str], tuple[StateColumn, ...]]
 _STATE: dict[str, _State] = {
     "count": _count_state,
     "sum": _sum_state,

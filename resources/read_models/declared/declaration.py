@@ -50,6 +50,8 @@ _TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmi
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
 
+# Counts how tables are laid out: each model with another number is built anew. `stream_state.sql` has it, too.
+LAYOUT = 2
 # the offsets of a key's last event and of its last removal: a row is there unless they are the same
 _LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
 
@@ -126,9 +128,9 @@ class ReadModel:
         return f"{self.name}_staging{self._suffix}"
 
     @property
-    def large_table(self) -> str:
-        """The table of keys with large parts of sums, if the model adds up across log partitions."""
-        return f"{self.state_table}_large"
+    def parts_table(self) -> str:
+        """The table of what each log partition gave to a row, if keys cross streams."""
+        return f"{self.state_table}_parts"
 
     @property
     def _suffix(self) -> str:
@@ -140,9 +142,9 @@ class ReadModel:
         return all(key.source != "decider_id" for key in self.keys.values())
 
     @property
-    def adds_up_across(self) -> bool:
-        """Whether several log partitions may have parts of one sum, which together may outgrow its type."""
-        return self.crosses_streams and any(state.bounds for state in self.state_columns)
+    def adds_up(self) -> bool:
+        """Whether a public row is what its parts of log partitions add up to when somebody reads it."""
+        return False
 
     @property
     def stored(self) -> dict[str, Column]:
@@ -194,15 +196,17 @@ class ReadModel:
         The fingerprint belongs to the model as it is declared, and is the same for all of its versions. Of upcasts it
         has the moves that decide what the model reads: a new shape of an event changes no model that does not see it.
         """
-        rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, self.adds_up_across)
+        # as in the first layout: who knows that one's rows finds that the declaration is the same
+        adds_up = self.crosses_streams and any(column.kind in {"sum", "avg"} for column in self.columns.values())
+        rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, adds_up)
         # apart: models without any are what they were before there were any
         where = {name: column.where for name, column in self.columns.items() if column.where}
         return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each, where) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
-        """Return the hash of what is declared, and behind a plus that of what upcasts decide of it."""
+        """Return the hash of what is declared, and behind a plus that of the tables' layout and what upcasts decide."""
         # apart: whoever knows the declaration alone finds the versions of it
-        parts = [repr(declared), *filter(None, [self.shaped_by])]
+        parts = (repr(declared), f"{LAYOUT}{self.shaped_by}")
         return "+".join(hashlib.sha256(part.encode()).hexdigest() for part in parts)
 
     @property

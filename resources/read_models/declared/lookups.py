@@ -57,16 +57,18 @@ def with_lookups(query: sql.Composed, lookups: Mapping[str, Lookup]) -> sql.Comp
     if not lookups:
         return query
     tables = {name: sql.Identifier(f"lookup {name}") for name in lookups}
-    # lateral: whoever reads a few rows probes the other model's index, also where that one merges log partitions
+    # its key is unique: the join probes that index, and goes where nobody asks for the column
     joins = [
-        sql.SQL(" left join lateral (select t.{} as v from {} t where t.{} = own.{}) {} on true").format(
-            sql.Identifier(one.column),
+        sql.SQL(" left join {} {table} on {table}.{} = own.{}").format(
             sql.Identifier("read_models", one.model),
             sql.Identifier(one.key),
             sql.Identifier(one.on),
-            tables[name],
+            table=tables[name],
         )
         for name, one in lookups.items()
     ]
-    shown = [sql.SQL("{}.v as {}").format(table, sql.Identifier(name)) for name, table in tables.items()]
+    shown = [
+        sql.SQL("{}.{} as {}").format(tables[name], sql.Identifier(one.column), sql.Identifier(name))
+        for name, one in lookups.items()
+    ]
     return sql.SQL("select own.*, {} from ({}) own{}").format(sql.SQL(", ").join(shown), query, sql.SQL("").join(joins))

@@ -52,9 +52,9 @@ class Rollup(ReadModel):
     is_rollup: ClassVar[bool] = True
 
     @property
-    def crosses_streams(self) -> bool:
-        """Each log partition has a part of each group."""
-        return True
+    def adds_up(self) -> bool:
+        """Whether each log partition has a part of each group."""
+        return not self.of.crosses_streams
 
     @property
     def state_table(self) -> str:
@@ -104,8 +104,9 @@ class Rollup(ReadModel):
         needed = sorted({one.source for one in members if one.source})
         values = {name: sql.Identifier(name) for name in self.of.keys} | self.of.public_values
         rows = sql.SQL(" union all ").join(
-            sql.SQL("select {} as _times, partition{} from {}{} where {}").format(
+            sql.SQL("select {} as _times{}{} from {}{} where {}").format(
                 sql.Literal(times),
+                sql.SQL(", partition" if self.adds_up else ""),
                 sql.SQL("").join(sql.SQL(", {} as {}").format(values[name], sql.Identifier(name)) for name in needed),
                 rows,
                 self.of.expanded,
@@ -123,11 +124,12 @@ class Rollup(ReadModel):
             )
             for name, key in self.keys.items()
         ]
-        return sql.SQL("select partition, {keys}, {sums} from ({rows}) r group by {numbers} having {any}").format(
-            keys=sql.SQL(", ").join(keys),
+        partition = [sql.SQL("partition")] if self.adds_up else []
+        return sql.SQL("select {keys}, {sums} from ({rows}) r group by {numbers} having {any}").format(
+            keys=sql.SQL(", ").join([*partition, *keys]),
             sums=sql.SQL(", ").join(sql.SQL("{} as {}").format(value, sql.Identifier(n)) for n, value in sums.items()),
             rows=rows,
-            numbers=sql.SQL(", ").join(sql.SQL(str(n)) for n in range(1, 2 + len(keys))),
+            numbers=sql.SQL(", ").join(sql.SQL(str(n + 1)) for n in range(len(partition) + len(keys))),
             # most changes of a row leave its group as it was
             any=sql.SQL(" or ").join(sql.SQL("{} <> 0").format(value) for value in sums.values()),
         )
@@ -159,7 +161,7 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
     A change of a row changes its group, or its two groups, in the transaction that changes the row.
 
     Args:
-        of: The read model, imported from its file. One of its keys is `stream_id()`.
+        of: The read model, imported from its file.
         key: The names of the attributes that make up the key of a group, each a `row(…)` or a `bucket(…)`. The other
             ones are `count()`, `count(…)`, `sum_(…)` or `avg(…)`.
 
@@ -185,11 +187,6 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
                 *naming_problems(name, members, None, None, declaration.__doc__, "built"),
                 *key_problems(name, key, keys, columns, "row(…) or bucket(…)"),
                 ([of.name] if isinstance(of, Rollup) else [], "is a rollup: name the read model that it is of"),
-                (
-                    [of.name] if of.crosses_streams else [],
-                    "has rows of several streams, which no single commit knows whole: roll up a read model whose key has"
-                    " stream_id()",
-                ),
                 *_problems(of, {**keys, **columns}),
             ),
         )

@@ -32,6 +32,8 @@ Where = Mapping[str, object] | None
 _Looks = tuple[tuple[str, ...] | None, Conditions | None]
 # each change of an array writes all of it
 MOST_KEPT = 1_000
+# of a value that is added up: a sum of ten billion fits into the 38 digits that Spark has
+MOST_SUMMED_DIGITS = 28
 
 
 def stream_id() -> KeyColumn:
@@ -99,21 +101,16 @@ def count(source: str | None = None, *, events: list[str] | None = None, where: 
 
 
 def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
-    """Add up values of `bigint` or `decimal(p,s)`, exactly; 0 for none. A rollup adds up a column of its rows."""
-    if type != "bigint" and not type.startswith("decimal"):
-        raise InvalidColumn(
-            f"sum_({source!r}): type is {type!r}; sums are bigint or decimal(p,s), which add up exactly"
-        )
-    return Column("sum", _summed_source(source), _type(source, type), *_looks(events, where))
+    """Add up values of `bigint` or `decimal(p,s)`, exactly, to a `numeric` of any size; 0 for none.
+
+    A rollup adds up a column of its rows.
+    """
+    return Column("sum", _summed_source(source), _summed_type("sum_", source, type), *_looks(events, where))
 
 
-def avg(source: str, *, type: str = "decimal(38,18)", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
+def avg(source: str, *, type: str = "decimal(28,12)", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Take the mean, kept as exact sum and count; null for none. A rollup takes that of a column of its rows."""
-    if type != "bigint" and not type.startswith("decimal"):
-        raise InvalidColumn(
-            f"avg({source!r}): type is {type!r}; means are of bigint or decimal(p,s), which add up exactly"
-        )
-    return Column("avg", _summed_source(source), _type(source, type), *_looks(events, where))
+    return Column("avg", _summed_source(source), _summed_type("avg", source, type), *_looks(events, where))
 
 
 def min_(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
@@ -269,6 +266,20 @@ def _source(source: str) -> str:
             " item[.<key>…] beside each=; over rows, a rollup has count, sum_ and avg"
         )
     return source
+
+
+def _summed_type(word: str, source: str, type_: str) -> str:
+    if type_ != "bigint" and not type_.startswith("decimal"):
+        raise InvalidColumn(
+            f"{word}({source!r}): type is {type_!r}; sums are bigint or decimal(p,s), which add up exactly"
+        )
+    type_ = _type(source, type_)
+    if type_ != "bigint" and int(type_[len("decimal(") :].split(",")[0]) > MOST_SUMMED_DIGITS:
+        raise InvalidColumn(
+            f"{word}({source!r}): type is {type_!r}; what is added up has at most {MOST_SUMMED_DIGITS} digits:"
+            f" decimal({MOST_SUMMED_DIGITS},s)"
+        )
+    return type_
 
 
 def _type(source: str, type_: str | None) -> str:

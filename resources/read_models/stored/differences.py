@@ -25,7 +25,6 @@ from millrace.resources.read_models.stored.store import ReadModelStore, Version
 from millrace.resources.read_models.stored.tables import (
     SCHEMA,
     as_owners,
-    child_table,
     drop,
     drop_tables,
     drop_view,
@@ -202,7 +201,7 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
             # what it has besides, it does not want
             EventStore(connection).pass_over_unwanted(serving.view)
         with connection.transaction():
-            # all of it is as of one moment, after this lock: a rebuild that swaps tables in waits, or has ended before
+            # all of it is as of one moment, after this lock: the view goes on showing the version that it shows
             connection.execute("set transaction isolation level repeatable read")
             served = model.at_version(serving.version, serving.view) if mark is None else at_mark(model, mark)
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(served.name)))
@@ -294,9 +293,18 @@ def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: 
     """Return the query of a public view over one log partition: its declaration may be gone, Postgres has the view."""
     connection.execute("set local search_path = pg_catalog")  # so that all names have their schema
     query = str(_value(connection, "select pg_get_viewdef(%s::regclass)", (f"{SCHEMA}.{served.name}",)))
-    whole, one = served.state_table, child_table(served, partition)
-    of_one = re.sub(rf"\b{SCHEMA}\.{whole}\b", f"{SCHEMA}.{one} {whole}", query.rstrip(";"))
+    whole = served.state_table
+    # the rows of a key that crosses streams are made of parts, which have the log partition
+    rows = served.parts_table if _has_parts(connection, served) else whole
+    one = sql.SQL("(select * from {} where partition = {}) {}").format(
+        relation(rows), sql.Literal(partition), sql.Identifier(whole)
+    )
+    of_one = re.sub(rf"\b{SCHEMA}\.{whole}\b", lambda _: one.as_string(), query.rstrip(";"))
     return sql.Composed([sql.SQL(of_one)])
+
+
+def _has_parts(connection: psycopg.Connection, served: ReadModel) -> bool:
+    return bool(_value(connection, "select to_regclass(%s) is not null", (f"{SCHEMA}.{served.parts_table}",)))
 
 
 def comparable_partitions(connection: psycopg.Connection, view: str, declared: str) -> list[int]:

@@ -4,6 +4,7 @@ Belongs here: statements on the rows of the state and of the staging table. Not 
 (`tables`), how a column merges (`columns`), the transaction that also moves the position (`consumption.commit`).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +14,11 @@ import pyarrow as pa
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.read_models.declared.columns import within
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored.rollup_tables import fill_others, fill_rollups
 from millrace.resources.read_models.stored.row_arrays import travelling, unnested
 from millrace.resources.read_models.stored.tables import (
-    bounds_of,
-    child_table,
     listed,
     merged_columns,
-    new_child_table,
-    owner_of,
     relation,
     state_key,
     state_schema,
@@ -31,8 +26,8 @@ from millrace.resources.read_models.stored.tables import (
     stored_columns,
 )
 
-# no store has so many log partitions: parts below this share of a sum's bounds fit together
-MOST_PARTS = 10_000
+# the attempt of rows that only say which keys a rebuild has to look at
+_MARK = -1
 # a batch's rows, of the task attempts that Spark took; others died or came too late
 _STAGED = sql.SQL("batch = %(batch)s and attempt = any (%(attempts)s)")
 
@@ -56,6 +51,28 @@ def next_batch(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """What a rebuild of a log partition did to the rows of a read model.
+
+    Attributes:
+        rows: How many rows, or parts of rows, the log partition has now.
+        gone: How many rows went.
+        new: How many came.
+        changed: How many have another value.
+    """
+
+    rows: int
+    gone: int
+    new: int
+    changed: int
+
+    @property
+    def written(self) -> int:
+        """How many rows of the state changed."""
+        return self.gone + self.new + self.changed
+
+
 def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> int:
     """Merge a batch's staged rows into the state and return how many rows of the state changed.
 
@@ -63,16 +80,13 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
 
     Raises:
         StagedRowsLost: A server crash emptied the staging table, or a task reported rows that it did not write.
-        psycopg.DataError: A sum does not fit its type, in its log partition or in all of them together.
     """
-    _require_staged(connection, model, batch, staged)
+    require_staged(connection, model, batch, staged)
     if not staged:
         return 0
-    columns = sql.SQL("{}, {}").format(listed(state_key(model)), listed(stored_columns(model)))
-    fresh = sql.SQL("(select {columns} from {staging} where {staged})").format(
-        columns=columns, staging=relation(model.staging_table), staged=_STAGED
-    )
-    merged = _merged(connection, model, _merge(model, fresh), fresh, _parameters(batch, staged))
+    lock_rows(connection, model)
+    with _key_named(model):
+        merged = connection.execute(_merge(model, _staged(model)), _parameters(batch, staged)).rowcount
     forget_batch(connection, model, batch)
     return merged
 
@@ -89,70 +103,106 @@ def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table)
     """
     if not len(rows):
         return 0
-    schema = state_schema(model)
-    arrays = [travelling(rows.column(name), type_) for name, type_ in schema.items()]
-    fresh = sql.SQL("({})").format(unnested(schema, state_types(model)))
-    return _merged(connection, model, merge_of_arrays(model), fresh, arrays)
+    lock_rows(connection, model)
+    arrays = [travelling(rows.column(name), type_) for name, type_ in state_schema(model).items()]
+    with _key_named(model):
+        return connection.execute(merge_of_arrays(model), arrays).rowcount
+
+
+def lock_rows(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Keep others from the rows of a model whose keys cross streams, until the transaction ends; of others do nothing.
+
+    Of two commits of one key each would merge into the row that it sees. So whoever changes such rows calls this
+    first, and sees in later statements what the one before has committed. It writes nothing.
+    """
+    if model.crosses_streams:
+        connection.execute(
+            "select from read_models.declarations where model = %s and version = %s for no key update",
+            (model.name, model.version),
+        )
 
 
 def merge_of_arrays(model: ReadModel) -> sql.Composed:
     """Return the statement of `merge_rows`; its text is the same in each call, so that Postgres plans it once."""
-    fresh = sql.SQL("with fresh as materialized ({}) ").format(unnested(state_schema(model), state_types(model)))
-    return fresh + _merge(model, sql.SQL("fresh"))
+    fresh = sql.SQL("fresh as materialized ({})").format(unnested(state_schema(model), state_types(model)))
+    return _merge(model, sql.SQL("fresh"), fresh)
 
 
-def _merge(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
-    """Return the statement that merges fresh rows, an item of a FROM, into the state."""
-    key, columns = state_key(model), stored_columns(model)
+def _merge(model: ReadModel, fresh: sql.Composable, first: sql.Composable | None = None) -> sql.Composed:
+    """Return the statement that merges fresh rows, an item of a FROM, into the state, and into parts where it has some.
+
+    `first` is a WITH query before it.
+    """
+    merges, state = [first] if first else [], _merge_into(model, model.state_table, fresh)
+    if model.crosses_streams:
+        merges.append(sql.SQL("parts as ({})").format(_merge_into(model, model.parts_table, fresh)))
+    return sql.SQL("{}{}").format(_with(merges), state)
+
+
+def _merge_into(model: ReadModel, table: str, fresh: sql.Composable) -> sql.Composed:
+    key, unique, columns = _key_of(model, table), _unique(model, table), stored_columns(model)
     return sql.SQL(
         """
-        insert into {state} ({key}, {columns})
+        insert into {table} ({key}, {columns})
         select {key}, {merged}
         from (
           select {key}, {columns} from {fresh} fresh
           union all
           select {known_key}, {known_columns}
-          from (select distinct {key} from {fresh} fresh) touched
+          from (select distinct {unique} from {fresh} fresh) touched
           -- limit 1 keeps this an index probe per touched key, however many rows the model has
-          cross join lateral (select * from {state} s where {same_key} limit 1) known
+          cross join lateral (select * from {table} s where {same_key} limit 1) known
         ) both_sides
         group by {key}
-        on conflict ({key}) do update set {assignments}
-        {large}
+        on conflict ({unique}) do update set {assignments}
         """
     ).format(
-        state=relation(model.state_table),
+        table=relation(table),
         fresh=fresh,
         key=listed(key),
+        unique=listed(unique),
         columns=listed(columns),
         merged=merged_columns(model),
         known_key=listed(key, of="known"),
         known_columns=listed(columns, of="known"),
-        same_key=sql.SQL(" and ").join(sql.SQL("s.{0} = touched.{0}").format(sql.Identifier(n)) for n in key),
-        assignments=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns),
-        large=sql.SQL("returning {}").format(_is_large(model)) if model.adds_up_across else sql.SQL(""),
+        same_key=_same(unique, "s", "touched"),
+        assignments=_assignments(columns),
     )
 
 
-def _merged(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    merge: sql.Composed,
-    fresh: sql.Composed,
-    parameters: Sequence[object] | Mapping[str, object],
-) -> int:
-    """Merge fresh rows, an item of a FROM, and return how many rows of the state changed.
+def _key_of(model: ReadModel, table: str) -> list[str]:
+    """Return the columns of a table of rows beside the stored ones."""
+    return [*model.keys] if model.crosses_streams and table == model.state_table else state_key(model)
 
-    Raises:
-        psycopg.DataError: A sum does not fit its type, in its log partition or in all of them together.
-    """
-    with _key_named(model):
-        cursor = connection.execute(merge, parameters)
-    if model.adds_up_across:
-        if any(is_large for (is_large,) in cursor):
-            _note_large(connection, model, relation(model.state_table), fresh, parameters)
-        _require_room(connection, model, relation(model.state_table), fresh, parameters)
-    return cursor.rowcount
+
+def _unique(model: ReadModel, table: str) -> list[str]:
+    """Return the primary key of a table of rows."""
+    return [*model.keys, "partition"] if table == model.parts_table else [*model.keys]
+
+
+def _same(columns: Sequence[str], one: str, other: str) -> sql.Composed:
+    return sql.SQL(" and ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(one, name), sql.Identifier(other, name)) for name in columns
+    )
+
+
+def _assignments(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns)
+
+
+def _with(queries: Sequence[sql.Composable]) -> sql.Composable:
+    return sql.SQL("with {} ").format(sql.SQL(", ").join(queries)) if queries else sql.SQL("")
+
+
+def _staged(model: ReadModel, *, of_partition: bool = False) -> sql.Composed:
+    """Return a batch's staged rows, maybe of one log partition, as an item of a FROM."""
+    return sql.SQL("(select {}, {} from {} where {}{})").format(
+        listed(state_key(model)),
+        listed(stored_columns(model)),
+        relation(model.staging_table),
+        _STAGED,
+        sql.SQL(" and partition = %(partition)s" if of_partition else ""),
+    )
 
 
 @contextmanager
@@ -172,200 +222,138 @@ def _key_named(model: ReadModel) -> Iterator[None]:
         ) from error
 
 
-def _is_large(model: ReadModel) -> sql.Composed:
-    """Return the condition that a part of a sum is so large that the parts of all log partitions may not fit."""
-    return sql.SQL(" or ").join(
-        sql.SQL("{} not between {} and {}").format(
-            sql.Identifier(state.name),
-            sql.Literal(state.bounds.least / MOST_PARTS),
-            sql.Literal(state.bounds.most / MOST_PARTS),
-        )
-        for state in model.state_columns
-        if state.bounds is not None
-    )
-
-
-def _note_large(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    rows: sql.Composable,
-    touched: sql.Composable | None = None,
-    parameters: Sequence[object] | Mapping[str, object] = (),
-) -> None:
-    """Note the keys of large parts, of all rows or those in `touched`: each later merge of these keys looks there."""
-    connection.execute(
-        sql.SQL(
-            # in this order also by another merge, which waits for this one and sees its rows
-            "insert into {large} select distinct {keys} from {rows} r where ({is_large}){and_touched}"
-            " order by {keys} on conflict do nothing"
-        ).format(
-            large=relation(model.large_table),
-            keys=listed(model.keys),
-            rows=rows,
-            is_large=_is_large(model),
-            and_touched=sql.SQL(" and ({0}) in (select {0} from {1} t)").format(listed(model.keys), touched)
-            if touched is not None
-            else sql.SQL(""),
-        ),
-        parameters,
-    )
-
-
-def _require_room(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    parts: sql.Composable,
-    touched: sql.Composable,
-    parameters: Sequence[object] | Mapping[str, object] = (),
-) -> None:
-    """Refuse sums that do not fit their types with the parts of all log partitions, of the keys in `touched`."""
-    large = relation(model.large_table)
-    ((some,),) = connection.execute(sql.SQL("select exists (select from {})").format(large)).fetchall()
-    if not some:
-        return
-    key = sql.SQL("concat_ws(', ', {})").format(listed(model.keys, of="noted"))
-    sums = [
-        sql.SQL("case when {} then 0 else ({} || {})::int end").format(
-            within(state.name, state.bounds),
-            sql.Literal(f"{state.bounds.overflow} over all log partitions; declare a wider type or a finer key than "),
-            key,
-        )
-        for state in model.state_columns
-        if state.bounds is not None
-    ]
-    connection.execute(
-        sql.SQL(
-            """
-            select {sums}
-            from (
-              select {keys} from {large} l where ({keys}) in (select {keys} from {touched} t) order by {keys} for update of l
-            ) noted
-            -- offset 0 keeps this an index probe per key, however many rows the model has
-            cross join lateral (select * from {parts} p where {same_key} offset 0) parts
-            group by {noted_keys}
-            """
-        ).format(
-            sums=sql.SQL(", ").join(sums),
-            keys=listed(model.keys),
-            noted_keys=listed(model.keys, of="noted"),
-            large=large,
-            touched=touched,
-            parts=parts,
-            same_key=sql.SQL(" and ").join(sql.SQL("p.{0} = noted.{0}").format(sql.Identifier(n)) for n in model.keys),
-        ),
-        parameters,
-    )
-
-
-def require_room(connection: psycopg.Connection, model: ReadModel, partitions: Sequence[int], batch: int) -> None:
-    """Refuse the tables that `fill_child` filled for a batch if their sums do not fit beside other log partitions'.
-
-    Raises:
-        psycopg.DataError: Some sum does not fit its type; the error names the column and the key.
-    """
-    if not model.adds_up_across:
-        return
-    columns = sql.SQL("{}, {}").format(listed(state_key(model)), listed(stored_columns(model)))
-    kept = sql.SQL("select {} from {} where partition <> all ({}::int[])").format(
-        columns, relation(model.state_table), sql.Literal([*partitions])
-    )
-    filled = [
-        sql.SQL("select {} from {}").format(columns, relation(new_child_table(batch, partition)))
-        for partition in partitions
-    ]
-    parts = sql.SQL("({})").format(sql.SQL(" union all ").join([kept, *filled]))
-    _require_room(connection, model, parts, relation(model.large_table))
-
-
-def fill_child(
+def replace_partition(
     connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
-) -> int:
-    """Make the table that is to be the state of a log partition, fill it from staged rows, return its number of rows.
+) -> Replaced:
+    """Let the rows of a log partition be a batch's staged rows: write what differs, and nothing else.
 
-    Nobody reads the table before `swap_children` puts it in the place of the present one. Its name has the number of
-    the batch: a rebuild that lost its lease and goes on fills other tables than the one that has the lease now.
-    """
-    child, new = child_table(model, partition), relation(new_child_table(batch, partition))
-    with connection.transaction():
-        # like the child, not the parent: two swaps that both hold the parent would wait for each other
-        connection.execute(sql.SQL("create table {} (like {} including all)").format(new, relation(child)))
-        # the next login that rebuilds may be another one
-        owner = sql.Identifier(owner_of(connection, child))
-        connection.execute(sql.SQL("alter table {} owner to {}").format(new, owner))
-        key, columns = listed(state_key(model)), listed(stored_columns(model))
-        fresh = sql.SQL("from {} where {} and partition = {}").format(
-            relation(model.staging_table), _STAGED, sql.Literal(partition)
-        )
-        # Spark has grouped them: to find no key twice costs little, to merge each row with nothing costs most of a fill
-        ((merges,),) = connection.execute(
-            sql.SQL("select exists (select {} group by {} having count(*) > 1)").format(fresh, key),
-            _parameters(batch, staged),
-        ).fetchall()
-        with _key_named(model):
-            rows = connection.execute(
-                sql.SQL("insert into {} ({}, {}) select {}, {} {} {}").format(
-                    new,
-                    key,
-                    columns,
-                    key,
-                    merged_columns(model) if merges else columns,
-                    fresh,
-                    sql.SQL("group by {}").format(key) if merges else sql.SQL(""),
-                ),
-                _parameters(batch, staged),
-            ).rowcount
-        if model.adds_up_across:
-            _note_large(connection, model, new)
-        # proves the bounds, so that attaching does not read the table under lock; and names the model that it is for
-        connection.execute(
-            sql.SQL("alter table {} add constraint {} check (partition = {})").format(
-                new, sql.Identifier(bounds_of(model)), sql.Literal(partition)
-            )
-        )
-    return rows
-
-
-def swap_children(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    partitions: Sequence[int],
-    batch: int,
-    staged: Sequence[StagedRows],
-) -> None:
-    """Put the tables that `fill_child` filled for a batch in the place of the present ones, all at once.
-
-    Runs in the caller's transaction, after `commit_batch`. Readers see the old rows until it commits, then the new
-    ones. The swaps at the end lock them out, and behind these the groups of rollups that this process does not
-    declare. Exception: a REPEATABLE READ transaction that started
-    before the tables were filled and first reads the model after the swap sees these log partitions empty, as after
-    TRUNCATE.
+    Runs in the caller's transaction, after `commit_batch`. Readers are not locked out. Of a model whose keys cross
+    streams these are the parts of rows, and then the rows whose part differs are merged from all their parts.
 
     Raises:
-        StagedRowsLost: As `merge_batch`; what was filled may lack some rows.
-        psycopg.DataError: As `require_room`.
-        psycopg.errors.LockNotAvailable: Readers held the table for longer than the lock timeout.
+        StagedRowsLost: As `merge_batch`.
     """
-    # Staged rows may vanish and never come back: those that are here now were here while the tables were filled.
-    _require_staged(connection, model, batch, staged)
-    require_room(connection, model, partitions, batch)
-    forget_batch(connection, model, batch)
-    filled = fill_rollups(connection, model, {one: new_child_table(batch, one) for one in partitions})
-    connection.execute("set local lock_timeout = '10s'")
-    state, bounds = relation(model.state_table), sql.Identifier(bounds_of(model))
-    for partition in partitions:
-        child, new = relation(child_table(model, partition)), relation(new_child_table(batch, partition))
-        name = sql.Identifier(child_table(model, partition))
-        for statement in (
-            sql.SQL("alter table {} detach partition {}").format(state, child),
-            sql.SQL("drop table {}").format(child),
-            sql.SQL("alter table {} rename to {}").format(new, name),
-            sql.SQL("alter table {} attach partition {} for values in ({})").format(
-                state, child, sql.Literal(partition)
+    parameters = _parameters(batch, staged) | {"partition": partition}
+    fresh = _staged(model, of_partition=True)
+    # Spark has grouped them: to find no key twice costs little, to merge each row with nothing costs most
+    ((rows, merges),) = connection.execute(
+        sql.SQL(
+            "select count(*), coalesce(max(n) > 1, false) from (select count(*) from {} f group by {}) g(n)"
+        ).format(fresh, listed(model.keys)),
+        parameters,
+    ).fetchall()
+    grouped = _grouped(model, state_key(model), fresh, merges=merges)
+    target = model.parts_table if model.crosses_streams else model.state_table
+    gone = sql.SQL(
+        "delete from {table} t where partition = %(partition)s and not exists (select from {fresh} f where {same_key})"
+    ).format(table=relation(target), fresh=fresh, same_key=_same([*model.keys], "f", "t"))
+    written = _put(model, target, grouped)
+    with _key_named(model):
+        if not model.crosses_streams:
+            went = connection.execute(gone, parameters).rowcount
+            return Replaced(rows, went, *_counted(connection, written, parameters))
+        for change in (gone, written):
+            connection.execute(_marked(model, change), parameters)
+        lock_rows(connection, model)
+        touched = sql.SQL(
+            "(select distinct {} from {} where batch = %(batch)s and attempt = {} and partition = %(partition)s)"
+        ).format(listed(model.keys), relation(model.staging_table), sql.Literal(_MARK))
+        parts = sql.SQL("(select p.* from {} touched join {} p on {})").format(
+            touched, relation(target), _same([*model.keys], "p", "touched")
+        )
+        went = connection.execute(
+            sql.SQL(
+                "delete from {state} t using {touched} touched where {same} and not exists (select from {parts} p where {parted})"
+            ).format(
+                state=relation(model.state_table),
+                touched=touched,
+                same=_same([*model.keys], "t", "touched"),
+                parts=relation(target),
+                parted=_same([*model.keys], "p", "t"),
             ),
-            sql.SQL("alter table {} drop constraint {}").format(child, bounds),
-        ):
-            connection.execute(statement)
-    fill_others(connection, model, partitions, filled)
+            parameters,
+        ).rowcount
+        put = _put(model, model.state_table, _grouped(model, [*model.keys], parts, merges=True))
+        return Replaced(rows, went, *_counted(connection, put, parameters))
+
+
+def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:
+    """Return how many rows of a model whose keys cross streams are not what their parts add up to."""
+    columns = sql.SQL(", ").join(
+        sql.SQL("{}::text").format(sql.Identifier(name)) for name in [*model.keys, *stored_columns(model)]
+    )
+    merged = _grouped(model, [*model.keys], relation(model.parts_table), merges=True)
+    query = sql.SQL(
+        "with merged as (select {columns} from ({merged}) m), present as (select {columns} from {state})"
+        " select count(*) from ((table merged except all table present) union all"
+        " (table present except all table merged)) differing"
+    ).format(columns=columns, merged=merged, state=relation(model.state_table))
+    ((rows,),) = connection.execute(query).fetchall()
+    return int(rows)
+
+
+def try_replacing(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
+    """Write a batch's staged rows in the place of present ones, and leave others, to learn whether Postgres takes them.
+
+    Runs in a transaction that the caller rolls back.
+    """
+    lock_rows(connection, model)
+    for table in [model.state_table, *([model.parts_table] if model.crosses_streams else [])]:
+        grouped = _grouped(model, _key_of(model, table), _staged(model), merges=True)
+        with _key_named(model):
+            connection.execute(_put(model, table, grouped), _parameters(batch, staged))
+
+
+def _grouped(model: ReadModel, key: Sequence[str], rows: sql.Composable, *, merges: bool) -> sql.Composed:
+    """Return the query for one row a key, of an item of a FROM."""
+    return sql.SQL("select {}, {} from {} r{}").format(
+        listed(key),
+        merged_columns(model) if merges else listed(stored_columns(model)),
+        rows,
+        sql.SQL(" group by {}").format(listed(key)) if merges else sql.SQL(""),
+    )
+
+
+def _put(model: ReadModel, table: str, rows: sql.Composable) -> sql.Composed:
+    """Return the statement that writes rows whose key is new, or of which some value differs."""
+    columns, types = stored_columns(model), state_types(model)
+
+    def compared(of: str, name: str) -> sql.Composed:
+        # what has no equality, or takes what looks different for equal, is compared as it looks
+        looks = re.match("json|double", types[name])
+        return sql.SQL("{}::text" if looks else "{}").format(sql.Identifier(of, name))
+
+    return sql.SQL(
+        "insert into {table} as t ({key}, {columns}) {rows} on conflict ({unique}) do update set {assignments}"
+        " where ({present}) is distinct from ({wanted})"
+    ).format(
+        table=relation(table),
+        key=listed(_key_of(model, table)),
+        columns=listed(columns),
+        rows=rows,
+        unique=listed(_unique(model, table)),
+        assignments=_assignments(columns),
+        present=sql.SQL(", ").join(compared("t", name) for name in columns),
+        wanted=sql.SQL(", ").join(compared("excluded", name) for name in columns),
+    )
+
+
+def _counted(connection: psycopg.Connection, put: sql.Composed, parameters: Mapping[str, object]) -> tuple[int, int]:
+    """Put rows, and return how many were new and how many changed."""
+    statement = sql.SQL(
+        # a row that was there has the transaction that put another one in its place
+        "with put as ({} returning t.xmax = 0 as is_new) select count(*) filter (where is_new), count(*) from put"
+    ).format(put)
+    ((new, all_),) = connection.execute(statement, parameters).fetchall()
+    return new, all_ - new
+
+
+def _marked(model: ReadModel, change: sql.Composed) -> sql.Composed:
+    """Return a change of parts that leaves their keys in the staging table."""
+    key = state_key(model)
+    return sql.SQL(
+        "with changed as ({} returning {}) insert into {} ({}, batch, attempt) select {}, %(batch)s, {} from changed"
+    ).format(change, listed(key, of="t"), relation(model.staging_table), listed(key), listed(key), sql.Literal(_MARK))
 
 
 def stored_states(model: ReadModel) -> str:
@@ -397,6 +385,11 @@ def stored_states(model: ReadModel) -> str:
     )
 
 
+def analyze_staged(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Let Postgres know how many rows are staged."""
+    connection.execute(sql.SQL("analyze {}").format(relation(model.staging_table)))
+
+
 def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -> None:
     """Remove the staged rows of a batch."""
     connection.execute(sql.SQL("delete from {} where batch = %s").format(relation(model.staging_table)), (batch,))
@@ -411,7 +404,12 @@ def forget_dead_batches(connection: psycopg.Connection, model: ReadModel) -> Non
     )
 
 
-def _require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
+def require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
+    """Refuse staged rows of which some vanished; what is here now stays as long as this session lasts.
+
+    Raises:
+        StagedRowsLost: Some are not there.
+    """
     found: dict[int, int] = dict(
         connection.execute(
             sql.SQL("select attempt, count(*) from {} where batch = %s group by attempt").format(

@@ -5,14 +5,15 @@ Belongs here: making, filling, showing, comparing and dropping them. Not here: t
 
 A rollup `by_status` of a model's version has
     read_models.by_status               a SQL view that adds up all log partitions, for people to read
-    read_models.by_status_state_<hash>  its groups of each log partition
+    read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one
     read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
-and a function of the table's name, which two triggers on the model's state call. So whoever changes rows changes the
+and a function of the table's name, which three triggers on the model's state call. So whoever changes rows changes the
 groups in the same statement, whatever declaration that process knows. The hash is that of all that decides the groups.
-A log partition is committed by one consumer at a time, so that no two meet at a group.
+Two commits meet at no group: of rows of one stream each log partition has groups of its own, and it is committed by one
+consumer at a time; rows that may be of several streams are locked (`merge.lock_rows`), and their groups are whole.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import psycopg
@@ -34,6 +35,8 @@ from millrace.resources.read_models.stored.tables import (
     relation,
     stored_columns,
 )
+
+_ALL = sql.SQL("")
 
 
 class RollupFailed(MillraceError):
@@ -112,61 +115,55 @@ def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
         create_view(connection, one)
 
 
-def fill_rollups(connection: psycopg.Connection, model: ReadModel, new: Mapping[int, str]) -> list[str]:
-    """Compute the groups of log partitions from the tables that are to replace these; return the rollups' tables.
+def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: int) -> None:
+    """Compute the groups of a log partition anew where they are not those of its rows, or all where keys cross streams.
 
-    Within the transaction that replaces them, before it locks readers out. It knows the declared rollups.
+    Within the transaction that rebuilds the log partition. It knows the rollups that other processes declare, too.
     """
-    kept = kept_tables(connection, model)
-    filled = [one for one in declared_rollups(model) if one.state_table in kept]
-    for one in filled:
-        _replace(connection, one.state_table, new, [one.groups((relation(table), 1)) for table in new.values()])
-    return [one.state_table for one in filled]
-
-
-def fill_others(connection: psycopg.Connection, model: ReadModel, partitions: Iterable[int], filled: list[str]) -> None:
-    """Compute the groups of log partitions that were replaced, but for those that `fill_rollups` filled.
-
-    They are of rollups that another process declares.
-    """
-    partitions = [*partitions]
+    own = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
     for table in kept_tables(connection, model):
-        if table not in filled:
-            share = sql.SQL("select * from {} where partition = any ({}::int[])").format(
-                relation(f"{table}_all"), sql.Literal(partitions)
-            )
-            _replace(connection, table, partitions, [share])
+        if _differing(connection, model, table, own):
+            connection.execute(sql.SQL("delete from {}{}").format(relation(table), own))
+            computed = sql.SQL("insert into {} select * from {}{}")
+            connection.execute(computed.format(relation(table), relation(f"{table}_all"), own))
 
 
-def _replace(
-    connection: psycopg.Connection, table: str, partitions: Iterable[int], shares: Iterable[sql.Composed]
-) -> None:
-    old = sql.SQL("delete from {} where partition = any ({}::int[])")
-    connection.execute(old.format(relation(table), sql.Literal([*partitions])))
-    for share in shares:
-        connection.execute(sql.SQL("insert into {} {}").format(relation(table), share))
+def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
+    """Return the rollups of which some groups are not those of the present rows, whatever is declared.
 
-
-def differing_partitions(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
-    """Return, by rollup, the log partitions whose groups are not those of the present rows, whatever is declared."""
+    Each with the log partitions of these groups; with none where keys cross streams.
+    """
     differing = {}
     for table in kept_tables(connection, model):
-        # a group that lost its last row is not in the view
-        query = sql.SQL(
-            """
-            with kept as (select * from {kept} where _rows <> 0), computed as (table {computed})
-            select distinct partition from (
-              (table kept except all table computed) union all (table computed except all table kept)
-            ) differing order by 1
-            """
-        ).format(kept=relation(table), computed=relation(f"{table}_all"))
         with connection.transaction():
-            # first, as by whoever drops a rollup or swaps rows in; then one statement, as of one moment
+            # first, as by whoever drops a rollup; then one statement, as of one moment
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
-            found = [partition for (partition,) in connection.execute(query)]
+            found = _differing(connection, model, table)
         if found:
-            differing[name_of(table)] = found
+            differing[name_of(table)] = [partition for (partition,) in found if partition is not None]
     return differing
+
+
+def _differing(
+    connection: psycopg.Connection, model: ReadModel, table: str, own: sql.Composable = _ALL
+) -> list[tuple[int | None]]:
+    """Return the log partitions of groups that are not those of the rows; null where keys cross streams."""
+    # a group that lost its last row is not in the view
+    query = sql.SQL(
+        """
+        with kept as (select * from {kept}{own}), computed as (select * from {computed}{own})
+        select distinct {partition} from (
+          (select * from kept where _rows <> 0 except all table computed)
+          union all (table computed except all select * from kept where _rows <> 0)
+        ) differing order by 1
+        """
+    ).format(
+        kept=relation(table),
+        computed=relation(f"{table}_all"),
+        own=own,
+        partition=sql.SQL("null::int" if model.crosses_streams else "partition"),
+    )
+    return connection.execute(query).fetchall()
 
 
 def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views: bool = False) -> None:
@@ -185,15 +182,16 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
     merge = sql.SQL("insert into {table} as s {groups} on conflict ({key}) do update set {added};")
     parts = {
         "table": table,
-        "key": listed([*rollup.keys, "partition"]),
+        "key": listed([*rollup.keys, *(["partition"] if rollup.adds_up else [])]),
         "added": sql.SQL(", ").join(sql.SQL("{0} = s.{0} + excluded.{0}").format(sql.Identifier(n)) for n in columns),
     }
     new, old = (sql.Identifier("new_rows"), 1), (sql.Identifier("old_rows"), -1)
     body = sql.SQL(
-        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n    {inserted}\n  else\n    {updated}\n"
-        "  end if;\n  return null;\nend\n"
+        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n    {inserted}\n"
+        "  elsif tg_op = 'DELETE' then\n    {deleted}\n  else\n    {updated}\n  end if;\n  return null;\nend\n"
     ).format(
         inserted=merge.format(groups=rollup.groups(new), **parts),
+        deleted=merge.format(groups=rollup.groups(old), **parts),
         updated=merge.format(groups=rollup.groups(new, old), **parts),
     )
     trigger = "create trigger {} after {} on {} {} for each statement execute function {}()"
@@ -222,6 +220,13 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
                 sql.SQL("referencing new table as new_rows"),
                 table,
             ),
+            sql.SQL(trigger).format(
+                sql.Identifier(f"{rollup.state_table}_old"),
+                sql.SQL("delete"),
+                rows,
+                sql.SQL("referencing old table as old_rows"),
+                table,
+            ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),
             sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
@@ -229,9 +234,7 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             ),
             # whoever commits rows changes groups, whichever login made the rollup
             sql.SQL("grant select, insert, update, delete on {} to event_store_owner").format(table),
-            sql.SQL("comment on table {} is 'Groups per log partition; read the view {} instead.'").format(
-                table, sql.SQL(rollup.name)
-            ),
+            sql.SQL("comment on table {} is 'Groups; read the view {} instead.'").format(table, sql.SQL(rollup.name)),
         ):
             connection.execute(statement)
 

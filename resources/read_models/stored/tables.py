@@ -5,22 +5,20 @@ Belongs here: statements that create and drop them. Not here: their rows (`merge
 
 A model `orders` has
     read_models.orders          a SQL view of the state's public values, for people to read
-    read_models.orders_state    partial values, partitioned by list of the log partition like the log itself
+    read_models.orders_state    one row per key: its stored values. Where the key is of one stream, the log partition of
+        that stream is a column
+    read_models.orders_state_parts  where a row may be of several streams: what each log partition gave to it
     read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
-    read_models.orders_state_large  where a row may be of several streams and has sums: the keys for which some log
-        partition's part of a sum is so large that all parts together may outgrow the type
-and a later version 2 has tables of its own, `orders_state_v2` and `orders_staging_v2`. A rebuild fills tables
-`_new_<batch>_p<log partition>` and swaps them in. Where it dies in between, they stay until the next rebuild of their
-log partition, or until the model's tables go.
-Commits of different log partitions never touch the same row of the state, and one log partition can be replaced alone.
+and a later version 2 has tables of its own, `orders_state_v2`, `orders_state_v2_parts` and `orders_staging_v2`.
+One log partition's rows, or parts, can be replaced alone.
 
 They belong to the role event_store_owner where the login that makes them is a member, so that every member can
-rebuild and reset them: swapping and dropping take ownership.
+rebuild and reset them: changing rows and dropping take ownership.
 """
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -63,7 +61,7 @@ def listed(names: Iterable[str], of: str | None = None) -> sql.Composed:
 
 
 def state_key(model: ReadModel) -> list[str]:
-    """Return the key of the model's state and of its staged rows; the index of the state has the log partition last."""
+    """Return the log partition and the key: what tells staged rows apart."""
     return ["partition", *model.keys]
 
 
@@ -84,70 +82,10 @@ def state_types(model: ReadModel) -> dict[str, str]:
     return keys | {column.name: column.postgres_type for column in model.state_columns}
 
 
-def child_table(model: ReadModel, partition: int) -> str:
-    """Return the name of the state's table of one log partition."""
-    return f"{model.state_table}_p{partition:04}"
-
-
-def new_child_table(batch: int, partition: int) -> str:
-    """Return the name of a table that a rebuild fills: of no model, so that no model's name makes it too long."""
-    return f"_new_{batch}_p{partition:04}"
-
-
-def bounds_of(model: ReadModel) -> str:
-    """Return the name of the constraint that tables have between being filled and being swapped in."""
-    return f"{model.state_table}_bounds"
-
-
-def drop_new_children(
-    connection: psycopg.Connection, model: ReadModel, partitions: Sequence[int], up_to_batch: int
-) -> None:
-    """Drop tables that rebuilds of log partitions filled and did not swap in, up to a batch; outside of a transaction.
-
-    A rebuild drops those up to its own batch: a later one may have taken over its leases. A table that somebody uses
-    for longer than a moment stays.
-    """
-    for table in _new_children(connection, model, partitions, up_to_batch):
-        with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable), connection.transaction():
-            # longer than Postgres takes to call its own vacuum off
-            connection.execute("set local lock_timeout = '3s'")
-            connection.execute(sql.SQL("drop table {}").format(relation(table)))
-
-
-def _new_children(
-    connection: psycopg.Connection,
-    model: ReadModel,
-    partitions: Sequence[int] | None = None,
-    up_to_batch: int | None = None,
-) -> list[str]:
-    found = connection.execute(
-        r"""
-        select c.relname
-        from pg_constraint b
-        join pg_class c on c.oid = b.conrelid
-        cross join lateral regexp_match(c.relname, '^_new_(\d+)_p(\d+)$') named(numbers)
-        where b.conname = %(bounds)s and c.relnamespace = %(schema)s::regnamespace and not c.relispartition
-          and (%(batch)s::bigint is null or numbers[1]::bigint <= %(batch)s)
-          and (%(partitions)s::int[] is null or numbers[2]::int = any (%(partitions)s))
-        """,
-        {
-            "bounds": bounds_of(model),
-            "schema": SCHEMA,
-            "batch": up_to_batch,
-            "partitions": None if partitions is None else [*partitions],
-        },
-    )
-    return [name for (name,) in found]
-
-
-def merged_columns(model: ReadModel, *, shown: bool = False) -> sql.Composed:
-    """Return the aggregates that merge partial values, each named as its column, for a SELECT that groups by key.
-
-    A sum that does not fit its type raises, or is null if it is `shown` to people.
-    """
+def merged_columns(model: ReadModel) -> sql.Composed:
+    """Return the aggregates that merge partial values, each named as its column, for a SELECT that groups by key."""
     return sql.SQL(", ").join(
-        sql.SQL("{} as {}").format((shown and column.shown) or column.merge, sql.Identifier(column.name))
-        for column in model.state_columns
+        sql.SQL("{} as {}").format(column.merge, sql.Identifier(column.name)) for column in model.state_columns
     )
 
 
@@ -177,7 +115,7 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
 
 
 def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Refuse to swap or drop tables of a role that the login is no member of, before anything is built for them.
+    """Refuse to change or drop tables of a role that the login is no member of, before anything is built for them.
 
     Raises:
         NotOwned: A table or the view belongs to such a role.
@@ -188,18 +126,11 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
             """
             select distinct pg_get_userbyid(c.relowner)
             from pg_class c
-            where (
-                (c.relnamespace = %(schema)s::regnamespace and c.relname = any (%(names)s))
-                or c.oid in (select inhrelid from pg_inherits where inhparent = to_regclass(%(state)s))
-              )
+            where c.relnamespace = %(schema)s::regnamespace and c.relname = any (%(names)s)
               and not pg_has_role(c.relowner, 'USAGE')
             order by 1
             """,
-            {
-                "schema": SCHEMA,
-                "names": [model.name, model.state_table, model.staging_table, model.large_table],
-                "state": f"{SCHEMA}.{model.state_table}",
-            },
+            {"schema": SCHEMA, "names": [model.name, model.state_table, model.staging_table, model.parts_table]},
         )
     ]
     if owners:
@@ -213,48 +144,48 @@ def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the tables of a version of the model; within a transaction."""
-    state, staging = relation(model.state_table), relation(model.staging_table)
-    columns = _column_definitions(state_types(model), state_key(model))
+    keys, key, types = [*model.keys], state_key(model), state_types(model)
+    of_key = {name: type_ for name, type_ in types.items() if name != "partition"}
     with as_owners(connection):
-        partitions = connection.execute("select partition from event_store.partitions order by partition").fetchall()
+        if model.crosses_streams:
+            # the key leads: a merge asks for all parts of one
+            said = "What each log partition gave to a row of {}; read the view instead."
+            _create_rows(connection, model.parts_table, types, [*keys, "partition"], said.format(model.name))
+        _create_rows(
+            connection,
+            model.state_table,
+            of_key if model.crosses_streams else types,
+            keys,
+            f"The stored rows of {model.name}; read the view instead.",
+        )
+        staging = relation(model.staging_table)
         for statement in (
-            # The key leads, so that a reader who asks for one is answered from the index: a log partition's table has
-            # one value of `partition` anyway, and only newer servers skip over a leading column.
-            sql.SQL("create table {} ({}, constraint {} primary key ({})) partition by list (partition)").format(
-                state, columns, sql.Identifier(f"{model.state_table}_pkey"), listed([*model.keys, "partition"])
-            ),
             sql.SQL(
                 "create unlogged table {} ({}, batch bigint not null, attempt bigint not null,"
                 " staged_at timestamptz not null default clock_timestamp())"
-            ).format(staging, columns),
+            ).format(staging, _column_definitions(types | {c.name: c.staged_type for c in model.state_columns}, key)),
             sql.SQL("create index on {} (batch, partition)").format(staging),
-            # also where another login than the migrating one makes them
-            sql.SQL("grant select on {} to event_store_reader").format(state),
-            sql.SQL("comment on table {} is 'Partial values per log partition; read the view instead.'").format(state),
             sql.SQL("comment on table {} is 'Rows that Spark''s tasks wrote and no commit has merged yet.'").format(
                 staging
             ),
-            *(
-                sql.SQL("create table {} partition of {} for values in ({})").format(
-                    relation(child_table(model, partition)), state, sql.Literal(partition)
-                )
-                for (partition,) in partitions
-            ),
-            *(_large_statements(model) if model.adds_up_across else ()),
         ):
             connection.execute(statement)
 
 
-def _large_statements(model: ReadModel) -> tuple[sql.Composed, sql.Composed]:
-    table = relation(model.large_table)
-    return (
-        sql.SQL("create table {} ({}, primary key ({}))").format(
-            table, _column_definitions({name: state_types(model)[name] for name in model.keys}), listed(model.keys)
+def _create_rows(
+    connection: psycopg.Connection, name: str, types: Mapping[str, str], key: Sequence[str], comment: str
+) -> None:
+    """Make a table of rows with a key. A fifth of each page is free: a changed row finds room beside the one before."""
+    table = relation(name)
+    for statement in (
+        sql.SQL("create table {} ({}, constraint {} primary key ({})) with (fillfactor = 80)").format(
+            table, _column_definitions(types, ["partition", *key]), sql.Identifier(f"{name}_pkey"), listed(key)
         ),
-        sql.SQL("comment on table {} is 'Keys with large parts of sums: merges look whether all parts fit.'").format(
-            table
-        ),
-    )
+        # also where another login than the migrating one makes them
+        sql.SQL("grant select on {} to event_store_reader").format(table),
+        sql.SQL("comment on table {} is {}").format(table, sql.Literal(comment)),
+    ):
+        connection.execute(statement)
 
 
 def _column_definitions(types: Mapping[str, str], keys: Collection[str] = ()) -> sql.Composed:
@@ -271,7 +202,14 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     Raises:
         DependentObjects: Something in the database depends on them.
     """
-    for table in (model.state_table, model.staging_table, model.large_table, *_new_children(connection, model)):
+    # the last two are of the first layout: a killed rebuild left tables with a constraint of this name
+    left = connection.execute(
+        "select c.relname from pg_constraint b join pg_class c on c.oid = b.conrelid"
+        " where b.conname = %s and c.relnamespace = %s::regnamespace",
+        (f"{model.state_table}_bounds", SCHEMA),
+    )
+    before = [f"{model.state_table}_large", *(name for (name,) in left.fetchall())]
+    for table in (model.state_table, model.parts_table, model.staging_table, *before):
         drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 
@@ -401,7 +339,7 @@ def _restore(connection: psycopg.Connection, view: _View, lower: ReadModel) -> N
 
 
 def _view_query(model: ReadModel) -> sql.Composed:
-    """Return the query of the public view: over the state, or over the merge of all log partitions' states."""
+    """Return the query of the public view: over the state; of a rollup, what its groups of log partitions add up to."""
     keys = listed(model.keys)
     public = sql.SQL(", ").join(
         [
@@ -410,11 +348,11 @@ def _view_query(model: ReadModel) -> sql.Composed:
         ]
     )
     state = relation(model.state_table)
-    if not model.crosses_streams:
+    if not model.adds_up:
         return sql.SQL("select {} from {}{} where {}").format(public, state, model.expanded, model.visible)
     return sql.SQL(
         "select {public} from (select {keys}, {merged} from {state} group by {keys}) merged where {visible}"
-    ).format(public=public, keys=keys, merged=merged_columns(model, shown=True), state=state, visible=model.visible)
+    ).format(public=public, keys=keys, merged=merged_columns(model), state=state, visible=model.visible)
 
 
 def owner_of(connection: psycopg.Connection, table: str) -> str:

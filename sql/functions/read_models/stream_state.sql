@@ -41,15 +41,13 @@ begin
   select d.* into _version from read_models.declarations d
   join event_store.views w using (view)
   where d.model = v_model and not _partition = any (d.unbuilt)
-    and d.fingerprint = v_fingerprint || coalesce(
-      (
-        -- as fingerprints of functions have it
-        select '+' || encode(sha256(convert_to(string_agg(
-          format(E'%s %s %s %s\n', u.decider, u.event, u.to_version, u.digest), '' order by u.event collate "C", u.to_version
-        ), 'UTF8')), 'hex')
-        from event_store.event_upcasts u
-        where u.decider = v_decider and (w.events is null or u.event = any (w.events)) and u.moves <> '[]'
-      ), ''
+    and d.fingerprint = v_fingerprint || (
+      -- as fingerprints of functions have it, behind the number of the tables' layout
+      select '+' || encode(sha256(convert_to('2' || coalesce(string_agg(
+        format(E'%s %s %s %s\n', u.decider, u.event, u.to_version, u.digest), '' order by u.event collate "C", u.to_version
+      ), ''), 'UTF8')), 'hex')
+      from event_store.event_upcasts u
+      where u.decider = v_decider and (w.events is null or u.event = any (w.events)) and u.moves <> '[]'
     )
   order by d.version desc
   limit 1;

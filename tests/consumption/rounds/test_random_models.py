@@ -33,8 +33,5 @@ def test_forty_random_models_in_one_drain_hold_what_python_makes_of_the_events(
         for number in (1, 40, 150):
             things.append_events(random_documents(dice, number))
             shared.run(budget_s=patience(), idle_s=0)
-        away = {view: why for view, why in why_away(shared).items() if why is not None}
-    # a sum of these values may have more digits than a decimal
-    assert [why for why in away.values() if "overflow in column" not in why] == []
-    assert len(away) < 8
-    assert_equals_a_clean_run(things, *[model for model in together if model.view not in away])
+        assert {*why_away(shared).values()} == {None}
+    assert_equals_a_clean_run(things, *together)
