@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -15,8 +16,9 @@ from millrace import count, field, sum_
 from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit, transaction
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.errors import PartitionLeased
+from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.merge import (
     StagedRows,
@@ -37,7 +39,7 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.factories import Connect, at_once, rows, start, value
+from tests.support.factories import Connect, at_once, rows, start, value, wait_blocked
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -174,8 +176,14 @@ def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each
     model = ensure_version(things.connection, CROSSING)
     until = time.monotonic() + RACE_S
 
+    def session() -> psycopg.Connection:
+        opened = connect(autocommit=True)
+        # as a login may have it: who waited would find that what it read has changed
+        opened.execute("set default_transaction_isolation = 'repeatable read'")
+        return opened
+
     def merges(seed: int) -> int:
-        dice, connection = random.Random(seed), connect(autocommit=True)
+        dice, connection = random.Random(seed), session()
         for number in itertools.count():
             if time.monotonic() > until:
                 return number
@@ -189,11 +197,11 @@ def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each
         raise AssertionError
 
     def rebuilds(partition: int) -> int:
-        dice, connection = random.Random(partition), connect(autocommit=True)
+        dice, connection = random.Random(partition), session()
         for number in itertools.count():
             if time.monotonic() > until:
                 return number
-            batch, keys = next_batch(connection), dice.sample(range(12), dice.randrange(12))
+            batch, keys = next_batch(connection), dice.sample(range(14), dice.randrange(14))  # two are its own alone
             for key in keys:
                 connection.execute(
                     "insert into read_models.crossing_uses_staging (partition, text, units, events, batch, attempt)"
@@ -210,6 +218,34 @@ def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each
     merged = (
         "select text, sum(units), sum(events)::bigint from read_models.crossing_uses_state_parts group by 1 order by 1"
     )
-    assert rows(things.connection, "select * from read_models.crossing_uses order by 1") == rows(
-        things.connection, merged
-    )
+    public = "select * from read_models.crossing_uses order by 1"
+    assert rows(things.connection, public) == rows(things.connection, merged)
+    for partition in (14, 15):
+        with transaction(things, model):
+            replace_partition(things.connection, model, partition, next_batch(things.connection), [])
+    # with their last part go the keys of the rebuilders alone
+    left = rows(things.connection, public)
+    assert left == rows(things.connection, merged)
+    assert {text for text, *_ in left} == {f"k-{number}" for number in range(12)}
+
+
+def test_leases_are_extended_on_when_one_of_them_ends_while_its_extension_waits(
+    things: EventStore, dsn: str, connect: Connect
+) -> None:
+    fill(things, 40)
+    ensure_version(things.connection, Counted)
+    ending, other = (things.claim_partition(Counted.view, partition, "rebuilder", 600) for partition in (3, 4))
+    keeper, extending = LeaseKeeper(dsn, Counted.view, 600, [ending, other]), connect()
+    with things.connection.transaction():
+        things.commit_batch(Counted.view, [ending])
+        waiting = start(lambda: keeper._extend_own(EventStore(extending)))
+        wait_blocked(connect(), extending.info.backend_pid)
+        keeper.drop(ending)
+    waiting.result(patience())
+    until = "select leased_until from event_store.checkpoints where view = %s and partition = 4"
+    before = value(things.connection, until, Counted.view)
+    keeper._extend_own(EventStore(extending))
+    assert value(things.connection, until, Counted.view) > before
+    things.commit_batch(Counted.view, [other])
+    with pytest.raises(LeaseLost):
+        keeper._extend_own(EventStore(extending))

@@ -25,7 +25,7 @@ from millrace.resources.verification.models import look_at_models
 from tests.support.building import read_models as models
 from tests.support.building.drains import Counted, busiest, drain, fill, later, machines, thing, things
 from tests.support.building.model_versions import relations
-from tests.support.factories import Connect, Killed, ids_of_one_partition, rows
+from tests.support.factories import Connect, Killed, ids_of_one_partition, rows, value
 from tests.support.logins import logins
 
 if TYPE_CHECKING:
@@ -246,6 +246,21 @@ def test_groups_that_are_not_those_of_the_rows_are_told(
     (fault,) = look(operator, spark, model).faults
     told = f"rollup by_events of read model counted, log partition {partition}. Rebuild"
     assert (fault.kind, told in fault.text) == ("groups_differ", True)
+
+
+def test_rows_that_are_not_what_their_parts_add_up_to_are_told_with_the_remedy(
+    things: EventStore, dsn: str, spark: "SparkSession", operator: psycopg.Connection
+) -> None:
+    fill(things, 40)
+    drain(dsn, spark, GoingAcross)
+    assert kinds(look(operator, spark, GoingAcross)) == []
+    things.connection.execute("update read_models.going_across_state set events = events + 1")
+    number = value(things.connection, "select count(*) from read_models.going_across_state")
+    (first, *_) = look(operator, spark, GoingAcross).faults
+    assert first.text.startswith(
+        f"{number} rows are not what the parts of log partitions add up to: read model going_across."
+    )
+    assert "millrace view reset going_across" in first.text
 
 
 def test_a_declaration_that_makes_other_rows_of_the_same_events_is_told(

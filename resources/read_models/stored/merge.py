@@ -280,14 +280,14 @@ def replace_partition(
 def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:
     """Return how many rows of a model whose keys cross streams are not what their parts add up to."""
     columns = sql.SQL(", ").join(
-        sql.SQL("{}::text").format(sql.Identifier(name)) for name in [*model.keys, *stored_columns(model)]
+        sql.SQL("{0}::text as {0}").format(sql.Identifier(name)) for name in [*model.keys, *stored_columns(model)]
     )
     merged = _grouped(model, [*model.keys], relation(model.parts_table), merges=True)
     query = sql.SQL(
         "with merged as (select {columns} from ({merged}) m), present as (select {columns} from {state})"
-        " select count(*) from ((table merged except all table present) union all"
-        " (table present except all table merged)) differing"
-    ).format(columns=columns, merged=merged, state=relation(model.state_table))
+        " select count(*) from (select distinct {keys} from ((table merged except all table present) union all"
+        " (table present except all table merged)) differing) keys"
+    ).format(columns=columns, merged=merged, state=relation(model.state_table), keys=listed(model.keys))
     ((rows,),) = connection.execute(query).fetchall()
     return int(rows)
 
