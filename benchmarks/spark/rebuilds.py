@@ -71,7 +71,7 @@ def from_postgres(bench: Bench) -> list[Result]:
 def from_archive(bench: Bench) -> list[Result]:
     """Measure all log partitions of a model, together, from the archive; and reading and grouping alone, in one job.
 
-    Beside it one Spark job makes the same rows without leases, checkpoints and swaps: JDBC reads log and events,
+    Beside it one Spark job makes the same rows without leases, checkpoints and comparisons: JDBC reads log and events,
     from_json takes the fields, and the aggregates are the same. Spark's JDBC writes the rows into an empty table with
     the same key, or nothing writes them.
     """

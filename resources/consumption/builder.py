@@ -87,7 +87,7 @@ class Builder:
         return self._build(store, Work(tuple(leases), rebuild=False, started=time.monotonic()), batch)
 
     def rebuild(self, store: EventStore, work: Work, ranges: Sequence[Lease], history: LogHistory | None) -> Commit:
-        """Build log partitions from their first events, of all streams, and put the rows in place of the present ones.
+        """Build log partitions from their first events, of all streams, and write what present rows differ in.
 
         `ranges` are the leases as far as they are read. `history` names the place of the events; None: Postgres alone.
         Raises the errors of `build`; the work says what was committed before.
@@ -171,7 +171,7 @@ class Builder:
         """Commit the failures of a search that did not find all of them, if the next batch can go on from there.
 
         Raises:
-            NothingBuilds: All streams fail, or the work is a rebuild, which is all or nothing.
+            NothingBuilds: All streams fail, or the work is a rebuild, which takes all that its log partitions have.
             TookTooLong: The search named no stream in these seconds.
 
         Raises the error itself where the search named no stream for another reason.

@@ -202,7 +202,9 @@ class Consumer:
         return report
 
     def rebuild(self, *partitions: int, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
-        """Build log partitions anew from all their events and swap them in, together or none of them.
+        """Build log partitions anew from all their events, together or none of them, and write what differs in place.
+
+        Each is written in a transaction of its own: where a rebuild dies, some are rebuilt, and the others as before.
 
         The archive gives the events that it has, Postgres those that are not archived.
 

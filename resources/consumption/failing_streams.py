@@ -3,8 +3,8 @@
 Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
 and building it (`batch`), handing over a stream that fails (`commit`).
 
-Where single events are the reason, or sums that outgrow their type, one pass over the batch tells them all, of every
-stream the first one, and the next pass builds the rest. That is all, however many streams fail; if the rest fails for
+Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
+pass builds the rest. That is all, however many streams fail; if the rest fails for
 another such reason, a few passes more.
 
 Where something else is the reason (other rows that Postgres refuses, a function of whole streams, a process that

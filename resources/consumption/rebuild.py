@@ -1,7 +1,7 @@
-"""Rebuilds log partitions of a read model: from all their events, in archive and Postgres, to new rows.
+"""Rebuilds log partitions of a read model: from all their events, in archive and Postgres.
 
-Belongs here: leasing whole log partitions, the place of their events, the error of a failure. Not here: building and
-swapping (`builder`, `commit`), the loop of a drain (`consumer`).
+Belongs here: leasing whole log partitions, the place of their events, the error of a failure. Not here: building them
+and writing what differs (`builder`, `commit`), the loop of a drain (`consumer`).
 """
 
 import threading
@@ -48,7 +48,7 @@ class Rebuild:
     marks: Sequence[int] | None = None
 
     def run(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
-        """Rebuild log partitions together, or none of them; see `Consumer.rebuild`."""
+        """Build log partitions together, and write one after the other; see `Consumer.rebuild`."""
         require_ownership(self.store.connection, self.builder.model)
         try:
             leases = self._lease(partitions, wait_s, stop)

@@ -78,7 +78,7 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
         secret = connection.pgconn.encrypt_password(password.encode(), READER.encode(), b"scram-sha-256").decode()
         connection.execute(sql.SQL("alter role {} password {} connection limit 20").format(reader, sql.Literal(secret)))
         connection.execute(sql.SQL("alter role {} set default_transaction_read_only = on").format(reader))
-        # a query that somebody forgot would keep a rebuilt model from being swapped in
+        # a query that somebody forgot would keep the next version of a model from serving
         connection.execute(sql.SQL("alter role {} set statement_timeout = '10min'").format(reader))
         connection.execute(sql.SQL("grant connect on database {} to {}").format(sql.Identifier(database), reader))
         for schema in map(sql.Identifier, (READ_MODELS, REPORTS)):

@@ -1,7 +1,7 @@
 -- What read models share. Each model's own tables are made from its declaration.
 
 create schema read_models;
-comment on schema read_models is 'The read models: one SQL view per model over its partitioned state.';
+comment on schema read_models is 'The read models: one SQL view per model over the table of its rows.';
 
 create table read_models.declarations (
   model text not null,
@@ -24,8 +24,8 @@ comment on column read_models.declarations.version is
 'Counts the declarations of a model, from 1; the tables of later ones have it in their names.';
 comment on column read_models.declarations.view is 'The event store''s view that this version is consumed as.';
 comment on column read_models.declarations.fingerprint is
-'The hash of the declaration, and behind a plus that of the moves of upcasts which decide what it reads. Another must not '
-'write these tables.';
+'The hash of the declaration, and behind a plus that of the tables'' layout and of the moves of upcasts which decide what '
+'it reads. Another must not write these tables.';
 comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
 comment on column read_models.declarations.unbuilt is
 'The log partitions whose first events are only in the archive, and that no rebuild has read yet.';

@@ -29,7 +29,7 @@ COMMENT ON SCHEMA event_store_private IS 'What the functions of event_store and 
 
 CREATE SCHEMA read_models;
 
-COMMENT ON SCHEMA read_models IS 'The read models: one SQL view per model over its partitioned state.';
+COMMENT ON SCHEMA read_models IS 'The read models: one SQL view per model over the table of its rows.';
 
 CREATE TYPE event_store_private.batch_event AS (
 	ordinal bigint,
@@ -1672,7 +1672,7 @@ COMMENT ON COLUMN read_models.declarations.version IS 'Counts the declarations o
 
 COMMENT ON COLUMN read_models.declarations.view IS 'The event store''s view that this version is consumed as.';
 
-COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration, and behind a plus that of the moves of upcasts which decide what it reads. Another must not write these tables.';
+COMMENT ON COLUMN read_models.declarations.fingerprint IS 'The hash of the declaration, and behind a plus that of the tables'' layout and of the moves of upcasts which decide what it reads. Another must not write these tables.';
 
 COMMENT ON COLUMN read_models.declarations.serves IS 'Whether the model''s SQL view shows this version.';
 

@@ -57,7 +57,7 @@ def with_lookups(query: sql.Composed, lookups: Mapping[str, Lookup]) -> sql.Comp
     if not lookups:
         return query
     tables = {name: sql.Identifier(f"lookup {name}") for name in lookups}
-    # its key is unique: the join probes that index, and goes where nobody asks for the column
+    # its key is unique: the join probes that index, and goes where nobody asks for the column, but not of a recompute
     joins = [
         sql.SQL(" left join {} {table} on {table}.{} = own.{}").format(
             sql.Identifier("read_models", one.model),
