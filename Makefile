@@ -33,7 +33,7 @@ test: $(STAMP) ## Test every promise once, on real Postgres servers and a real S
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/$(ONLY) $(ARGS)
 
 test-processes: $(STAMP) ## Test whole platforms, clusters, wheels and many kills, and walk through the UI in a browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)
 
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .
