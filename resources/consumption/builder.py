@@ -187,7 +187,7 @@ class Builder:
             raise error
         if work.rebuild:
             raise NothingBuilds(
-                f"{late}: {len(found.failures)} streams or more fail, and a rebuild is all or nothing: {cause(error)}"
+                f"{late}: {len(found.failures)} streams or more fail, and a rebuild has to name all: {cause(error)}"
             ) from error
         if found.end is End.LATE:
             logger.warning("%s. The %d that it named wait, the rest is read again.", late, len(found.failures))

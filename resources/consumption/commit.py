@@ -101,7 +101,7 @@ def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) ->
     """Open a transaction that changes rows of a model; it may be undone at its end."""
     with store.connection.transaction(force_rollback=undone):
         if model.crosses_streams:
-            # whoever waits for the rows sees what the one before has committed
+            # a commit that waits for the rows sees what the one before has committed
             store.connection.execute("set transaction isolation level read committed")
         yield
 

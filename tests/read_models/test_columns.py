@@ -41,6 +41,7 @@ from millrace.resources.read_models.declared.words import (
 from millrace.resources.read_models.stored.merge import (
     Replaced,
     StagedRows,
+    StagedRowsLost,
     merge_batch,
     merge_rows,
     next_batch,
@@ -260,3 +261,8 @@ def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: EventStore
         ("a", 1, ["x"]),
         ("b", 3, ["w", "x", "y"]),
     ]
+    # behind a pooler a crash of the server need not end the connection: what was there before stays
+    things.connection.execute("truncate read_models.twice_staging")
+    with pytest.raises(StagedRowsLost):
+        replace_partition(things.connection, model, 3, batch, [StagedRows(1, 2), StagedRows(2, 1)])
+    assert len(rows(things.connection, "select from read_models.twice")) == 2

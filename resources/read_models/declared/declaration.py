@@ -143,7 +143,7 @@ class ReadModel:
 
     @property
     def adds_up(self) -> bool:
-        """Whether a public row is what its parts of log partitions add up to when somebody reads it."""
+        """Whether a public row is what its parts of log partitions add up to at each read."""
         return False
 
     @property

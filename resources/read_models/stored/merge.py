@@ -234,6 +234,10 @@ def replace_partition(
         StagedRowsLost: As `merge_batch`.
     """
     parameters = _parameters(batch, staged) | {"partition": partition}
+    # behind a pooler this may be another session than the one before, after a crash that emptied the table
+    there = sql.SQL("select exists (select from {} where batch = %(batch)s)").format(relation(model.staging_table))
+    if connection.execute(there, parameters).fetchone() == (False,):
+        require_staged(connection, model, batch, staged)
     fresh = _staged(model, of_partition=True)
     # Spark has grouped them: to find no key twice costs little, to merge each row with nothing costs most
     ((rows, merges),) = connection.execute(
@@ -405,7 +409,7 @@ def forget_dead_batches(connection: psycopg.Connection, model: ReadModel) -> Non
 
 
 def require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
-    """Refuse staged rows of which some vanished; what is here now stays as long as this session lasts.
+    """Refuse staged rows of which some vanished: a crash of the server empties the table.
 
     Raises:
         StagedRowsLost: Some are not there.
