@@ -37,6 +37,12 @@ from millrace.resources.read_models.stored.tables import (
 )
 
 _ALL = sql.SQL("")
+# behind the rollup's table in their names, after which change, and what they see of it
+_TRIGGERS = (
+    ("", "update", "old table as old_rows new table as new_rows"),
+    ("_new", "insert", "new table as new_rows"),
+    ("_old", "delete", "old table as old_rows"),
+)
 
 
 class RollupFailed(MillraceError):
@@ -194,7 +200,7 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
         deleted=merge.format(groups=rollup.groups(old), **parts),
         updated=merge.format(groups=rollup.groups(new, old), **parts),
     )
-    trigger = "create trigger {} after {} on {} {} for each statement execute function {}()"
+    trigger = "create trigger {} after {} on {} referencing {} for each statement execute function {}()"
     everything = relation(f"{rollup.state_table}_all")
     with as_owners(connection):
         for statement in (
@@ -206,26 +212,11 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             ),
             sql.SQL("revoke all on function {}() from public").format(table),
             # From here on nobody changes a row until the transaction ends.
-            sql.SQL(trigger).format(
-                sql.Identifier(rollup.state_table),
-                sql.SQL("update"),
-                rows,
-                sql.SQL("referencing old table as old_rows new table as new_rows"),
-                table,
-            ),
-            sql.SQL(trigger).format(
-                sql.Identifier(f"{rollup.state_table}_new"),
-                sql.SQL("insert"),
-                rows,
-                sql.SQL("referencing new table as new_rows"),
-                table,
-            ),
-            sql.SQL(trigger).format(
-                sql.Identifier(f"{rollup.state_table}_old"),
-                sql.SQL("delete"),
-                rows,
-                sql.SQL("referencing old table as old_rows"),
-                table,
+            *(
+                sql.SQL(trigger).format(
+                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(seen), table
+                )
+                for suffix, change, seen in _TRIGGERS
             ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),
