@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
+import psycopg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
@@ -16,6 +17,7 @@ from millrace.assets.lineage import column_lineage
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
+from millrace.assets.tables import table_metadata
 from millrace.assets.verdicts import LAG_CHECK
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.connecting import connect
@@ -195,10 +197,12 @@ class DrainProgress(Progress[DrainReport]):
         # what Dagster shows as green, as far as this drain knows; None: it has to ask
         self._green: set[int] | None = None
         self._lags: Sequence[PartitionLag] | None = None
+        self._table: Mapping[str, object] = {}
 
     def begin(self) -> None:
         """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
         with connect(self._dsn) as connection:
+            self._look(connection)
             self._show_partitions(EventStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
@@ -242,6 +246,7 @@ class DrainProgress(Progress[DrainReport]):
             store = EventStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)
+            self._look(connection)
         metadata = lag_metadata(lags)
         # the drain's own first: Dagster takes an asset that is older than its upstream for out of date
         self._context.log_event(
@@ -251,6 +256,10 @@ class DrainProgress(Progress[DrainReport]):
         )
         self._show_partitions(lags, self._events)
         self._lags = lags
+
+    def _look(self, connection: psycopg.Connection) -> None:
+        built = current_version(connection, self._model)
+        self._table = table_metadata(connection, built) if built else {}
 
     def _show_partitions(self, lags: Sequence[PartitionLag], moved: Collection[int]) -> None:
         """Write of log partitions only what changed: those that moved, and those that became up to date elsewhere."""
@@ -272,7 +281,8 @@ class DrainProgress(Progress[DrainReport]):
             {
                 partition: {"events": self._events.pop(partition, 0), "position": position}
                 for partition, position in positions.items()
-            }
+            },
+            self._table,
         )
         if self._green is not None:
             self._green |= set(positions)

@@ -60,9 +60,10 @@ class ShownPartitions:
         known = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
         return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
 
-    def make_green(self, metadata: Mapping[int, Mapping[str, Any]]) -> None:
+    def make_green(self, metadata: Mapping[int, Mapping[str, Any]], table: Mapping[str, Any]) -> None:
         """Record a materialization of each log partition with its metadata, and of each rollup, in one statement.
 
+        The last one also has what is to be said of the whole table.
         The verdicts of the read model's checks stay to be seen.
         """
         found = [
@@ -70,7 +71,7 @@ class ShownPartitions:
             for partition, shown in metadata.items()
         ]
         if found:
-            found[-1] = found[-1].with_metadata({**found[-1].metadata, **self._newest})
+            found[-1] = found[-1].with_metadata({**found[-1].metadata, **table, **self._newest})
             # after the rows that they are of: Dagster takes an asset that is older than its upstream for out of date
             found += self._rollups
         self._store(

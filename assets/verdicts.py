@@ -16,6 +16,7 @@ LAG_CHECK = "lag_within_objective"
 NAMES_CHECK = "names_are_known"
 APPROVAL_CHECK = "version_is_approved"
 LOADS_CHECK = "declaration_loads"
+INDEXES_CHECK = "indexes_are_made"
 
 _PLANNED = "PLANNED"
 _DONE = {"SUCCEEDED", "FAILED"}
@@ -28,7 +29,7 @@ def repeat_verdicts(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey],
     checks are planned and judge nothing.
     """
     records = {record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(assets)}
-    names = (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK, LOADS_CHECK)
+    names = (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK, LOADS_CHECK, INDEXES_CHECK)
     keys = [dg.AssetCheckKey(asset, name) for asset in records for name in names]
     storage = instance.event_log_storage
     for key, latest in storage.get_latest_asset_check_execution_by_key(keys).items():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from millrace.resources.read_models.declared.computed import computed
     from millrace.resources.read_models.declared.declaration import lookup, read_model
     from millrace.resources.read_models.declared.fold import fold
+    from millrace.resources.read_models.declared.indexes import index
     from millrace.resources.read_models.declared.rollups import rollup
     from millrace.resources.read_models.declared.words import (
         all_,
@@ -72,6 +73,7 @@ else:
             "resources.read_models.declared.computed": "computed",
             "resources.read_models.declared.declaration": "lookup read_model",
             "resources.read_models.declared.fold": "fold",
+            "resources.read_models.declared.indexes": "index",
             "resources.read_models.declared.rollups": "rollup",
         },
     )
@@ -79,7 +81,7 @@ else:
 __all__ = [
     "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
     "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "carried", "computed", "count",
-    "field", "first", "fold", "handle", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row",
+    "field", "first", "fold", "handle", "index", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row",
     "sessions", "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip
 

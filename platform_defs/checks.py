@@ -17,7 +17,8 @@ from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
-from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
+from millrace.assets.tables import missing_indexes
+from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.consumption.build_errors import cause, failures
@@ -29,7 +30,7 @@ from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.shown.known_names import LOOKED_AT, unknown_names
 from millrace.resources.read_models.stored.differences import examples, last_diff
-from millrace.resources.read_models.stored.versions import waiting_version
+from millrace.resources.read_models.stored.versions import current_version, waiting_version
 from millrace.resources.spark.resource import SparkResource
 
 RECENT = 10_000
@@ -57,6 +58,7 @@ def all_checks(declared: Declarations, archive: Path) -> list[dg.AssetChecksDefi
         *starmap(schemas_check, by_decider(declared.events).items()),
         *(names_check(model) for model in declared.models.values()),
         *(approval_check(model, archive) for model in declared.models.values() if model.serve == "approved"),
+        *(indexes_check(model) for model in declared.models.values() if model.indexes),
         *([slots_check(declared.captures), no_quarantined_changes] if declared.captures else []),
         *(loads_check(key, faults) for key, faults in faults_by_asset(declared).items()),
     ]
@@ -188,6 +190,23 @@ def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, metadata={"version": waiting.version, **found}
         )
+
+    return check
+
+
+def indexes_check(model: ReadModel) -> dg.AssetChecksDefinition:
+    """Make the check that a read model has the indexes that it declares."""
+
+    @dg.asset_check(
+        asset=dg.AssetKey(["read_models", model.name]),
+        name=INDEXES_CHECK,
+        description=f"Its rows have the declared indexes: {'; '.join(map(str, model.indexes))}.",
+    )
+    def check(postgres: PostgresResource) -> dg.AssetCheckResult:
+        with postgres.connect() as connection:
+            built = current_version(connection, model)
+            missing = missing_indexes(connection, built) if built else {}
+        return dg.AssetCheckResult(passed=not missing, severity=dg.AssetCheckSeverity.WARN, metadata=missing)
 
     return check
 

@@ -17,6 +17,7 @@ from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schem
 from millrace.assets.partitions import log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
+from millrace.assets.tables import table_metadata
 from millrace.assets.verdicts import repeat_verdicts
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
@@ -102,6 +103,8 @@ def read_model_asset(
                     if isinstance(outcome, MillraceError):
                         failed.append(outcome)
                         continue
+                    with postgres.connect() as connection:
+                        table = table_metadata(connection, consumer.model)
                     shown.make_green(
                         {
                             lease.partition: {
@@ -112,7 +115,8 @@ def read_model_asset(
                                 "dagster/partition_row_count": outcome.rows_of[lease.partition],
                             }
                             for lease in outcome.leases
-                        }
+                        },
+                        table,
                     )
         finally:
             # this run's checks are planned with it, and are skipped because it yields nothing

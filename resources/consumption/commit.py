@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
+from tenacity import AttemptManager, Retrying, retry_if_exception
 
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
@@ -23,6 +25,7 @@ from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
+from millrace.resources.read_models.stored.indexes import give_up_for
 from millrace.resources.read_models.stored.merge import (
     StagedRows,
     analyze_staged,
@@ -106,6 +109,11 @@ def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) ->
         yield
 
 
+def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
+    """Begin a transaction on rows of a model anew without an index that a row is too long for."""
+    yield from Retrying(retry=retry_if_exception(partial(give_up_for, store.connection, model)), reraise=True)
+
+
 def commit(
     store: EventStore,
     model: ReadModel,
@@ -121,11 +129,12 @@ def commit(
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
         StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
-    with transaction(store, model):
-        require_known(store.connection, model.upcasts)
-        hand_over(store, model, work.leases, failures)
-        store.commit_batch(model.view, work.leases)
-        rows = merge_batch(store.connection, model, batch, staged)
+    for attempt in attempts(store, model):
+        with attempt, transaction(store, model):
+            require_known(store.connection, model.upcasts)
+            hand_over(store, model, work.leases, failures)
+            store.commit_batch(model.view, work.leases)
+            rows = merge_batch(store.connection, model, batch, staged)
     return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures))
 
 
@@ -150,13 +159,14 @@ def commit_rebuild(
     rebuilt = work.rebuilt
     for lease in work.left:
         keeper.drop(lease)
-        with transaction(store, model):
-            require_known(store.connection, model.upcasts)
-            hand_over(store, model, [lease], failures)
-            store.commit_batch(model.view, [lease])
-            replaced = replace_partition(store.connection, model, lease.partition, batch, staged)
-            mend_rollups(store.connection, model, lease.partition)
-            mark_built(store.connection, model, [lease.partition])
+        for attempt in attempts(store, model):
+            with attempt, transaction(store, model):
+                require_known(store.connection, model.upcasts)
+                hand_over(store, model, [lease], failures)
+                store.commit_batch(model.view, [lease])
+                replaced = replace_partition(store.connection, model, lease.partition, batch, staged)
+                mend_rollups(store.connection, model, lease.partition)
+                mark_built(store.connection, model, [lease.partition])
         rebuilt.rows_of[lease.partition] = replaced.rows
         rebuilt.changed += replaced.written
         rebuilt.failures += [one for one in failures if one.stream.partition == lease.partition]
@@ -177,14 +187,15 @@ def commit_failures(
 
     Gives the leases back: all other events of the batch are claimed again.
     """
-    with transaction(store, model):
-        require_known(store.connection, model.upcasts)
-        # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence the
-        # merge, too: all of its rows are of log partitions with a failure.
-        hand_over(store, model, work.leases, failures)
-        rows = merge_batch(store.connection, model, batch, before)
-        forget_batch(store.connection, model, batch)
-        store.release_batch(model.view, work.leases)
+    for attempt in attempts(store, model):
+        with attempt, transaction(store, model):
+            require_known(store.connection, model.upcasts)
+            # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence
+            # the merge, too: all of its rows are of log partitions with a failure.
+            hand_over(store, model, work.leases, failures)
+            rows = merge_batch(store.connection, model, batch, before)
+            forget_batch(store.connection, model, batch)
+            store.release_batch(model.view, work.leases)
     return Commit((), rows, time.monotonic() - work.started, tuple(failures), whole=False)
 
 
@@ -195,9 +206,10 @@ def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged
         PartFails: Postgres refuses the rows because of their data.
     """
     try:
-        with transaction(store, model, undone=True):
-            store.commit_batch(model.view, work.left)
-            (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
+        for attempt in attempts(store, model):
+            with attempt, transaction(store, model, undone=True):
+                store.commit_batch(model.view, work.left)
+                (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
     except psycopg.Error as error:
         if fault_of(error) is not Fault.EVENTS:
             raise

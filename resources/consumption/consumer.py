@@ -23,6 +23,7 @@ from millrace.resources.consumption.build_errors import build_errors, cause, is_
 from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted
+from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import DrainReport, no_progress
@@ -83,6 +84,8 @@ class Consumer:
         # whether the next batch is built as a round is: what is pending may be few events, and none of them failed
         self._in_rounds = fits(model)
         self._serving = Serving(model)
+        self._indexing = Indexing(dsn)
+        self._stop = threading.Event()
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
 
@@ -139,6 +142,12 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if error is not None and not isinstance(error, Exception):
+            self._stop.set()
+        # nobody else waits for it: another drain may consume the view
+        failed = self._indexing.end(self._stop)
+        if failed and error is None:
+            raise failed[self.model.view]
 
     def drain(
         self,
@@ -169,10 +178,11 @@ class Consumer:
             DependentObjects: In the end, if something in the database keeps this version from serving.
             Unreachable: Spark went away.
         """
-        stop = stop or threading.Event()
+        stop = self._stop = stop or threading.Event()
         report = DrainReport()
         started = busy_at = attached_at = time.monotonic()
         built = False
+        self._indexing.begin(self._store.connection, self.model)
         while not stop.is_set() and time.monotonic() - started < budget_s:
             try:
                 if time.monotonic() - attached_at >= ATTACH_EVERY_S:

@@ -36,7 +36,7 @@ AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
 QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
 TOGETHER_QUICKLY = {"ops": {"rounds": {"config": {"idle_s": 0}}}}
 SHOP = declared("millrace.examples.shop", ["read_models"]).models
-ORDERS = replace(SHOP["orders"], lookups={})
+ORDERS = replace(SHOP["orders"], lookups={}, indexes=())
 TOGETHER = {"orders": ORDERS, "customers": SHOP["customers"], "shipments": SHOP["shipments"]}
 READ_MODEL = dg.AssetKey(["read_models", "orders"])
 ALL = set(range(16))
@@ -426,6 +426,52 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
     states = shop.drain_states(ALL_VIEWS, "orders", "customers")
     assert {name: state.failures for name, state in states.items()} == {ALL_VIEWS: 0, "orders": 1, "customers": 0}
     assert "'web'" in (states["orders"].error or "")
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_those_that_are_missing(
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run, rebuild: Run
+) -> None:
+    indexed = replace(ORDERS, indexes=SHOP["orders"].indexes)
+
+    def page() -> dict[str, Any]:
+        newest = instance.get_latest_materialization_event(READ_MODEL)
+        assert newest is not None
+        assert newest.asset_materialization is not None
+        return {name: each.value for name, each in newest.asset_materialization.metadata.items()}
+
+    def check() -> dg.AssetCheckEvaluation:
+        job = definitions(dsn, {"orders": indexed}).resolve_job_def("apply_schema")
+        checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+        return next(each for each in checks if each.check_name == "indexes_are_made")
+
+    assert check().passed
+    place(shop, 3)
+    drain(indexed)
+    assert page()["indexes"] == ["order_id", "customer_id", "status, placed_at"]
+    assert page()["bytes"] >= 4 * 8192
+    assert check().passed
+    first, second = sorted(f"orders_state_{one.digits}" for one in indexed.indexes)
+    shop.connection.execute(f"drop index read_models.{first}, read_models.{second}")
+    shop.connection.execute("create index by_hand on read_models.orders_state (lines)")
+    shop.connection.execute(
+        f"comment on table read_models.orders_state is 'too long: orders_state_{indexed.indexes[0].digits}'"
+    )
+    shop.connection.execute("analyze read_models.orders_state")
+    rebuild(indexed, partition_key=key(3))
+    assert page()["dagster/row_count"] == 3
+    assert page()["indexes"] == [
+        "order_id",
+        "customer_id (left out: a value is too long for it)",
+        "status, placed_at (not made yet)",
+        "btree (lines) (by_hand, made by hand)",
+    ]
+    found = check()
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert {name: each.value for name, each in found.metadata.items()} == {
+        "customer_id": "left out: a value is too long for it",
+        "status, placed_at": "not made yet",
+    }
 
 
 @pytest.mark.usefixtures("spark_remote")

@@ -87,7 +87,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 13
+        assert len(checks) == 14
         # these events are not as the shop's
         return {check.check_name for check in checks if not check.passed} - {"names_are_known"}
 

@@ -4,7 +4,7 @@ from millrace import count, last, lookup, min_, read_model, stream_id, sum_
 from millrace.examples.shop.read_models.customers import Customers
 
 
-@read_model(view="orders", deciders=["order"], key=["order_id"])
+@read_model(view="orders", deciders=["order"], key=["order_id"], indexes=["customer_id", ("status", "placed_at")])
 class Orders:
     """One row per order: whose it is, where it stands and what it is worth."""
 

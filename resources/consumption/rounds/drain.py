@@ -21,6 +21,7 @@ import psycopg
 from millrace.resources.consumption.build_errors import cause, failures, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
+from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.consumption.rounds.attachment import Member, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
@@ -96,6 +97,8 @@ class SharedDrain:
         self._on_commit = on_commit
         self._on_change = on_change
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits.round_s)
+        self._indexing = Indexing(dsn)
+        self._stop = threading.Event()
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
@@ -120,6 +123,11 @@ class SharedDrain:
                 self._store.connection.close()
                 self._store = self._connect()
                 self._give_back()
+            failed = self._indexing.end(self._stop)
+            for member in self.members:
+                if member.view in failed:
+                    # a run of its own tries again, and says it
+                    self._store.end_drain(member.declared.view, self.owner, cause(failed[member.view]))
         finally:
             self._store.connection.close()
 
@@ -135,6 +143,8 @@ class SharedDrain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            self._stop.set()
         self.close()
 
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
@@ -147,7 +157,7 @@ class SharedDrain:
 
         Raises the errors of `build_errors` where they are of no view, after some tries.
         """
-        stop = stop or threading.Event()
+        stop = self._stop = stop or threading.Event()
         started = busy_at = time.monotonic()
         for member in self.members:
             member.next_at = started
@@ -277,6 +287,8 @@ class SharedDrain:
     def _join(self, member: Member) -> None:
         try:
             member.join(self._store, self.owner, self._archive)
+            if member.joined and member.model is not None:
+                self._indexing.begin(self._store.connection, member.model)
         except (MillraceError, psycopg.Error) as error:
             if self._store.connection.closed:
                 raise

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from psycopg import sql
 
@@ -32,6 +32,7 @@ from millrace.resources.read_models.declared.columns import (
 )
 from millrace.resources.read_models.declared.computed import Computed, Value, as_operand, values_with
 from millrace.resources.read_models.declared.conditions import Conditions
+from millrace.resources.read_models.declared.indexes import Declared, Index, as_indexes, index_problems
 from millrace.resources.read_models.declared.items import Items
 from millrace.resources.read_models.declared.lookups import Lookup, require_keys
 from millrace.resources.read_models.declared.upcasts import Path, Touching, Upcast, as_option, touching
@@ -56,6 +57,7 @@ LAYOUT = 2
 _LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
 
 Problem = tuple[Sequence[str], str]
+Model = TypeVar("Model", bound="ReadModel")
 
 
 class InvalidReadModel(ValueError):
@@ -83,6 +85,7 @@ class ReadModel:
             approved it besides.
         upcasts: All upcasts that the store knew when somebody looked; None before.
         unregistered: Those of declared events that the model takes, and that the store did not know then.
+        indexes: The indexes of its rows besides that of its key.
         declared_events: The declared events that have upcasts; None where a file of events fails to load.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
@@ -111,6 +114,7 @@ class ReadModel:
     all_rollups: bool = field(default=False, repr=False, compare=False)
     each: str | None = None
     unregistered: tuple[Upcast, ...] = ()
+    indexes: tuple[Index, ...] = ()
     declared_events: "tuple[DeclaredEvent, ...] | None" = field(default=(), repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
@@ -309,6 +313,7 @@ def read_model(
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
     serve: str = "built",
+    indexes: Sequence[Declared] = (),
 ) -> Callable[[type], ReadModel]:
     """Declare a read model: the class's docstring is its description, its attributes are its columns.
 
@@ -327,6 +332,7 @@ def read_model(
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
             approved it besides.
+        indexes: The indexes of its rows besides that of its key, each a column, a tuple of columns or an `index(…)`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -403,9 +409,28 @@ def read_model(
         twice = {n for n in stored if stored.count(n) > 1 or n in {*keys, *model.computed, *model.lookups}}
         if twice:
             raise InvalidReadModel(f"read model {name}: {min(twice)!r} is stored twice; rename one of the columns")
-        return model
+        return with_indexes(model, indexes)
 
     return declare
+
+
+def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
+    """Return a model with indexes.
+
+    Raises:
+        InvalidReadModel: One is of no column, or of one that can have none.
+    """
+    refuse(model.name, [(["indexes"] if isinstance(declared, str) else [], "is a text: write a list")])
+    indexes = as_indexes(declared)
+    without = dict.fromkeys(model.lookups, "it is a column of another read model's row")
+    spans = dict.fromkeys(model.columns, "its spans are put together when somebody reads them")
+    without |= {name: why for name, why in spans.items() if model.columns[name].kind == "sessions"}
+    # one may be computed from another
+    for name in [*model.computed] * len(model.computed):
+        for of in {*model.computed[name].names} & {*without}:
+            without[name] = f"it is computed from {of}, which can have none"
+    refuse(model.name, index_problems(indexes, model.public_columns(), without))
+    return replace(model, indexes=indexes)
 
 
 def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from psycopg import sql
 
 from millrace.resources.read_models.declared.columns import StateColumn
+from millrace.resources.read_models.declared.declaration import with_indexes
 from millrace.resources.read_models.declared.fold_event import Function
 from millrace.resources.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
+from millrace.resources.read_models.declared.indexes import Declared
 
 # the state column that has the state
 STATE = "_state"
@@ -79,6 +81,7 @@ def fold(
     pooling_delay_s: int = 1,
     max_lag_s: int = 60,
     serve: str = "built",
+    indexes: Sequence[Declared] = (),
 ) -> Callable[[Function], Fold]:
     """Declare a read model by a function: its name is the model's, its docstring says what a row is.
 
@@ -97,13 +100,14 @@ def fold(
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: see `read_model`.
+        indexes: The indexes of its rows besides that of its key: see `read_model`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
     """
 
     def declared(function: Function) -> Fold:
-        return declare(
+        model = declare(
             Fold,
             function,
             key,
@@ -116,5 +120,6 @@ def fold(
             max_lag_s=max_lag_s,
             serve=serve,
         )
+        return with_indexes(model, indexes)
 
     return declared

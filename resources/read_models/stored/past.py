@@ -193,4 +193,4 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
 
 def named(model: ReadModel, name: str) -> ReadModel:
     """Return a model with tables and a view of another name, without other models' rows: these are not of then."""
-    return replace(model, name=name, view=name, lookups={})
+    return replace(model, name=name, view=name, lookups={}, indexes=())

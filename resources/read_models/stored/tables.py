@@ -29,6 +29,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.column_types import postgres_type
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.lookups import with_lookups
+from millrace.resources.read_models.stored.indexes import create_index, rows_comment
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
@@ -156,8 +157,10 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             model.state_table,
             of_key if model.crosses_streams else types,
             keys,
-            f"The stored rows of {model.name}; read the view instead.",
+            rows_comment(model),
         )
+        for index in model.indexes:
+            connection.execute(create_index(model, index))
         staging = relation(model.staging_table)
         for statement in (
             sql.SQL(
@@ -362,6 +365,17 @@ def owner_of(connection: psycopg.Connection, table: str) -> str:
     ).fetchone()
     assert row is not None
     return str(row[0])
+
+
+def rows_and_bytes(connection: psycopg.Connection, model: ReadModel) -> tuple[int, int]:
+    """Return how many rows a version of a model has, as Postgres estimates, and their bytes with all indexes."""
+    found = connection.execute(
+        "select pg_stat_get_live_tuples(t), pg_total_relation_size(t) + coalesce(pg_total_relation_size(to_regclass(%s)), 0)"
+        " from to_regclass(%s) t",
+        (f"{SCHEMA}.{model.parts_table}", f"{SCHEMA}.{model.state_table}"),
+    )
+    ((rows, size),) = found.fetchall()
+    return rows, size
 
 
 def drop_view(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -9,6 +9,7 @@ behind the version before it, so that no reader ever sees less than before. Then
 that another declaration overtook before it served goes, too.
 """
 
+import logging
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +25,7 @@ from millrace.resources.event_store.json_text import written
 from millrace.resources.events.registering import standing_of
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
+from millrace.resources.read_models.stored.indexes import are_due, stored_indexes
 from millrace.resources.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
 from millrace.resources.read_models.stored.store import ReadModelStore, Version
 from millrace.resources.read_models.stored.tables import (
@@ -35,6 +37,8 @@ from millrace.resources.read_models.stored.tables import (
     require_whole_log,
     wait_for_locks_at_most,
 )
+
+logger = logging.getLogger(__name__)
 
 # replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
 LOCK_TIMEOUT = "1s"
@@ -122,7 +126,7 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
 def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
     """Return the model as the version of its declaration, if there is one, and whether `serve_if_caught_up` is due.
 
-    It is where that version is ready to serve, or where a rollup of it is new or changed.
+    It is where that version is ready to serve, or where a rollup or an index of it is new or changed.
     """
     model = with_upcasts(connection, model)
     known = versions(connection, model.name)
@@ -130,8 +134,11 @@ def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadMode
     if found is None:
         return None, False
     built = model.at_version(found.version, found.view)
-    is_new = bool(built.rollups) and not are_kept(connection, built, shown=found.serves)
-    return built, is_new or _is_ready(connection, built, known)
+    if built.rollups and not are_kept(connection, built, shown=found.serves):
+        return built, True
+    if built.indexes and are_due(connection, built):
+        return built, True
+    return built, _is_ready(connection, built, known)
 
 
 def built_anew(connection: psycopg.Connection, models: Iterable[ReadModel]) -> list[str]:
@@ -256,11 +263,29 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
             show_rollups(connection, model)
             if not is_ready_to_serve(connection, model):
                 raise psycopg.Rollback(switch)
+            _name_left_indexes(connection, model)
             ReadModelStore(connection).serve_version(model.name, model.version)
     except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
         return False  # the next call tries again
     drop_unused_versions(connection, model)
     return _serves(connection, model)
+
+
+def _name_left_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Name the indexes that people made for the version that served until now: they go with its table."""
+    serving = next(known for known in versions(connection, model.name) if known.serves)
+    stored = stored_indexes(connection, model.at_version(serving.version, serving.view))
+    left = [f"{one.name} ({one.definition})" for one in stored if not one.ours]
+    if left:
+        logger.warning(
+            "Version %d of read model %s does not have the indexes that were made by hand for version %d: %s."
+            " Declare them in indexes=, or make them on read_models.%s.",
+            model.version,
+            model.name,
+            serving.version,
+            ", ".join(left),
+            model.state_table,
+        )
 
 
 def _keep_rollups(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -1,0 +1,43 @@
+"""The tables of read models as Dagster's pages show them: their rows, their bytes, their indexes.
+
+Belongs here: what is shown of them. Not here: making them (`millrace.resources.read_models.stored`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.indexes import given_up, index_name, stored_indexes
+from millrace.resources.read_models.stored.tables import rows_and_bytes
+
+
+def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str, Any]:
+    """Return what the page of a version of a read model says of its table; the rows are as Postgres estimates them."""
+    rows, size = rows_and_bytes(connection, model)
+    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *_said(connection, model)]}
+
+
+def _said(connection: psycopg.Connection, model: ReadModel) -> Iterator[str]:
+    missing = missing_indexes(connection, model)
+    for one in model.indexes:
+        yield f"{one} ({missing[str(one)]})" if str(one) in missing else str(one)
+    for other in stored_indexes(connection, model):
+        if not other.ours:
+            yield f"{other.definition} ({other.name}, made by hand)"
+
+
+def missing_indexes(connection: psycopg.Connection, model: ReadModel) -> dict[str, str]:
+    """Return the declared indexes of a version that are not there, each with the reason."""
+    stored = {one.name: one.valid for one in stored_indexes(connection, model)}
+    too_long = given_up(connection, model)
+    return {
+        str(one): "left out: a value is too long for it"
+        if name in too_long
+        else "being made"
+        if name in stored
+        else "not made yet"
+        for one in model.indexes
+        if not stored.get(name := index_name(model, one))
+    }

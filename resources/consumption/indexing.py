@@ -1,0 +1,110 @@
+"""Makes the declared indexes of read models while a drain goes on.
+
+Belongs here: the thread. Not here: which indexes, and their statements (`read_models.stored.indexes`).
+
+A drain looks once, when it takes up a model. So of two deployments that declare different indexes the one whose drain
+began last decides, and a drain that goes on for long undoes nothing.
+"""
+
+import logging
+import math
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+
+import psycopg
+
+from millrace.resources import connecting
+from millrace.resources.consumption.connection import let_work_last
+from millrace.resources.errors import MillraceError
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.indexes import are_due, keep_indexes, only_one
+
+logger = logging.getLogger(__name__)
+
+# how often a process asks whether the one that makes indexes is done
+TURN_S = 5.0
+# how often a drain that ends looks whether it is told to stop, and how long a server is asked to make an index no more
+LOOK_S, CANCEL_S = 0.2, 5.0
+
+
+class Indexing:
+    """Makes indexes in a thread, over connections of its own, one model after the other.
+
+    Args:
+        dsn: The event store.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._models: SimpleQueue[ReadModel | None] = SimpleQueue()
+        self._seen: set[str] = set()
+        self._failed: dict[str, MillraceError] = {}
+        self._ends, self._stopped = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._at_work: psycopg.Connection | None = None
+
+    def begin(self, connection: psycopg.Connection, model: ReadModel) -> None:
+        """Let the indexes of a version of a model become those that are declared, if it is asked for the first time."""
+        if model.view in self._seen:
+            return
+        self._seen.add(model.view)
+        if not are_due(connection, model):
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._make_all, name="indexing", daemon=True)
+            self._thread.start()
+        self._models.put(model)
+
+    def end(self, stop: threading.Event) -> dict[str, MillraceError]:
+        """Wait until all are made, but not for another process that makes some; return by view what failed.
+
+        Once `stop` is set, or where it is interrupted, it makes no more: the next drain begins anew.
+        """
+        if self._thread is None:
+            return {}
+        self._ends.set()
+        self._models.put(None)
+        try:
+            while self._thread.is_alive() and not stop.is_set():
+                self._thread.join(LOOK_S)
+        finally:
+            self._stopped.set()
+            while self._thread.is_alive():
+                self._cancel()
+                self._thread.join(LOOK_S)
+        return self._failed
+
+    def _cancel(self) -> None:
+        if (connection := self._at_work) is not None:
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=CANCEL_S)
+
+    def _make_all(self) -> None:
+        while (model := self._models.get()) is not None and not self._stopped.is_set():
+            try:
+                self._make(model)
+            except MillraceError as error:
+                self._failed[model.view] = error
+                logger.warning("%s", error)
+            except psycopg.Error as error:
+                # the connection was lost, or canceled: the next drain tries again
+                logger.warning("The indexes of read model %s were not made: %s", model.name, error)
+
+    def _make(self, model: ReadModel) -> None:
+        while True:
+            try:
+                with self._connect() as turn, self._connect() as connection, only_one(turn):
+                    self._at_work = connection
+                    keep_indexes(connection, model)
+                    return
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                if self._ends.wait(TURN_S):
+                    return
+            finally:
+                self._at_work = None
+
+    def _connect(self) -> psycopg.Connection:
+        connection = connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, long_s=math.inf)
+        let_work_last(connection, self._dsn)
+        return connection

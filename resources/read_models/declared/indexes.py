@@ -1,0 +1,87 @@
+"""Indexes of a read model's rows: which columns each has, and what can have none.
+
+Belongs here: the declaration. Not here: making them (`stored.indexes`), when (`consumption.indexing`).
+
+    @read_model(view="orders", deciders=["order"], key=["order_id"], indexes=[("status", "placed_at"), "kinds"])
+
+They are no part of the fingerprint: rows are the same with any of them, and so no version is built for another one.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_USINGS = ("btree", "gin")
+# of Postgres
+_MOST_COLUMNS = 32
+# the digits behind a table's name in the name of an index
+DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index of a read model.
+
+    Attributes:
+        columns: Its columns, in order.
+        using: How Postgres keeps it.
+    """
+
+    columns: tuple[str, ...]
+    using: str = "btree"
+
+    def __str__(self) -> str:
+        """Return it as people write it."""
+        return f"{', '.join(self.columns)}{'' if self.using == 'btree' else f' using {self.using}'}"
+
+    @property
+    def digits(self) -> str:
+        """What tells it from others of its table."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:DIGITS]
+
+
+Declared = str | Sequence[str] | Index
+
+
+def index(*columns: str, using: str = "btree") -> Index:
+    """Declare an index of some columns; a btree may as well be written as a tuple of their names.
+
+    Args:
+        columns: The columns, in order.
+        using: `btree` for equal values, ranges and orders; `gin` for the elements of a `set_union` or a `top`.
+    """
+    return Index(columns, using)
+
+
+def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
+    """Return indexes as they are declared: a text is one column, a tuple some."""
+    return tuple(
+        one if isinstance(one, Index) else Index((one,) if isinstance(one, str) else tuple(one)) for one in declared
+    )
+
+
+def index_problems(
+    indexes: Sequence[Index], types: Mapping[str, str], without: Mapping[str, str]
+) -> Iterator[tuple[Sequence[str], str]]:
+    """List the problems of indexes: each what is bad, and why.
+
+    Args:
+        indexes: The indexes.
+        types: The columns of the model with their Postgres types.
+        without: The columns that can have no index, and why.
+    """
+    for one in indexes:
+        yield [] if one.columns else ["indexes"], "has an index without a column: name one"
+        yield (
+            [n for n in one.columns if n not in types],
+            f"is in indexes= but is no column; there are {', '.join(types)}",
+        )
+        for name in one.columns:
+            yield [name] if name in without else [], f"can have no index: {without.get(name)}"
+        yield [one.using] if one.using not in _USINGS else [], f"is no using= of an index: use {' or '.join(_USINGS)}"
+        of_elements = [n for n in one.columns if types[n].endswith("[]")]
+        others = [n for n in one.columns if n not in of_elements]
+        yield of_elements if one.using == "btree" else [], 'is in an index of whole values: use index(…, using="gin")'
+        yield others if one.using == "gin" else [], 'has no elements: leave it out of an index with using="gin"'
+        yield list(one.columns[_MOST_COLUMNS:]), f"is one column too many: an index has {_MOST_COLUMNS} at most"
+    yield [str(one) for one in indexes if [*indexes].count(one) > 1], "is declared twice in indexes=: once is enough"

@@ -1,0 +1,363 @@
+"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on.
+
+Belongs here: which indexes a version has, who makes them, what fails nothing. Not here: what a page shows of them
+(`tests.assets.test_tables`).
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, cast
+
+import psycopg
+import pytest
+
+from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.indexing import Indexing
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
+from millrace.resources.read_models.declared.indexes import Declared
+from millrace.resources.read_models.stored.indexes import (
+    IndexFailed,
+    are_due,
+    given_up,
+    keep_indexes,
+    only_one,
+    stored_indexes,
+)
+from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
+from millrace.rows import FoldEvent, State
+from tests.support.building import read_models as models
+from tests.support.building.drains import Counted, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.factories import Connect, rows, start, value
+from tests.support.patience import patience, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["things"]
+
+
+@read_model(view="tagged", deciders=["thing"], key=["thing_id"])
+class Tagged:
+    """One row per thing."""
+
+    thing_id = stream_id()
+    events = count()
+    text = last("data.text")
+    other = last("data.other")
+    tags = set_union("data.text")
+    seen = sessions("created_at", gap="1 minute")
+    at = max_("created_at")
+    per_event = computed("1 / events")
+    is_seen = computed("seen == seen")
+    is_seen_too = computed("is_seen and True")
+    pair = lookup(models.Counted, on="thing_id", column="events")
+
+
+TAGGED = cast("ReadModel", Tagged)
+
+
+@read_model(view="owners", deciders=["thing"], key=["owner"], indexes=["text"])
+class Owners:
+    """One row per owner, over all things."""
+
+    owner = field("data.owner")
+    text = last("data.text")
+
+
+OWNERS = cast("ReadModel", Owners)
+# texts that Postgres does not compress: too long for an index, and too long for any page of one
+HEX = "".join(sha256(str(n).encode()).hexdigest() for n in range(400))
+LONG, ENDLESS = HEX[:6_000], HEX
+
+
+def indexed(model: ReadModel, *indexes: Declared) -> ReadModel:
+    return with_indexes(model, indexes)
+
+
+def names(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str, bool]]:
+    """Return the indexes of the version of a declaration: what each is of, and whether it is whole."""
+    built = current_version(connection, model)
+    assert built is not None
+    return [(one.definition, one.valid) for one in stored_indexes(connection, built)]
+
+
+@contextmanager
+def snapshot(connection: psycopg.Connection) -> Iterator[None]:
+    """Have a snapshot, as a long report has: whoever makes an index meanwhile waits for its end."""
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select from event_store.events limit 1")
+        yield
+
+
+def maker(connection: psycopg.Connection) -> list[int]:
+    """Return the sessions that make an index and wait for something."""
+    found = rows(
+        connection,
+        "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        " and query like 'create index concurrently%%'",
+    )
+    return [pid for (pid,) in found]
+
+
+def attached(store: EventStore) -> int:
+    """Return how many consumers the view of `Counted` has."""
+    return sum(poll.consumers for poll in store.poll_views(["counted"]))
+
+
+def test_a_version_has_an_index_of_each_column_that_it_declares_and_a_read_by_it_takes_that(things: EventStore) -> None:
+    types = Everything.public_columns()
+    columns = [name for name in types if name != "thing_id"]
+    of = [index(name, using="gin") if types[name].endswith("[]") else name for name in columns]
+    declared = indexed(
+        replace(Everything, computed={"ratio": computed("units / used")}), *of, "ratio", ("thing_id", "used")
+    )
+    built = ensure_version(things.connection, declared)
+    stored = stored_indexes(things.connection, built)
+    assert len(stored) == len(columns) + 2
+    assert all(one.valid and one.ours for one in stored)
+    things.connection.execute("set enable_seqscan = off")
+    for name in [*columns, "ratio"]:
+        operator = "@>" if types.get(name, "").endswith("[]") else "="
+        some = f"select {name} from read_models.everything limit 1"
+        query = f"explain select from read_models.everything where {name} {operator} ({some})"
+        digits = next(one.digits for one in built.indexes if one.columns == (name,))
+        assert f"everything_state_{digits}" in str(rows(things.connection, query)), name
+
+
+def test_other_indexes_are_made_of_the_same_version_and_what_people_made_stays(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, indexed(Counted, "events"))
+    things.connection.execute("create index by_hand on read_models.counted_state (events) where events > 3")
+    other = indexed(Counted, ("events", "thing_id"))
+    assert other.fingerprint == Counted.fingerprint
+    assert standing(things.connection, other)[1]
+    drain(dsn, spark, other)
+    assert names(things.connection, other) == [
+        ("btree (events) WHERE (events > 3)", True),
+        ("btree (events, thing_id)", True),
+    ]
+    assert len(versions(things.connection, "counted")) == 1
+    assert not standing(things.connection, other)[1]
+    drain(dsn, spark, Counted)
+    assert names(things.connection, Counted) == [("btree (events) WHERE (events > 3)", True)]
+    assert_equals_a_clean_run(things, Counted)
+
+
+def test_a_switch_names_what_people_made(
+    things: EventStore, dsn: str, spark: "SparkSession", caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, indexed(Counted, "events"))
+    things.connection.execute("create index by_hand on read_models.counted_state (events) where events > 3")
+    changed = replace(Counted, columns=Counted.columns | {"at": max_("created_at")})
+    with caplog.at_level(logging.WARNING):
+        drain(dsn, spark, changed)
+    assert [v.version for v in versions(things.connection, "counted") if v.serves] == [2]
+    (said,) = [record.getMessage() for record in caplog.records if "by_hand" in record.getMessage()]
+    assert "by_hand (btree (events) WHERE (events > 3))" in said
+    assert "read_models.counted_state_v2" in said
+
+
+def test_a_drain_goes_on_while_an_index_is_made_and_ends_with_it(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    reader, other = connect(), indexed(Counted, "events")
+    with snapshot(reader):
+        things.append_events([thing("late")])
+        draining = start(lambda: drain(dsn, spark, other))
+        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        late = "select from read_models.counted where thing_id = 'late'"
+        wait_until(lambda: rows(things.connection, late), "it is consumed")
+        wait_until(lambda: not attached(things), "another drain may come")
+        assert not draining.done()
+        assert not are_due(things.connection, other)
+    draining.result(patience())
+    assert names(things.connection, other) == [("btree (events)", True)]
+
+
+def test_one_process_in_the_store_makes_indexes_and_nobody_waits_for_it(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    other = indexed(Counted, "events")
+    with only_one(connect()):
+        with pytest.raises(psycopg.errors.LockNotAvailable), only_one(connect()):
+            pass
+        assert not standing(things.connection, other)[1]
+        indexing = Indexing(dsn)
+        indexing._models.put(other)
+        indexing._thread = threading.Thread(target=indexing._make_all)
+        indexing._thread.start()
+        assert indexing.end(threading.Event()) == {}
+        assert names(things.connection, other) == []
+    drain(dsn, spark, other)
+    assert names(things.connection, other) == [("btree (events)", True)]
+
+
+def test_what_a_dead_maker_left_is_made_anew_but_not_while_the_server_still_makes_it(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    other, reader, died = indexed(Counted, "events"), connect(), connect()
+    built = current_version(things.connection, other)
+    assert built is not None
+    with snapshot(reader):
+        # its own process is gone: nothing says so but its lock
+        making = start(lambda: keep_indexes(died, built))
+        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        assert names(things.connection, other) == [("btree (events)", False)]
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            keep_indexes(things.connection, built)
+        died.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            making.result(patience())
+    assert names(things.connection, other) == [("btree (events)", False)]
+    assert standing(things.connection, other)[1]
+    drain(dsn, spark, other)
+    assert names(things.connection, other) == [("btree (events)", True)]
+
+
+def test_a_drain_that_is_told_to_stop_makes_no_more_and_the_next_one_does(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    reader, other, stop = connect(), indexed(Counted, "events"), threading.Event()
+
+    def drain_until_stopped() -> None:
+        with Consumer.open(dsn, other, lambda: spark, "stopped") as consumer:
+            consumer.drain(budget_s=patience(), idle_s=0, stop=stop)
+
+    with snapshot(reader):
+        draining = start(drain_until_stopped)
+        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        stop.set()
+        draining.result(patience())
+        assert not maker(things.connection)
+    drain(dsn, spark, other)
+    assert names(things.connection, other) == [("btree (events)", True)]
+
+
+def test_where_postgres_refuses_an_index_the_drain_says_so_and_has_drained(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 30)
+    drain(dsn, spark, Counted)
+    other = indexed(Counted, "events")
+    things.connection.execute(f"create table read_models.counted_state_{other.indexes[0].digits} ()")
+    fill(things, 30, seed=2)
+    with pytest.raises(IndexFailed, match="The indexes of read model counted cannot be made: events"):
+        drain(dsn, spark, other)
+    assert_equals_a_clean_run(things, Counted)
+
+
+@pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
+@pytest.mark.parametrize(
+    "model", [indexed(TAGGED, "events", "text", ("other", "at")), OWNERS], ids=["stream", "crossing"]
+)
+def test_a_value_that_is_too_long_for_an_index_takes_it_away_and_fails_no_stream(
+    things: EventStore, dsn: str, spark: "SparkSession", model: ReadModel, text: str
+) -> None:
+    drain(dsn, spark)
+    things.append_events([thing("a", text="short", owner="ann")])
+    drain(dsn, spark, Counted)
+    drain(dsn, spark, model)
+    things.append_events([thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
+    report = drain(dsn, spark, model)
+    assert report.failed_streams == 0
+    assert rows(things.connection, f"select text from read_models.{model.name} order by 1 desc") == [
+        ("later",),
+        (text,),
+    ]
+    left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
+    assert sorted(names(things.connection, model)) == left
+    assert not standing(things.connection, model)[1]
+    # a rebuild writes what is there, and does not ask for it
+    with Consumer.open(dsn, model, lambda: spark, "rebuild") as consumer:
+        assert consumer.rebuild(*range(16)).failures == ()
+    # declared otherwise, and then so again, it is tried again
+    drain(dsn, spark, replace(model, indexes=()))
+    built = current_version(things.connection, model)
+    assert built is not None
+    assert given_up(things.connection, built) == set()
+    assert names(things.connection, model) == []
+    assert standing(things.connection, model)[1]
+    drain(dsn, spark, model)
+    assert sorted(names(things.connection, model)) == left
+    assert "read the view instead. A value is too long for: " in value(
+        things.connection, f"select obj_description('read_models.{model.state_table}'::regclass)"
+    )
+
+
+@pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
+def test_a_rebuild_and_a_search_for_failing_streams_go_on_without_the_index(
+    things: EventStore, dsn: str, spark: "SparkSession", text: str
+) -> None:
+    drain(dsn, spark, OWNERS)
+    # a key that is too long for its index fails its stream, as ever
+    things.append_events(
+        [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")]
+    )
+    with Consumer.open(dsn, OWNERS, lambda: spark, "rebuild") as consumer:
+        commit = consumer.rebuild(*range(16))
+    assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
+    assert names(things.connection, OWNERS) == []
+    assert rows(things.connection, "select owner, text from read_models.owners order by 1") == [
+        ("ann", text),
+        ("bob", "x"),
+    ]
+
+
+@pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
+def test_a_key_that_is_too_long_takes_no_index_away(
+    things: EventStore, dsn: str, spark: "SparkSession", text: str
+) -> None:
+    drain(dsn, spark, OWNERS)
+    things.append_events([thing("a", owner=text, text="x"), thing("b", owner="bob", text="y")])
+    assert drain(dsn, spark, OWNERS).failed_streams == 1
+    assert names(things.connection, OWNERS) == [("btree (text)", True)]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "said"),
+    [
+        ("text", "'indexes' is a text: write a list"),
+        (["texts"], "'texts' is in indexes= but is no column; there are thing_id, events, text,"),
+        ([()], "has an index without a column"),
+        (["pair"], "'pair' can have no index: it is a column of another read model's row"),
+        (["seen"], "'seen' can have no index: its spans are put together when somebody reads them"),
+        ([("at", "is_seen_too")], "'is_seen_too' can have no index: it is computed from is_seen, which can have none"),
+        ([index("text", using="brin")], "'brin' is no using= of an index: use btree or gin"),
+        (["tags"], "'tags' is in an index of whole values: use index(…, using=\"gin\")"),
+        ([index("tags", "at", using="gin")], "'at' has no elements"),
+        ([("text",) * 33], "'text' is one column too many"),
+        (["text", ("text",)], "'text' is declared twice in indexes="),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: list[Declared], said: str) -> None:
+    with pytest.raises(InvalidReadModel, match="read model tagged: ") as refused:
+        with_indexes(TAGGED, indexes)
+    assert said in str(refused.value)
+
+
+def test_a_fold_has_indexes_of_its_columns(things: EventStore) -> None:
+    @fold(view="seen", deciders=["thing"], key="thing_id", columns={"n": "bigint"}, indexes=[("n", "thing_id")])
+    def seen(state: State | None, event: FoldEvent) -> State | None:  # noqa: ARG001
+        """One row per thing."""
+        return state
+
+    built = ensure_version(things.connection, seen)
+    assert [one.definition for one in stored_indexes(things.connection, built)] == ["btree (n, thing_id)"]
