@@ -102,7 +102,7 @@ class Reader:
         for package in (file.parent.parent, file.parent):
             (package / "__init__.py").touch()
         file.write_text(text)
-        importlib.invalidate_caches()
+        forget_package()
         return ""
 
     def sh(self, block: Block) -> str:
@@ -196,8 +196,7 @@ class Reader:
             yield
         finally:
             sys.path.remove(str(self.folder))
-            for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
-                del sys.modules[name]
+            forget_package()
 
     def close(self) -> None:
         """Drop what the page made on the server."""
@@ -258,3 +257,10 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
 def _centred(text: str, width: int) -> str:
     left = (width - len(text)) // 2
     return " " * left + text + " " * (width - len(text) - left)
+
+
+def forget_package() -> None:
+    """Let the reader's package be imported as its files are now."""
+    importlib.invalidate_caches()
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
