@@ -3,20 +3,37 @@
 A kill for each step of a commit. More of them, and kills at random: `tests/processes/consumption`.
 """
 
+import itertools
 import threading
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
+from psycopg import sql
 
+from millrace.resources import connecting
+from millrace.resources.consumption.commit import Work, commit_rebuild
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
+from millrace.resources.read_models.stored.tables import (
+    listed,
+    merged_columns,
+    relation,
+    state_schema,
+    stored_columns,
+)
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
+    Crossing,
     Everything,
     all_events,
     assert_equals_a_clean_run,
@@ -45,7 +62,7 @@ from tests.support.building.killed_drains import (
 from tests.support.building.poison import WORTHS, assert_holds_all_but, locks, offsets_of, poison
 from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER, share
-from tests.support.factories import Connect, start, terminate
+from tests.support.factories import Connect, rows, start, terminate, value
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -54,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = ["things"]
 
 Uses = cast("ReadModel", models.uses)
+STATE, PARTS = "read_models.crossing_state", "read_models.crossing_state_parts"
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 
@@ -112,6 +130,81 @@ def test_after_a_kill_between_the_commits_of_two_views_every_view_is_as_if_it_ha
     assert consumed(things.connection) < 100 * len(TOGETHER)
     share(later(dsn), spark)
     assert_equals_a_clean_run(things, *TOGETHER)
+
+
+def test_wherever_a_rebuild_of_a_key_of_many_streams_dies_rows_are_what_their_parts_add_up_to(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    fill(things, 60)
+    drain(dsn, spark, Crossing)
+    connection, model, columns = things.connection, Crossing, ", ".join(state_schema(Crossing))
+    gone, less, more = (p for (p,) in rows(connection, f"select distinct partition from {PARTS} order by 1 limit 3"))
+    right = rows_of(connection, model)
+    for statement in (
+        f"create table right_parts as table {PARTS}",
+        f"delete from {PARTS} where partition = {gone}",
+        f"update {PARTS} set events = events + 1 where partition = {less}",
+        f"insert into {PARTS} (owner, event, partition, events, units, mean_sum, mean_count) values ('x', 'x', {more}, 1, 1, 1, 1)",
+        f"truncate {STATE}",
+        f"insert into {STATE} (owner, event, {', '.join(stored_columns(model))}) {merged_from_parts(model)}",
+        f"create table wrong_parts as table {PARTS}",
+        f"create table wrong_rows as table {STATE}",
+    ):
+        connection.execute(statement.encode())
+    observer, done = connect(), False
+    for step in itertools.count(1):
+        batch = next_batch(connection)
+        for statement in (
+            f"truncate {STATE}, {PARTS}, read_models.crossing_staging",
+            f"insert into {STATE} table wrong_rows",
+            f"insert into {PARTS} table wrong_parts",
+            f"insert into read_models.crossing_staging ({columns}, batch, attempt) select {columns}, {batch}, 1 from right_parts",
+        ):
+            connection.execute(statement.encode())
+        staged_rows = [StagedRows(1, value(connection, "select count(*) from right_parts"))]
+        leases = [things.claim_partition(model.view, p, "doomed", 600) for p in (gone, less, more)]
+        work = Work(tuple(replace(lease, from_position=0) for lease in leases), rebuild=True, started=time.monotonic())
+        with (
+            LeaseKeeper(dsn, model.view, 600, work.leases) as keeper,
+            suppress(psycopg.OperationalError),
+            connecting.connect(dsn, cursor_factory=dying(observer, step)) as doomed,
+        ):
+            commit_rebuild(EventStore(doomed), model, work, batch, staged_rows, [], keeper)
+            done = True
+        if done:
+            break
+        things.release_owner("doomed")
+        assert unmerged_rows(connection, model) == 0, step
+        for partition in (gone, less, more):
+            one = " union all ".join(
+                f"(select {columns} from {a} where partition = {partition} except all select {columns} from {b})"
+                for a, b in ((PARTS, "right_parts"), ("right_parts", PARTS))
+            )
+            assert bool(rows(connection, one)) is (partition not in work.rebuilt.rows_of), (step, partition)
+    assert step > 30
+    assert rows_of(connection, model) == right
+    assert unmerged_rows(connection, model) == 0
+
+
+def dying(observer: psycopg.Connection, step: int) -> type[psycopg.Cursor[Any]]:
+    """Return cursors whose session ends before its statement of a number."""
+    statements = itertools.count(1)
+
+    class Dying(psycopg.Cursor[Any]):
+        def execute(self, *query: Any, **options: Any) -> Any:  # noqa: ANN401 - as psycopg has it
+            if next(statements) == step:
+                terminate(observer, self.connection.info.backend_pid)
+            return super().execute(*query, **options)
+
+    return Dying
+
+
+def merged_from_parts(model: ReadModel) -> str:
+    keys = listed(model.keys)
+    query = sql.SQL("select {}, {} from {} group by {}").format(
+        keys, merged_columns(model), relation(model.parts_table), keys
+    )
+    return query.as_string()
 
 
 def test_a_terminated_connection_during_the_merge_is_replaced_and_the_drain_goes_on_by_itself(
