@@ -181,7 +181,8 @@ def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
             admin.execute("drop role migrator")
 
 
-def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: EventStore) -> None:
+@pytest.mark.parametrize("partitions", [16, 1024])
+def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: EventStore, partitions: int) -> None:
     across = replace(Everything, name="across", view="across", keys={"text": field("data.text")})
     for model in (Everything, across):
         ensure_version(store.connection, model)
@@ -189,7 +190,7 @@ def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: EventStore) 
         partition = "" if model.crosses_streams else "partition, "
         store.connection.execute(
             f"insert into read_models.{model.state_table} ({partition}{key})"
-            f" select {'n %% 16, ' if partition else ''}'k-' || n from generate_series(1, 20000) n".encode(),
+            f" select {f'n %% {partitions}, ' if partition else ''}'k-' || n from generate_series(1, 20000) n".encode(),
             (),
         )
         store.connection.execute(f"analyze read_models.{model.state_table}".encode())
