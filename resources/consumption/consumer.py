@@ -160,7 +160,8 @@ class Consumer:
     ) -> DrainReport:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        A batch has `batch_events` at most; None for what the session is worth.
+        While declared indexes are made it goes on all the same. A batch has `batch_events` at most; None for what the
+        session is worth.
 
         A stream that fails waits by itself and is tried again later. A failure that is not of some streams puts its log
         partition aside until its lease ends, when it is tried again. It does not hold up other log partitions. Nor does
@@ -183,7 +184,7 @@ class Consumer:
         started = busy_at = attached_at = time.monotonic()
         built = False
         self._indexing.begin(self._store.connection, self.model)
-        while not stop.is_set() and time.monotonic() - started < budget_s:
+        while not stop.is_set() and (time.monotonic() - started < budget_s or self._indexing.is_at_work):
             try:
                 if time.monotonic() - attached_at >= ATTACH_EVERY_S:
                     self._store.attach_consumer(self.model.view, self.owner)
@@ -193,7 +194,8 @@ class Consumer:
                 elif not self._consume_next(report, on_commit, batch_events):
                     self._serving.begin(self._store, report)
                     # where nothing could be built, more events change nothing: the next drain tries again
-                    if time.monotonic() - busy_at >= idle_s or (report.failed and not report.moved):
+                    idle = time.monotonic() - busy_at >= idle_s or (report.failed and not report.moved)
+                    if idle and not self._indexing.is_at_work:
                         break
                     stop.wait(self.model.pooling_delay_s)
                     continue

@@ -40,9 +40,14 @@ class Indexing:
         self._models: SimpleQueue[ReadModel | None] = SimpleQueue()
         self._seen: set[str] = set()
         self._failed: dict[str, MillraceError] = {}
-        self._ends, self._stopped = threading.Event(), threading.Event()
+        self._works, self._ends, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._at_work: psycopg.Connection | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it makes indexes: a drain goes on until they are made, so that its view does not fall behind."""
+        return self._works.is_set()
 
     def begin(self, connection: psycopg.Connection, model: ReadModel) -> None:
         """Let the indexes of a version of a model become those that are declared, if it is asked for the first time."""
@@ -54,10 +59,11 @@ class Indexing:
         if self._thread is None:
             self._thread = threading.Thread(target=self._make_all, name="indexing", daemon=True)
             self._thread.start()
+        self._works.set()
         self._models.put(model)
 
     def end(self, stop: threading.Event) -> dict[str, MillraceError]:
-        """Wait until all are made, but not for another process that makes some; return by view what failed.
+        """Wait for what is being made, but not for another process that makes some; return by view what failed.
 
         Once `stop` is set, or where it is interrupted, it makes no more: the next drain begins anew.
         """
@@ -90,15 +96,19 @@ class Indexing:
             except psycopg.Error as error:
                 # the connection was lost, or canceled: the next drain tries again
                 logger.warning("The indexes of read model %s were not made: %s", model.name, error)
+            if self._models.empty():
+                self._works.clear()
 
     def _make(self, model: ReadModel) -> None:
         while True:
             try:
                 with self._connect() as turn, self._connect() as connection, only_one(turn):
                     self._at_work = connection
+                    self._works.set()
                     keep_indexes(connection, model)
                     return
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                self._works.clear()
                 if self._ends.wait(TURN_S):
                     return
             finally:

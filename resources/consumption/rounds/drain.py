@@ -150,6 +150,7 @@ class SharedDrain:
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
+        While declared indexes are made it goes on all the same.
         Also ends when a declaration changed, or the store was told of an upcast: the next drain knows it.
 
         Raises:
@@ -161,13 +162,13 @@ class SharedDrain:
         started = busy_at = time.monotonic()
         for member in self.members:
             member.next_at = started
-        while not stop.is_set() and time.monotonic() - started < budget_s:
+        while not stop.is_set() and (time.monotonic() - started < budget_s or self._indexing.is_at_work):
             outcome = self._next_round()
             if self.overtaken:
                 break
             if outcome is None or outcome.commits or outcome.full:
                 busy_at = time.monotonic()
-            elif time.monotonic() - busy_at >= idle_s:
+            elif time.monotonic() - busy_at >= idle_s and not self._indexing.is_at_work:
                 break
             stop.wait(max(0.0, self._next_at() - time.monotonic()))
 

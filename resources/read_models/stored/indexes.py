@@ -44,14 +44,12 @@ class StoredIndex:
         name: Its name in the schema `read_models`.
         definition: What is behind USING in its definition: the kind, and the columns.
         valid: Whether it is whole; one that is being made, or whose maker died, is not.
-        bytes: Its size.
         ours: Whether a declaration made it, and not a person.
     """
 
     name: str
     definition: str
     valid: bool
-    bytes: int
     ours: bool
 
 
@@ -77,7 +75,7 @@ def stored_indexes(connection: psycopg.Connection, model: ReadModel) -> list[Sto
     """Return the indexes of a version of a model besides that of its key, by their names."""
     found = connection.execute(
         """
-        select c.relname, substring(pg_get_indexdef(c.oid) from ' USING (.*)'), i.indisvalid, pg_relation_size(c.oid)
+        select c.relname, substring(pg_get_indexdef(c.oid) from ' USING (.*)'), i.indisvalid
         from pg_index i
         join pg_class c on c.oid = i.indexrelid
         where i.indrelid = to_regclass(%s) and not i.indisprimary
@@ -86,7 +84,7 @@ def stored_indexes(connection: psycopg.Connection, model: ReadModel) -> list[Sto
         (f"{SCHEMA}.{model.state_table}",),
     )
     ours = _ours(model)
-    return [StoredIndex(name, said, valid, size, bool(ours.fullmatch(name))) for name, said, valid, size in found]
+    return [StoredIndex(name, said, valid, bool(ours.fullmatch(name))) for name, said, valid in found]
 
 
 def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
