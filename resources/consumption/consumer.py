@@ -85,7 +85,6 @@ class Consumer:
         self._in_rounds = fits(model)
         self._serving = Serving(model)
         self._indexing = Indexing(dsn)
-        self._stop = threading.Event()
         # over a connection that is replaced where it breaks
         self._store = EventStore(connection)
 
@@ -141,11 +140,10 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-        if error is not None and not isinstance(error, Exception):
-            self._stop.set()
-        # nobody else waits for it: another drain may consume the view
-        failed = self._indexing.end(self._stop)
+        try:
+            self.close()
+        finally:
+            failed = self._indexing.end()
         if failed and error is None:
             raise failed[self.model.view]
 
@@ -179,7 +177,7 @@ class Consumer:
             DependentObjects: In the end, if something in the database keeps this version from serving.
             Unreachable: Spark went away.
         """
-        stop = self._stop = stop or threading.Event()
+        stop = stop or threading.Event()
         report = DrainReport()
         started = busy_at = attached_at = time.monotonic()
         built = False

@@ -18,13 +18,13 @@ from millrace.resources import connecting
 from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored.indexes import are_due, keep_indexes, only_one
+from millrace.resources.read_models.stored.indexes import are_made, keep_indexes, only_one
 
 logger = logging.getLogger(__name__)
 
 # how often a process asks whether the one that makes indexes is done
 TURN_S = 5.0
-# how often a drain that ends looks whether it is told to stop, and how long a server is asked to make an index no more
+# how often, and for how long, a server is asked to make an index no more
 LOOK_S, CANCEL_S = 0.2, 5.0
 
 
@@ -40,7 +40,7 @@ class Indexing:
         self._models: SimpleQueue[ReadModel | None] = SimpleQueue()
         self._seen: set[str] = set()
         self._failed: dict[str, MillraceError] = {}
-        self._works, self._ends, self._stopped = threading.Event(), threading.Event(), threading.Event()
+        self._works, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._at_work: psycopg.Connection | None = None
 
@@ -54,7 +54,7 @@ class Indexing:
         if model.view in self._seen:
             return
         self._seen.add(model.view)
-        if not are_due(connection, model):
+        if are_made(connection, model):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._make_all, name="indexing", daemon=True)
@@ -62,23 +62,15 @@ class Indexing:
         self._works.set()
         self._models.put(model)
 
-    def end(self, stop: threading.Event) -> dict[str, MillraceError]:
-        """Wait for what is being made, but not for another process that makes some; return by view what failed.
-
-        Once `stop` is set, or where it is interrupted, it makes no more: the next drain begins anew.
-        """
+    def end(self) -> dict[str, MillraceError]:
+        """Make no more, and end what is being made; return by view what failed."""
         if self._thread is None:
             return {}
-        self._ends.set()
+        self._stopped.set()
         self._models.put(None)
-        try:
-            while self._thread.is_alive() and not stop.is_set():
-                self._thread.join(LOOK_S)
-        finally:
-            self._stopped.set()
-            while self._thread.is_alive():
-                self._cancel()
-                self._thread.join(LOOK_S)
+        while self._thread.is_alive():
+            self._cancel()
+            self._thread.join(LOOK_S)
         return self._failed
 
     def _cancel(self) -> None:
@@ -109,7 +101,7 @@ class Indexing:
                     return
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 self._works.clear()
-                if self._ends.wait(TURN_S):
+                if self._stopped.wait(TURN_S):
                     return
             finally:
                 self._at_work = None

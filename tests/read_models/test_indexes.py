@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
@@ -18,6 +18,7 @@ import pytest
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.indexing import Indexing
+from millrace.resources.consumption.rounds.attachment import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
 from millrace.resources.read_models.declared.indexes import Declared
@@ -33,8 +34,19 @@ from millrace.resources.read_models.stored.past import named
 from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, Everything, assert_equals_a_clean_run, drain, fill, thing, things
+from tests.support.building.drains import (
+    Counted,
+    Crossing,
+    Everything,
+    assert_equals_a_clean_run,
+    drain,
+    fill,
+    thing,
+    things,
+)
+from tests.support.building.shared_drains import share
 from tests.support.factories import Connect, rows, start, value
+from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -55,6 +67,7 @@ class Tagged:
     seen = sessions("created_at", gap="1 minute")
     at = max_("created_at")
     per_event = computed("1 / events")
+    same = computed("text")
     is_seen_too = computed("is_seen and True")
     is_seen = computed("seen == seen")
     pair = lookup(models.Counted, on="thing_id", column="events")
@@ -204,7 +217,7 @@ def test_one_process_in_the_store_makes_indexes_and_nobody_waits_for_it(
         indexing._models.put(other)
         indexing._thread = threading.Thread(target=indexing._make_all)
         indexing._thread.start()
-        assert indexing.end(threading.Event()) == {}
+        assert indexing.end() == {}
         assert names(things.connection, other) == []
     drain(dsn, spark, other)
     assert names(things.connection, other) == [("btree (events)", True)]
@@ -270,7 +283,7 @@ def test_where_postgres_refuses_an_index_the_drain_says_so_and_has_drained(
 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 @pytest.mark.parametrize(
-    "model", [indexed(TAGGED, "events", "text", ("other", "at")), OWNERS], ids=["stream", "crossing"]
+    "model", [indexed(TAGGED, "events", "text", "same", ("other", "at")), OWNERS], ids=["stream", "crossing"]
 )
 def test_a_value_that_is_too_long_for_an_index_takes_it_away_and_fails_no_stream(
     things: EventStore, dsn: str, spark: "SparkSession", model: ReadModel, text: str
@@ -306,6 +319,69 @@ def test_a_value_that_is_too_long_for_an_index_takes_it_away_and_fails_no_stream
     )
 
 
+def test_such_a_value_does_not_wait_for_an_index_that_is_being_made(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    drain(dsn, spark, OWNERS)
+    reader, more, stop = connect(), indexed(OWNERS, "text", ("owner", "text")), threading.Event()
+
+    def drain_on() -> None:
+        with Consumer.open(dsn, more, lambda: spark, "next") as consumer:
+            consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop)
+
+    with snapshot(reader):
+        draining = start(drain_on)
+        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        things.append_events([thing("a", text=LONG, owner="ann")])
+        wait_until(lambda: rows(things.connection, "select from read_models.owners"), "it is consumed")
+        stop.set()
+        draining.result(patience())
+    drain(dsn, spark, more)
+    assert names(things.connection, more) == []
+    assert not standing(things.connection, more)[1]
+
+
+def test_a_member_of_the_owners_makes_and_drops_them_and_where_only_others_may_a_stream_fails(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
+) -> None:
+    with logins(connect()) as login:
+        own = login("event_store_owner").info.dsn
+        drain(own, spark, OWNERS)
+        drain(own, spark, indexed(OWNERS, ("text", "owner")))
+        assert names(things.connection, OWNERS) == [("btree (text, owner)", True)]
+        things.append_events([thing("a", text=LONG, owner="ann")])
+        assert drain(own, spark, indexed(OWNERS, ("text", "owner"))).failed_streams == 0
+        assert names(things.connection, OWNERS) == []
+        drain(dsn, spark, indexed(Counted, "events"))
+        drain(own, spark, indexed(TAGGED, "other"))
+        things.connection.execute("alter table read_models.tagged_state owner to current_user")
+        things.connection.execute("grant all on read_models.tagged_state to event_store_owner")
+        things.append_events([thing("b", other=LONG), thing("c", other="x")])
+        assert drain(own, spark, indexed(TAGGED, "other")).failed_streams == 1
+        assert rows(things.connection, "select other from read_models.tagged where thing_id > 'a'") == [("x",)]
+
+
+def test_a_shared_drain_makes_those_of_a_view_that_joins_while_it_makes_others(
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(things, 30)
+    share(dsn, spark, [Crossing, Counted])
+    both, join, joined = [indexed(Crossing, "events"), indexed(Counted, "events")], Member.join, [0]
+
+    def join_later(member: Member, *of: Any) -> None:  # noqa: ANN401 - as it is given
+        if joined[0]:
+            wait_until(lambda: maker(things.connection), "the first one is being made")
+        join(member, *of)
+        joined[0] += 1
+
+    monkeypatch.setattr(Member, "join", join_later)
+    with snapshot(connect()):
+        sharing = start(lambda: share(dsn, spark, both))
+        wait_until(lambda: joined == [2], "both joined")
+    sharing.result(patience())
+    assert [names(things.connection, model) for model in both] == [[("btree (events)", True)]] * 2
+
+
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 def test_a_rebuild_and_a_search_for_failing_streams_go_on_without_the_index(
     things: EventStore, dsn: str, spark: "SparkSession", text: str
@@ -330,7 +406,8 @@ def test_a_key_that_is_too_long_takes_no_index_away(
     things: EventStore, dsn: str, spark: "SparkSession", text: str
 ) -> None:
     drain(dsn, spark, OWNERS)
-    things.append_events([thing("a", owner=text, text="x"), thing("b", owner="bob", text="y")])
+    # what Postgres compresses fits
+    things.append_events([thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
     assert drain(dsn, spark, OWNERS).failed_streams == 1
     assert names(things.connection, OWNERS) == [("btree (text)", True)]
 
@@ -338,9 +415,9 @@ def test_a_key_that_is_too_long_takes_no_index_away(
 @pytest.mark.parametrize(
     ("indexes", "said"),
     [
-        ("text", "'indexes' is a text: write a list"),
+        ("text", "indexes='text' is no list of columns, tuples of columns and index(…)"),
         (["texts"], "'texts' is in indexes= but is no column; there are thing_id, events, text,"),
-        ([()], "has an index without a column"),
+        ([()], "indexes=[()] is no column, no tuple of columns and no index(…)"),
         (["pair"], "'pair' can have no index: it is a column of another read model's row"),
         (["seen"], "'seen' can have no index: its spans are put together when somebody reads them"),
         ([("at", "is_seen_too")], "'is_seen_too' can have no index: it is computed from is_seen, which can have none"),
@@ -349,9 +426,17 @@ def test_a_key_that_is_too_long_takes_no_index_away(
         ([index("tags", "at", using="gin")], "'at' has no elements"),
         ([("text",) * 33], "'text' is one column too many"),
         (["text", ("text",)], "'text' is declared twice in indexes="),
+        *(
+            (bad, "no list of columns, tuples of columns and index(…)")
+            for bad in (None, {"text": "gin"}, index("text"), b"text")
+        ),
+        *(
+            ([bad], "no column, no tuple of columns and no index(…)")
+            for bad in (None, 5, {"text"}, ["text", ["at"]], count())
+        ),
     ],
 )
-def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: list[Declared], said: str) -> None:
+def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: Any, said: str) -> None:  # noqa: ANN401
     with pytest.raises(InvalidReadModel, match="read model tagged: ") as refused:
         with_indexes(TAGGED, indexes)
     assert said in str(refused.value)

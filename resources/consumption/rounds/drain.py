@@ -98,7 +98,6 @@ class SharedDrain:
         self._on_change = on_change
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits.round_s)
         self._indexing = Indexing(dsn)
-        self._stop = threading.Event()
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
@@ -115,6 +114,7 @@ class SharedDrain:
 
     def close(self) -> None:
         """Give back every lease, count no more as a consumer, and close the connection."""
+        failed = self._indexing.end()
         try:
             try:
                 self._give_back()
@@ -123,7 +123,6 @@ class SharedDrain:
                 self._store.connection.close()
                 self._store = self._connect()
                 self._give_back()
-            failed = self._indexing.end(self._stop)
             for member in self.members:
                 if member.view in failed:
                     # a run of its own tries again, and says it
@@ -143,8 +142,6 @@ class SharedDrain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, Exception):
-            self._stop.set()
         self.close()
 
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
@@ -158,7 +155,7 @@ class SharedDrain:
 
         Raises the errors of `build_errors` where they are of no view, after some tries.
         """
-        stop = self._stop = stop or threading.Event()
+        stop = stop or threading.Event()
         started = busy_at = time.monotonic()
         for member in self.members:
             member.next_at = started

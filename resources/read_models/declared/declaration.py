@@ -420,8 +420,10 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
     Raises:
         InvalidReadModel: One is of no column, or of one that can have none.
     """
-    refuse(model.name, [(["indexes"] if isinstance(declared, str) else [], "is a text: write a list")])
-    indexes = as_indexes(declared)
+    try:
+        indexes = as_indexes(declared)
+    except InvalidColumn as error:
+        raise InvalidReadModel(f"read model {model.name}: {error}") from error
     without = dict.fromkeys(model.lookups, "it is a column of another read model's row")
     spans = dict.fromkeys(model.columns, "its spans are put together when somebody reads them")
     without |= {name: why for name, why in spans.items() if model.columns[name].kind == "sessions"}

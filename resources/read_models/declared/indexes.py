@@ -8,8 +8,11 @@ They are no part of the fingerprint: rows are the same with any of them, and so 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from millrace.resources.read_models.declared.column_types import InvalidColumn
 
 _USINGS = ("btree", "gin")
 # of Postgres
@@ -54,10 +57,24 @@ def index(*columns: str, using: str = "btree") -> Index:
 
 
 def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
-    """Return indexes as they are declared: a text is one column, a tuple some."""
-    return tuple(
-        one if isinstance(one, Index) else Index((one,) if isinstance(one, str) else tuple(one)) for one in declared
+    """Return indexes as they are declared: a text is one column, a tuple some.
+
+    Raises:
+        InvalidColumn: Something is neither.
+    """
+    if not isinstance(declared, list | tuple):
+        raise InvalidColumn(f"indexes={declared!r:.100} is no list of columns, tuples of columns and index(…)")
+    return tuple(map(_as_index, declared))
+
+
+def _as_index(declared: Declared) -> Index:
+    columns = [declared] if isinstance(declared, str) else declared
+    found = (
+        columns if isinstance(columns, Index) else Index(tuple(columns) if isinstance(columns, list | tuple) else ())
     )
+    if not found.columns or not all(isinstance(name, str) for name in found.columns):
+        raise InvalidColumn(f"indexes=[{declared!r:.100}] is no column, no tuple of columns and no index(…)")
+    return found
 
 
 def index_problems(
@@ -71,7 +88,6 @@ def index_problems(
         without: The columns that can have no index, and why.
     """
     for one in indexes:
-        yield [] if one.columns else ["indexes"], "has an index without a column: name one"
         yield (
             [n for n in one.columns if n not in types],
             f"is in indexes= but is no column; there are {', '.join(types)}",
@@ -84,4 +100,4 @@ def index_problems(
         yield of_elements if one.using == "btree" else [], 'is in an index of whole values: use index(…, using="gin")'
         yield others if one.using == "gin" else [], 'has no elements: leave it out of an index with using="gin"'
         yield list(one.columns[_MOST_COLUMNS:]), f"is one column too many: an index has {_MOST_COLUMNS} at most"
-    yield [str(one) for one in indexes if [*indexes].count(one) > 1], "is declared twice in indexes=: once is enough"
+    yield [str(one) for one, n in Counter(indexes).items() if n > 1], "is declared twice in indexes=: once is enough"

@@ -24,12 +24,19 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.indexes import DIGITS, Index
 
 SCHEMA = "read_models"
-# Postgres names no index where an entry has more bytes than this, and else where it has more than a third of a page
-_NAMELESS, _MOST_BYTES = "8191", 2_704
+# Postgres names no index where an entry has more bytes than this; a value that was stored before has 2,704 of them
+_NAMELESS, _LEAST_BYTES = "8191", 8_191 - 2_704
+# a reader may hold the table for long: the batch is claimed again, and then it is tried again
+_LOCK_TIMEOUT = "5s"
 
 
-# another process is at work, or this one is told to stop
-_PASSING = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled)
+# another process is at work, this one is told to stop, or the version is gone
+_PASSING = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.UndefinedTable,
+)
 
 
 class IndexFailed(MillraceError):
@@ -95,11 +102,16 @@ def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
     return {name for (said,) in found for name in _ours(model).findall(said)}
 
 
-def are_due(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Say whether there is something for `keep_indexes` to do, and nobody is at it in this store."""
+def are_made(connection: psycopg.Connection, model: ReadModel) -> bool:
+    """Say whether there is nothing for `keep_indexes` to do."""
     ours = [one for one in stored_indexes(connection, model) if one.ours]
     declared, gone = {*_declared(model)}, given_up(connection, model)
-    if all(one.valid for one in ours) and gone <= declared and {one.name for one in ours} == declared - gone:
+    return all(one.valid for one in ours) and gone <= declared and {one.name for one in ours} == declared - gone
+
+
+def are_due(connection: psycopg.Connection, model: ReadModel) -> bool:
+    """Say whether there is something for `keep_indexes` to do, and no process makes indexes in this store."""
+    if are_made(connection, model):
         return False
     at_work = connection.execute(
         "select exists (select from pg_locks where relation = 'read_models.declarations'::regclass and granted"
@@ -175,9 +187,18 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     if not found and _NAMELESS in said:
         declared = _declared(model).items()
         found = [name for name, index in declared if name in there and _has_long_values(connection, model, index)]
-    if found:
+    if not found:
+        return False
+    (before,) = connection.execute("show lock_timeout").fetchall()
+    connection.execute("select set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+    try:
+        _end_maker(connection, model)
         _give_up(connection, model, found)
-    return bool(found)
+    except psycopg.errors.InsufficientPrivilege:
+        return False  # its stream fails
+    finally:
+        connection.execute("select set_config('lock_timeout', %s, false)", before)
+    return True
 
 
 def _declared(model: ReadModel) -> dict[str, Index]:
@@ -202,6 +223,15 @@ def _give_up(connection: psycopg.Connection, model: ReadModel, names: list[str])
         connection.execute(_drop(name))
 
 
+def _end_maker(connection: psycopg.Connection, model: ReadModel) -> None:
+    """End who makes an index of the table, and may wait for a reader meanwhile: what follows needs the same lock."""
+    connection.execute(
+        "select pg_cancel_backend(pid) from pg_locks join pg_stat_activity using (pid) where relation = %s::regclass"
+        " and mode = 'ShareUpdateExclusiveLock' and granted and query like 'create index concurrently%%'",
+        (f"{SCHEMA}.{model.state_table}",),
+    )
+
+
 def _forget_given_up(connection: psycopg.Connection, model: ReadModel) -> None:
     before = given_up(connection, model)
     if not before <= {*_declared(model)}:
@@ -221,15 +251,16 @@ def rows_comment(model: ReadModel) -> str:
 
 
 def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: Index) -> bool:
-    stored = {one.name for one in model.state_columns}
-    lengths = [
-        sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(n)) for n in index.columns if n in stored
-    ]
+    stored, columns = {one.name for one in model.state_columns}, [*index.columns]
+    for name in columns:
+        # of a computed column those that it is computed from
+        columns += [of for of in (model.computed[name].names if name in model.computed else ()) if of not in columns]
+    lengths = [sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(n)) for n in columns if n in stored]
     found = connection.execute(
         sql.SQL("select exists (select from {} where {} > %s)").format(
             sql.Identifier(SCHEMA, model.staging_table), sql.SQL(" + ").join([sql.SQL("0"), *lengths])
         ),
-        (_MOST_BYTES,),
+        (_LEAST_BYTES,),
     )
     return found.fetchone() == (True,)
 
