@@ -53,7 +53,7 @@ An exception that one module alone raises is declared in that module, below `Mil
 
     read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
                      WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken,
-                     RollupFailed
+                     RollupFailed, IndexFailed
     consumption      PartitionsFailed, NoMark
     commands         GaveUp, HistoryPurged
     archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
