@@ -14,7 +14,7 @@ from millrace.resources.read_models.stored.tables import rows_and_bytes
 
 
 def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str, Any]:
-    """Return what the page of a version of a read model says of its table; the rows are as Postgres estimates them."""
+    """Return what the page of a version of a read model says of its table."""
     rows, size = rows_and_bytes(connection, model)
     return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *_said(connection, model)]}
 

@@ -33,6 +33,8 @@ from millrace.resources.read_models.stored.indexes import create_index, rows_com
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
+# the rows of a table that is no larger are counted
+_COUNTED_BYTES = 8 * 1024 * 1024
 
 
 class HistoryMissing(MillraceError):
@@ -368,13 +370,18 @@ def owner_of(connection: psycopg.Connection, table: str) -> str:
 
 
 def rows_and_bytes(connection: psycopg.Connection, model: ReadModel) -> tuple[int, int]:
-    """Return how many rows a version of a model has, as Postgres estimates, and their bytes with all indexes."""
+    """Return the rows of a version of a model, of a large one as Postgres estimates, and their bytes with indexes."""
     found = connection.execute(
-        "select pg_stat_get_live_tuples(t), pg_total_relation_size(t) + coalesce(pg_total_relation_size(to_regclass(%s)), 0)"
-        " from to_regclass(%s) t",
-        (f"{SCHEMA}.{model.parts_table}", f"{SCHEMA}.{model.state_table}"),
+        "select pg_relation_size(t) > %s, pg_stat_get_live_tuples(t), pg_total_relation_size(t)"
+        " + coalesce(pg_total_relation_size(to_regclass(%s)), 0) from to_regclass(%s) t",
+        (_COUNTED_BYTES, f"{SCHEMA}.{model.parts_table}", f"{SCHEMA}.{model.state_table}"),
     )
-    ((rows, size),) = found.fetchall()
+    ((is_large, rows, size),) = found.fetchall()
+    if not is_large:
+        # statistics come a moment after the first rows
+        ((rows,),) = connection.execute(
+            sql.SQL("select count(*) from {}").format(relation(model.state_table))
+        ).fetchall()
     return rows, size
 
 
