@@ -419,7 +419,7 @@ def test_a_key_that_is_too_long_takes_no_index_away(
         (["texts"], "'texts' is in indexes= but is no column; there are thing_id, events, text,"),
         ([()], "indexes=[()] is no column, no tuple of columns and no index(…)"),
         (["pair"], "'pair' can have no index: it is a column of another read model's row"),
-        (["seen"], "'seen' can have no index: its spans are put together when somebody reads them"),
+        (["seen"], "'seen' can have no index: its spans are put together at each read"),
         ([("at", "is_seen_too")], "'is_seen_too' can have no index: it is computed from is_seen, which can have none"),
         ([index("text", using="brin")], "'brin' is no using= of an index: use btree or gin"),
         (["tags"], "'tags' is in an index of whole values: use index(…, using=\"gin\")"),

@@ -85,7 +85,7 @@ class ReadModel:
             approved it besides.
         upcasts: All upcasts that the store knew when somebody looked; None before.
         unregistered: Those of declared events that the model takes, and that the store did not know then.
-        indexes: The indexes of its rows besides that of its key.
+        indexes: The indexes of its rows; that of its key comes by itself.
         declared_events: The declared events that have upcasts; None where a file of events fails to load.
         computed: The columns that are computed from the others when somebody reads a row.
         lookups: The columns that show another read model's row.
@@ -332,7 +332,7 @@ def read_model(
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
             approved it besides.
-        indexes: The indexes of its rows besides that of its key, each a column, a tuple of columns or an `index(…)`.
+        indexes: The indexes of its rows, each a column, a tuple of columns or an `index(…)`; its key has one.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -425,7 +425,7 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
     except InvalidColumn as error:
         raise InvalidReadModel(f"read model {model.name}: {error}") from error
     without = dict.fromkeys(model.lookups, "it is a column of another read model's row")
-    spans = dict.fromkeys(model.columns, "its spans are put together when somebody reads them")
+    spans = dict.fromkeys(model.columns, "its spans are put together at each read")
     without |= {name: why for name, why in spans.items() if model.columns[name].kind == "sessions"}
     # one may be computed from another
     for name in [*model.computed] * len(model.computed):

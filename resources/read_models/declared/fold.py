@@ -100,7 +100,7 @@ def fold(
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: see `read_model`.
-        indexes: The indexes of its rows besides that of its key: see `read_model`.
+        indexes: The indexes of its rows: see `read_model`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.

@@ -22,8 +22,8 @@ from psycopg import sql
 from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.indexes import DIGITS, Index
+from millrace.resources.read_models.stored.tables import SCHEMA, relation, rows_comment
 
-SCHEMA = "read_models"
 # Postgres names no index where an entry has more bytes than this; a value that was stored before has 2,704 of them
 _NAMELESS, _LEAST_BYTES = "8191", 8_191 - 2_704
 # a reader may hold the table for long: the batch is claimed again, and then it is tried again
@@ -72,7 +72,7 @@ def create_index(model: ReadModel, index: Index, *, concurrently: bool = False) 
     return sql.SQL("create index {}{} on {} using {} ({})").format(
         sql.SQL("concurrently " if concurrently else ""),
         sql.Identifier(index_name(model, index)),
-        sql.Identifier(SCHEMA, model.state_table),
+        relation(model.state_table),
         sql.SQL(index.using),
         said,
     )
@@ -145,7 +145,7 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
         IndexFailed: Postgres refuses it.
         psycopg.errors.LockNotAvailable: The server still makes an index of a process that died.
     """
-    declared, table = _declared(model), sql.Identifier(SCHEMA, model.state_table)
+    declared, table = _declared(model), relation(model.state_table)
     try:
         _forget_given_up(connection, model)
         wanted = {name: one for name, one in declared.items() if name not in given_up(connection, model)}
@@ -240,14 +240,7 @@ def _forget_given_up(connection: psycopg.Connection, model: ReadModel) -> None:
 
 def _say_given_up(connection: psycopg.Connection, model: ReadModel, names: set[str]) -> None:
     said = rows_comment(model) + (f" A value is too long for: {', '.join(sorted(names))}." if names else "")
-    connection.execute(
-        sql.SQL("comment on table {} is {}").format(sql.Identifier(SCHEMA, model.state_table), sql.Literal(said))
-    )
-
-
-def rows_comment(model: ReadModel) -> str:
-    """Return what the comment on the table of a model's rows says."""
-    return f"The stored rows of {model.name}; read the view instead."
+    connection.execute(sql.SQL("comment on table {} is {}").format(relation(model.state_table), sql.Literal(said)))
 
 
 def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: Index) -> bool:
@@ -258,7 +251,7 @@ def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: In
     lengths = [sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(n)) for n in columns if n in stored]
     found = connection.execute(
         sql.SQL("select exists (select from {} where {} > %s)").format(
-            sql.Identifier(SCHEMA, model.staging_table), sql.SQL(" + ").join([sql.SQL("0"), *lengths])
+            relation(model.staging_table), sql.SQL(" + ").join([sql.SQL("0"), *lengths])
         ),
         (_LEAST_BYTES,),
     )
@@ -266,4 +259,4 @@ def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: In
 
 
 def _drop(name: str) -> sql.Composed:
-    return sql.SQL("drop index concurrently if exists {}").format(sql.Identifier(SCHEMA, name))
+    return sql.SQL("drop index concurrently if exists {}").format(relation(name))

@@ -29,7 +29,6 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.column_types import postgres_type
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.lookups import with_lookups
-from millrace.resources.read_models.stored.indexes import create_index, rows_comment
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
@@ -161,8 +160,6 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             keys,
             rows_comment(model),
         )
-        for index in model.indexes:
-            connection.execute(create_index(model, index))
         staging = relation(model.staging_table)
         for statement in (
             sql.SQL(
@@ -175,6 +172,11 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
             ),
         ):
             connection.execute(statement)
+
+
+def rows_comment(model: ReadModel) -> str:
+    """Return what the comment on the table of a model's rows says."""
+    return f"The stored rows of {model.name}; read the view instead."
 
 
 def _create_rows(

@@ -25,7 +25,7 @@ from millrace.resources.event_store.json_text import written
 from millrace.resources.events.registering import standing_of
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
-from millrace.resources.read_models.stored.indexes import are_due, stored_indexes
+from millrace.resources.read_models.stored.indexes import are_due, create_index, stored_indexes
 from millrace.resources.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
 from millrace.resources.read_models.stored.store import ReadModelStore, Version
 from millrace.resources.read_models.stored.tables import (
@@ -419,6 +419,8 @@ def _make_version(
             number += 1
         built = model.at_version(number, f"{model.view}_v{number}")
     create_tables(connection, built)
+    for index in built.indexes:
+        connection.execute(create_index(built, index))
     if not known:
         create_view(connection, built)
     _register(connection, built)
