@@ -22,7 +22,7 @@ from millrace.resources.archive.fields import Fields, folded
 from millrace.resources.archive.files import ArchiveDamaged
 from millrace.resources.archive.folder import ForeignArchive, require_folder
 from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
-from millrace.resources.archive.spark_reader import Wanted, archive_rows, shared
+from millrace.resources.archive.spark_reader import FilePart, Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
 from millrace.resources.connecting import connect, lasting
@@ -218,7 +218,7 @@ def history_frame(
     proven = proven_fields(spark, history.root, history.files, between)
     by_spark = _for_spark(history, wanted, proven)
     taken = set(by_spark)
-    others = [file for file in proven if file not in taken]
+    others = {file: fields for file, fields in proven.items() if file not in taken}
     frames = [whole_rows(spark, [history.root / file.path for file in by_spark], wanted)] if by_spark else []
     tasks = shared(history.root, others, history.cuts)
     if tasks:
@@ -239,6 +239,11 @@ def history_frame(
             tail = tail.coalesce(live_readers)
         frames.append(tail)
     return reduce(type(frames[0]).unionByName, frames)
+
+
+def file_tasks(spark: "SparkSession", history: LogHistory) -> list[list[FilePart]]:
+    """Prove that the files of a history are those that were listed; share what is read of them over tasks."""
+    return shared(history.root, proven_fields(spark, history.root, history.files), history.cuts)
 
 
 def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile, Fields]) -> list[ArchivedFile]:

@@ -6,7 +6,7 @@ one is written (`files`), the proof that a file is the listed one, and files tha
 A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millrace.resources.archive.fields import Fields, column_of
 from millrace.resources.archive.files import SCHEMA
 from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.event_log_source import COLUMNS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # as many as a task of the source reads
 TASK_EVENTS = 100_000
 _BATCH_EVENTS = 16_384
+NO_FIELDS = Fields()
 
 
 class FileUnreadable(Exception):
@@ -36,7 +38,7 @@ class FileUnreadable(Exception):
 class FilePart:
     """The part of a file that one task reads: rows in [begin, end) of the row groups that begin in [from_row, to_row).
 
-    `rows` is the number of rows of the whole file.
+    `rows` is the number of rows of the whole file, and `fields` are the fields of `data` that it is known to have.
     """
 
     path: str
@@ -45,6 +47,7 @@ class FilePart:
     to_row: int
     begin: int
     end: int
+    fields: Fields = NO_FIELDS
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ class Wanted:
 
 
 def shared(
-    root: Path, files: Iterable[ArchivedFile], cuts: Mapping[int, tuple[int, int]], most: int = TASK_EVENTS
+    root: Path, files: Mapping[ArchivedFile, Fields], cuts: Mapping[int, tuple[int, int]], most: int = TASK_EVENTS
 ) -> list[list[FilePart]]:
     """Share files over tasks of at most about `most` events, each row once; `cuts` bounds each log partition."""
     tasks: list[list[FilePart]] = []
     room = 0
-    for file in files:
+    for file, fields in files.items():
         rows = file.range.size
         begin, end = (cut - file.range.from_position for cut in cuts[file.range.partition])
         begin, end = max(begin, 0), min(rows, end)
@@ -84,7 +87,7 @@ def shared(
             if not tasks or events > room:
                 tasks.append([])
                 room = most
-            tasks[-1].append(FilePart(str(root / file.path), rows, first, last, begin, end))
+            tasks[-1].append(FilePart(str(root / file.path), rows, first, last, begin, end, fields))
             room -= events
     return tasks
 
@@ -117,7 +120,10 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """
     from millrace.resources.archive.bounded import BoundedFile
 
-    needed = {*wanted.columns, *(["data"] if wanted.extract else [])}
+    # those of an older version have to be moved, and a path of two keys is in no column
+    held = {name: path[0] for name, path in wanted.extract if wanted.upcasts == "[]" and part.fields.hold(path)}
+    needed = {*wanted.columns, *(["data"] if len(held) < len(wanted.extract) else [])}
+    needed |= {column_of(field) for field in held.values() if field in part.fields.columns}
     needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
     if wanted.upcasts != "[]" and "data" in needed:
         needed |= {"decider", "event", "event_version"}
@@ -135,7 +141,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                     for batch in file.batches(_BATCH_EVENTS, [group], sorted(needed)):
                         begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
                         if begin < end:
-                            yield _chosen(batch.slice(begin, end - begin), wanted)
+                            yield _chosen(batch.slice(begin, end - begin), wanted, held)
                         row += len(batch)
                 first += size
     except (OSError, pa.ArrowException) as error:
@@ -153,7 +159,8 @@ def may_have(group: "pq.RowGroupMetaData", between: tuple[datetime, datetime] | 
     return bool(times.max >= between[0] and times.min < between[1])
 
 
-def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> pa.RecordBatch:
+    """Return the wanted rows of a batch; the fields in `held` have columns of their own, or no event has them."""
     import pyarrow.compute as pc
 
     from millrace.resources.archive.json_fields import fields
@@ -168,9 +175,15 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     data = _newest(batch, wanted) if "data" in batch.schema.names else None
     if "data" in columns:
         columns["data"] = data
-    if wanted.extract:
-        found = fields(data, [path for _, path in wanted.extract])
-        columns |= {name: values.combine_chunks() for (name, _), values in zip(wanted.extract, found, strict=True)}
+    parsed = {name: path for name, path in wanted.extract if name not in held}
+    found = dict(zip(parsed, fields(data, [*parsed.values()]), strict=True)) if parsed else {}
+    for name, _ in wanted.extract:
+        if name in found:
+            columns[name] = found[name].combine_chunks()
+        else:
+            column = column_of(held[name])
+            there = column in batch.schema.names
+            columns[name] = batch.column(column) if there else pa.nulls(len(batch), pa.string())
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -14,6 +14,7 @@ from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
 from millrace.resources.consumption.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.consumption.read import leased_events
 from millrace.resources.consumption.staging import (
     Staged,
     begun_partitions,
@@ -21,11 +22,11 @@ from millrace.resources.consumption.staging import (
     events_of,
     list_offsets,
     list_streams,
-    read_events,
     stage_batch,
     stage_events,
 )
 from millrace.resources.event_store import Lease, LockedPartition
+from millrace.resources.read_models.built.plans import FrameEvents
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.failing.events import failing_events
 from millrace.resources.read_models.stored.merge import StagedRows
@@ -167,7 +168,9 @@ class LeasedParts:
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         leased = self._leased
         with self._in_time():
-            staged = stage_events(events, leased.dsn, leased.model, leased.begun, self._batch, leased.limits)
+            staged = stage_events(
+                FrameEvents(events), leased.dsn, leased.model, leased.begun, self._batch, leased.limits
+            )
         if staged.misread:
             raise PartFails(in_one_line(min(staged.misread, key=lambda event: event.offset).error))
         return staged.rows
@@ -221,18 +224,19 @@ class LeasedParts:
             # a view, whose plan is made once: planning asks Python and Postgres. Its name is no other's in a shared
             # session
             name = f"millrace_{uuid4().hex}"
-            events = read_events(
+            events = leased_events(
                 spark,
                 leased.dsn,
                 leased.model,
                 leased.leases,
                 leased.locked,
-                part.of,
+                leased.history,
+                leased.limits,
+                new=part.of != "retries",
+                retries=part.of != "range",
                 streams=True,
-                history=leased.history,
-                limits=leased.limits,
             )
-            events.createTempView(name)
+            events.frame.createTempView(name)
             self._kept[part.of] = name
             spark.catalog.cacheTable(name)
         return events_of(part, spark.table(self._kept[part.of]))

@@ -1,13 +1,12 @@
-"""Reads the events of leased ranges in Spark, and writes the rows that are made of them into the staging table.
+"""Writes the rows that Spark makes of leased events into the staging table.
 
-Belongs here: both ends of Spark's work. Not here: the plan between them (`read_models.built.plans`), leases and commits
-(`builder`, `commit`), merging (`read_models.stored.merge`).
+Belongs here: the tasks that write, and parts of a batch. Not here: reading (`read`), the plan
+(`read_models.built.plans`), leases and commits (`builder`, `commit`), merging (`read_models.stored.merge`).
 
 A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
 speculative or late attempt leaves rows that no commit reads.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -17,22 +16,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.resources.archive.history import LogHistory, history_frame
+from millrace.resources.archive.history import LogHistory
 from millrace.resources.connecting import lasting
 from millrace.resources.consumption.build_errors import in_one_line
-from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Source, Stream
+from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
-from millrace.resources.event_log_source import in_utf8, most_tasks
+from millrace.resources.consumption.read import leased_events
+from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_log_source.arrow import NO_LIMITS_IN_TRANSACTION
 from millrace.resources.event_store import Lease, LockedPartition
-from millrace.resources.read_models.built.plans import MISREAD, carried_rows, columns_read, state_rows
+from millrace.resources.read_models.built.plans import MISREAD, Events, FrameEvents, columns_read, state_rows
 from millrace.resources.read_models.declared.columns import ORDER
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.read_models.stored.tables import SCHEMA
-from millrace.resources.spark.parallelism import task_number
 from millrace.resources.spark.workers import spare_imports
 
 if TYPE_CHECKING:
@@ -42,85 +40,6 @@ if TYPE_CHECKING:
 MOST_MISREAD = 10_000
 # what a task says of its work
 REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
-
-
-def read_events(
-    spark: "SparkSession",
-    dsn: str,
-    model: ReadModel,
-    ranges: Sequence[Lease],
-    locked: Sequence[LockedPartition] = (),
-    of: Source = "all",
-    *,
-    streams: bool = False,
-    history: LogHistory | None = None,
-    limits: Limits = DEFAULTS,
-) -> "DataFrame":
-    """Read the events that some leases deliver and the model takes, with the columns and fields that it needs.
-
-    Args:
-        spark: The session.
-        dsn: The event store.
-        model: The read model.
-        ranges: The leases.
-        locked: The log partitions whose streams have locks. These streams are left out, but those that a lease tries
-            again are read. None in a rebuild: it reads all streams.
-        of: Which of these events: new ones, those that are tried again, or both.
-        streams: Whether to read the columns that name a stream, too.
-        history: Where a rebuild reads the events from; None: from Postgres alone.
-        limits: How much runs side by side.
-    """
-    from pyspark.sql import functions as f
-
-    carried = model.carried
-    needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
-    if streams or carried is not None:
-        needed |= {"decider", "decider_id"}
-    upcasts = as_option(model.seen_upcasts)
-    positions = sum(lease.to_position - lease.from_position for lease in ranges)
-    tasks = task_number(spark, positions, limits.cores)
-    if history is not None:
-        events = history_frame(
-            spark,
-            dsn,
-            history,
-            deciders=model.deciders,
-            events=model.events,
-            columns=sorted(needed),
-            extract=model.extracted,
-            upcasts=upcasts,
-            min_partitions=tasks,
-            live_readers=limits.live_readers,
-        )
-        # also from events that are left out: whoever reads a part of the stream asks the log, which has them
-        events = events if carried is None else carried_rows(events, carried, dsn)
-        return events.where(~f.col(ORDER).isin(*history.given_up)) if history.given_up else events
-    # without new events a range is empty: it begins at its end
-    starts = {str(r.partition): r.to_position if of == "retries" else r.from_position for r in ranges}
-    # the log partitions whose leases give events that are tried again
-    retried = {lock.partition for lock in locked if lock.retries and of != "range"}
-    reader = (
-        spark.read.format("event_log")
-        .option("dsn", lasting(dsn))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps({str(r.partition): r.to_position for r in ranges}))
-        .option("columns", json.dumps(sorted(needed)))
-        .option("extract", json.dumps(model.extracted))
-        .option("upcasts", upcasts)
-        .option("minPartitions", str(tasks))
-    )
-    if model.deciders is not None:
-        reader = reader.option("deciders", json.dumps(model.deciders))
-    if model.events is not None:
-        reader = reader.option("events", json.dumps(model.events))
-    if locked:
-        tokens = {str(r.partition): r.lease_token for r in ranges if r.partition in retried}
-        reader = reader.option("view", model.view).option("leaseTokens", json.dumps(tokens))
-    events = reader.load()
-    # each lease that gives events again is a task of its own
-    if most_tasks(positions, tasks) + len(retried) > limits.live_readers:
-        events = events.coalesce(limits.live_readers)
-    return events if carried is None else carried_rows(events, carried, dsn)
 
 
 def events_of(part: Part, events: "DataFrame") -> "DataFrame":
@@ -191,10 +110,10 @@ def stage_batch(
     without: tuple[Failure, ...] = (),
 ) -> Staged:
     """Build and stage the rows of the events that some leases deliver, but of failing streams from their event on."""
-    streams = bool(without)
-    events = read_events(spark, dsn, model, ranges, locked, streams=streams, history=history, limits=limits)
-    begun = begun_partitions(ranges, locked)
-    return stage_events(events_of(Part("all", without=without), events), dsn, model, begun, batch, limits)
+    events: Events = leased_events(spark, dsn, model, ranges, locked, history, limits, streams=bool(without))
+    if without:
+        events = FrameEvents(events_of(Part("all", without=without), events.frame))
+    return stage_events(events, dsn, model, begun_partitions(ranges, locked), batch, limits)
 
 
 def begun_partitions(ranges: Sequence[Lease], locked: Sequence[LockedPartition]) -> frozenset[int]:
@@ -208,7 +127,7 @@ def begun_partitions(ranges: Sequence[Lease], locked: Sequence[LockedPartition])
 
 
 def stage_events(
-    events: "DataFrame", dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
+    events: Events, dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
 ) -> Staged:
     """Build and stage the rows of some events; streams of the log partitions in `begun` go on from their rows.
 

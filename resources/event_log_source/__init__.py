@@ -22,8 +22,6 @@ Where Spark's workers cannot import it, call `pyspark.cloudpickle.register_pickl
 | `partitions`             | all        | JSON list of log partitions                                            |
 | `deciders`               | all        | JSON list of deciders                                                  |
 | `events`                 | all        | JSON list of events                                                    |
-| `view`                   | none       | batch: leave out the streams that have a lock of this bulk view        |
-| `leaseTokens`            | none       | batch, with `view`: JSON {"0": <token of its lease>, …}; retries, too  |
 | `columns`                | all        | JSON list of columns, of `COLUMNS`                                     |
 | `extract`                | none       | JSON {"<column>": ["<key>", …], …}: fields of `data` by path, as text  |
 | `upcasts`                | none       | JSON [{"decider": …, "event": …, "to_version": …, "moves": […]}, …]    |
@@ -37,10 +35,6 @@ below what the log still holds is data loss.
 
 A batch reads an exact set of events: both ends of every log partition come from one statement. Rows come in no order:
 sort by `position` within `partition`.
-
-With `view` and `leaseTokens` a batch is what the function `read_batch` returns for these leases: the ranges without the
-streams that have a lock, and the pending events, up to `endingOffsets`, of streams whose retry is due. It is the same
-rows as long as the leases are in force.
 
 A stream begins at `startingOffsets` or `startingTimestamp` once; after that its checkpoint says where it goes on. A
 batch is decided by where it begins and ends: one that failed is read again with the same rows. The exception is a

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from .log import EventLog
 from .options import EventLogOptions
 from .ranges import LogRange, held_ranges, require_end, split, stated_ranges, wanted_ranges
-from .reading import EventLogInput, read_ranges, read_retries
+from .reading import EventLogInput, arrow_target, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,19 +32,14 @@ class EventLogReader(DataSourceReader):
             with EventLog(options.dsn) as log:
                 state = log.look(times, options.partitions)
             ranges = self._held(wanted_ranges(options, state), state.held)
-        tasks = [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
-        retries = [EventLogInput((), retried) for retried in sorted(options.lease_tokens)]
-        return [*tasks, *retries]
+        return [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
         # if there are no partitions, Spark asks for one that is not ours
         if not isinstance(partition, EventLogInput):
             return
-        if partition.retried is None:
-            yield from read_ranges(self._options, self._schema, partition.ranges, self._held)
-        else:
-            yield from read_retries(self._options, self._schema, partition.retried)
+        yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)
 
     def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         require_end(ranges, held)

@@ -48,8 +48,6 @@ OPTIONS: dict[str, frozenset[Mode]] = {
     "partitions": BOTH,
     "deciders": BOTH,
     "events": BOTH,
-    "view": frozenset({"batch"}),
-    "leaseTokens": frozenset({"batch"}),
     "columns": BOTH,
     "extract": BOTH,
     "upcasts": BOTH,
@@ -98,8 +96,6 @@ class EventLogOptions:
         partitions: The log partitions; None for all.
         deciders: The deciders; None for all.
         events: The events; None for all.
-        view: The bulk view whose locked streams are left out; None for none.
-        lease_tokens: By log partition, the leases of the view whose retries are read, too.
         columns: The columns, in their order.
         extract: New columns, and the paths of the fields of `data` that they are.
         upcasts: JSON that says how `data` of older versions of events are read as the newest one's; `[]` for as stored.
@@ -116,8 +112,6 @@ class EventLogOptions:
     partitions: tuple[int, ...] | None
     deciders: tuple[str, ...] | None
     events: tuple[str, ...] | None
-    view: str | None
-    lease_tokens: Mapping[int, int]
     columns: tuple[str, ...]
     extract: Mapping[str, tuple[str, ...]]
     upcasts: str
@@ -144,13 +138,6 @@ class EventLogOptions:
         end = _bound(given, "ending", "latest", {"latest"})
         if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
             raise InvalidOption("startingTimestamp", given["startingtimestamp"], "times up to endingTimestamp")
-        lease_tokens = (
-            _json(given, "leaseTokens", 'JSON {"<log partition>": <token of its lease>, …}', _is_by_partition) or {}
-        )
-        if lease_tokens and not given.get("view"):
-            raise InvalidOption("leaseTokens", given["leasetokens"], "only with the option view")
-        if set(map(int, lease_tokens)) - set(end if isinstance(end, Mapping) else ()):
-            raise InvalidOption("leaseTokens", given["leasetokens"], "log partitions that endingOffsets names")
         return cls(
             dsn=given["dsn"],
             start=start,
@@ -162,8 +149,6 @@ class EventLogOptions:
             partitions=_tuple(_json(given, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
             deciders=_tuple(_json(given, "deciders", "JSON list of deciders", _is_texts)),
             events=_tuple(_json(given, "events", "JSON list of events", _is_texts)),
-            view=given.get("view"),
-            lease_tokens={int(partition): token for partition, token in lease_tokens.items()},
             columns=columns,
             extract={column: tuple(path) for column, path in extract.items()},
             upcasts=given.get("upcasts", "[]") if _json(given, "upcasts", _UPCASTS, _is_upcasts) else "[]",

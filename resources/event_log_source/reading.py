@@ -51,22 +51,26 @@ class HistoryShortened(Exception):
 
 @dataclass(frozen=True)
 class EventLogInput(InputPartition):
-    """What one Spark task reads: slices of ranges, or what the lease of the log partition `retried` retries."""
+    """What one Spark task reads: slices of ranges."""
 
     ranges: tuple[LogRange, ...]
-    retried: int | None = None
 
 
 def read_ranges(
-    options: EventLogOptions, schema: "StructType", ranges: Sequence[LogRange], keep: Keep
+    options: EventLogOptions,
+    target: "pa.Schema",
+    ranges: Sequence[LogRange],
+    keep: Keep,
+    locks_of: str | None = None,
 ) -> "Iterator[pa.RecordBatch]":
     """Read ranges as Arrow batches, in no order.
 
     Args:
         options: What is read.
-        schema: The rows' schema.
+        target: The rows' schema.
         ranges: The slices of this task.
         keep: Returns the part of them to read, given what the log holds at this moment.
+        locks_of: The bulk view whose locked streams are left out; None for none.
 
     Raises:
         Unreadable: Postgres does not answer, or not with an event log.
@@ -80,26 +84,22 @@ def read_ranges(
         between = dense_offsets(connection, kept)
         if between is not None:
             connection.rows(DENSE_PLAN)
-        return query(options, kept, between)
+        return query(options, kept, between, locks_of)
 
-    yield from _read(options, schema, statement)
-
-
-def read_retries(options: EventLogOptions, schema: "StructType", partition: int) -> "Iterator[pa.RecordBatch]":
-    """Read the events that the lease of a log partition retries as Arrow batches, in no order.
-
-    Raises:
-        Unreadable: Postgres does not answer, or not with an event log.
-    """
-    yield from _read(options, schema, lambda _: retries_query(options, partition))
+    yield from read_statement(options, target, statement)
 
 
-def _read(
-    options: EventLogOptions, schema: "StructType", statement: "Callable[[ArrowConnection], sql.Composed | None]"
-) -> "Iterator[pa.RecordBatch]":
+def arrow_target(schema: "StructType") -> "pa.Schema":
+    """Return the schema of rows as Arrow says it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    target = to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def read_statement(
+    options: EventLogOptions, target: "pa.Schema", statement: "Callable[[ArrowConnection], sql.Composed | None]"
+) -> "Iterator[pa.RecordBatch]":
+    """Read what a statement gives, made over the connection that reads it; nothing if it is None."""
     with arrow_connection(options.dsn) as connection:
         connection.rows(PLAN)
         wanted = statement(connection)
@@ -139,23 +139,27 @@ def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tu
 
 
 def query(
-    options: EventLogOptions, ranges: Sequence[LogRange], between: tuple[int, int] | None = None
+    options: EventLogOptions,
+    ranges: Sequence[LogRange],
+    between: tuple[int, int] | None = None,
+    locks_of: str | None = None,
 ) -> "sql.Composed":
     """Return the SELECT that reads ranges. It has no bind parameters: ADBC reads by COPY only without.
 
-    All offsets of the ranges lie in `between`, if it is not None (`dense_offsets`).
+    All offsets of the ranges lie in `between`, if it is not None (`dense_offsets`). Streams with a lock of the bulk
+    view `locks_of` are left out.
     """
     from psycopg import sql
 
-    columns, upcast, conditions = _chosen(options)
+    columns, upcast, conditions = chosen(options)
     if between is not None:
         conditions += sql.SQL(' and e."offset" between {} and {}').format(*between)
-    if options.view is not None:
+    if locks_of is not None:
         # `offset 0` keeps this a probe by primary key per event, whatever statistics say about the locks
         conditions += sql.SQL(
             " and not exists (select from event_store.stream_locks k"
             " where k.view = {} and k.decider_id = e.decider_id and k.decider = e.decider offset 0)"
-        ).format(sql.Literal(options.view))
+        ).format(sql.Literal(locks_of))
     return sql.SQL(
         'select {columns} from {slices} join event_store.events e using ("offset"){upcast} where {conditions}'
     ).format(columns=columns, slices=_slices(ranges), upcast=upcast, conditions=conditions)
@@ -175,27 +179,7 @@ def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
     ).format(values=values)
 
 
-def retries_query(options: EventLogOptions, partition: int) -> "sql.Composed":
-    """Return the SELECT that reads what a log partition's lease retries, as the function `read_batch` does."""
-    from psycopg import sql
-
-    columns, upcast, conditions = _chosen(options)
-    ends = options.end if isinstance(options.end, Mapping) else {}
-    return sql.SQL(
-        "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
-        ' cross join lateral (select {partition} as partition, e."position", e."offset") l{upcast} where {conditions}'
-    ).format(
-        columns=columns,
-        upcast=upcast,
-        view=sql.Literal(options.view),
-        partition=sql.Literal(partition),
-        token=sql.Literal(options.lease_tokens[partition]),
-        end=sql.Literal(ends[partition]),
-        conditions=conditions,
-    )
-
-
-def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
+def chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
     """Return the columns of every SELECT, in the order of the schema; how it joins upcast data; and its filters."""
     from psycopg import sql
 

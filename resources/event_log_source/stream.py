@@ -28,7 +28,7 @@ from .ranges import (
     split,
     warn,
 )
-from .reading import EventLogInput, read_ranges
+from .reading import EventLogInput, arrow_target, read_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
         if isinstance(partition, EventLogInput):
-            yield from read_ranges(self._options, self._schema, partition.ranges, self._held)
+            yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)
 
     def stop(self) -> None:
         """Close the connection that looks at the log."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.resources.archive.fields import Fields
 from millrace.resources.archive.files import SCHEMA, path_of, write_file
 from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows_of, shared
@@ -35,7 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
 def test_each_row_between_the_cuts_is_read_by_one_task(root: Path, begin: int, end: int, most: int) -> None:
     files = [ArchivedFile(held, path_of(held), 1, "") for held in FILES]
-    tasks = shared(root, [file for file in files if file.range.from_position < end], {0: (begin, end)}, most)
+    tasks = shared(root, {file: Fields() for file in files if file.range.from_position < end}, {0: (begin, end)}, most)
     found = [
         offset
         for task in tasks
@@ -49,7 +50,7 @@ def test_each_row_between_the_cuts_is_read_by_one_task(root: Path, begin: int, e
 
 def test_tasks_share_what_there_is_evenly(root: Path) -> None:
     files = [ArchivedFile(LogRange(p, 0, rows), f"{p}", 1, "") for p, rows in enumerate([250, 40, 50, 20, 100])]
-    tasks = shared(root, files, dict.fromkeys(range(5), (0, 250)), 100)
+    tasks = shared(root, dict.fromkeys(files, Fields()), dict.fromkeys(range(5), (0, 250)), 100)
     assert [[(part.path[-1], part.from_row, part.to_row) for part in task] for task in tasks] == [
         [("0", 0, 100)],
         [("0", 100, 200)],

@@ -13,6 +13,7 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
+from millrace.resources.archive.fields import Fields
 from millrace.resources.archive.history import day_history, log_history
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
@@ -144,7 +145,7 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str
     # what row groups say of their times leaves out the rest
     wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
     cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
-    parts = [part for task in shared(tmp_path, files, cuts) for part in task]
+    parts = [part for task in shared(tmp_path, dict.fromkeys(files, Fields()), cuts) for part in task]
     times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]
     assert sorted(time.date() for time in times) == [TUESDAY.date()] * 5
 

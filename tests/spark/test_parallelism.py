@@ -11,7 +11,8 @@ from millrace.resources.archive.history import history_frame, log_history
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.staging import read_events, stage_batch
+from millrace.resources.consumption.read import leased_events
+from millrace.resources.consumption.staging import stage_batch
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.merge import next_batch
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -74,14 +75,14 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
     leases = things.claim_batch(Everything.view, "test", 1000, 600)
     with told(spark, millrace_taskEvents="10"):
         for allowed, tasks in ((64, 7), (3, 3)):
-            events = read_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
-            assert read_by(events) == (tasks, 60)
+            leased = leased_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
+            assert read_by(leased.frame) == (tasks, 60)
     # the tail of an archive
     history = log_history(things.connection, tmp_path)
     for tail_allowed, tasks in ((None, 7), (2, 2)):
         events = history_frame(spark, dsn, history, columns=["offset"], min_partitions=7, live_readers=tail_allowed)
         assert read_by(events) == (tasks, 60)
-    with told(spark, sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
+    with told(spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
             limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
             assert len(stage_batch(spark, dsn, Everything, leases, batch, limits=limits).rows) == tasks

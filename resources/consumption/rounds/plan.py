@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from millrace.resources.consumption.failing_streams import Failure
 from millrace.resources.consumption.rounds.read_task import (
-    MODEL,
     PAYLOAD,
     REPORT,
     WHERE,
@@ -25,15 +24,19 @@ from millrace.resources.consumption.rounds.read_task import (
     Reader,
     Task,
 )
-from millrace.resources.consumption.rounds.slots import Slots, columns_of, slots_of, state_of, values_of
-from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import Lease
-from millrace.resources.read_models.built.plans import MISREAD, arrow_schema, fold_task, read_exactly
-from millrace.resources.read_models.declared.column_types import arrow_type
-from millrace.resources.read_models.declared.columns import ORDER, order_of
+from millrace.resources.read_models.built.plans import (
+    MISREAD,
+    aggregated,
+    arrow_schema,
+    fold_task,
+    slot_rows,
+    wide_schema,
+)
+from millrace.resources.read_models.built.slot_rows import MODEL
+from millrace.resources.read_models.built.slots import Slots, columns_of, slots_of, state_of
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
-from millrace.resources.read_models.declared.items import ITEM_ORDER
 from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event
@@ -163,11 +166,10 @@ def _frame(
     patience_s: float,
     without: Sequence[Failure],
 ) -> "DataFrame":
-    from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = _schema(slots)
-    readers = tuple(_reader(number, model, dsn, slots, patience_s) for number, model in enumerate(models))
+    schema = wide_schema(slots).append(pa.field(PAYLOAD, pa.binary()))
+    readers = tuple(_reader(number, model, dsn, slots, schema, patience_s) for number, model in enumerate(models))
     sources = {source for model in models for source in model.sources}
     extract = {source: path for model in models for source, path in model.extracted.items()}
     found = {(one.decider, one.event, one.to_version): one for model in models for one in model.seen_upcasts}
@@ -185,54 +187,16 @@ def _frame(
         without=tuple((one.stream.decider, one.stream.decider_id, one.offset) for one in without),
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
-
-    read = [*slots.keys, *(one for slot in slots.values for one in slot.reads)]
-    valued = read_exactly(
-        wide,
-        {slot.name: f.col(slot.name) for slot in read},
-        {slot.name: slot.column.type for slot in read if slot.is_text},
-        {slot.name: slot.key.made for slot in read if slot.key is not None},
-        (MODEL, PAYLOAD, ITEM_ORDER),
-    )
-    values = [
-        state.partial(f.col(slot.name), order_of(slot.column, f.col(slot.reads[-1].name), f.col(ITEM_ORDER))).alias(
-            state.name
-        )
-        for slot in slots.values
-        for state in slot.column.state(slot.name)
-    ]
-    keys = [slot.name for slot in slots.keys]
-    return valued.groupBy(MODEL, "partition", *keys, f"`{MISREAD}`").agg(f.max(PAYLOAD).alias(PAYLOAD), *values)
+    return aggregated(wide, slots, PAYLOAD)
 
 
-def _schema(slots: Slots) -> pa.Schema:
-    return pa.schema(
-        [
-            (MODEL, pa.int32()),
-            ("partition", pa.int32()),
-            (ORDER, arrow_type(COLUMNS[ORDER][0])),
-            (ITEM_ORDER, pa.int64()),
-            (PAYLOAD, pa.binary()),
-            *(
-                (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
-                for slot in (*slots.keys, *(one for slot in slots.values for one in slot.reads))
-            ),
-        ]
-    )
-
-
-def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, patience_s: float) -> Reader:
+def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, schema: pa.Schema, patience_s: float) -> Reader:
     where = (number, model.view, model.deciders, model.events)
     if isinstance(model, Fold):
         # the task ends a function by itself, and says which one it was, before the whole round is ended
         task = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
         return FoldReader(*where, task, arrow_schema(state_schema(model)))
-    own = slots.of_keys[model.view]
-    keys, of_items = (
-        tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
-        for of_item in (False, True)
-    )
-    return ColumnsReader(*where, values_of(model, slots), keys, model.items, of_items, model.carried)
+    return ColumnsReader(*where, slot_rows(number, model, slots, schema))
 
 
 def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:

@@ -20,22 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.resources.connecting import lasting
-from millrace.resources.consumption.rounds.slots import Value
 from millrace.resources.consumption.rounds.worker_connections import KeptQuery, read
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, HistoryShortened, fields_apart, query
 from millrace.resources.read_models.built.fold_task import FoldFailed, FoldTask, folder
-from millrace.resources.read_models.declared.carried import Carried
+from millrace.resources.read_models.built.slot_rows import MODEL, SlotRows, wide_rows
 from millrace.resources.read_models.declared.columns import ORDER
 from millrace.resources.read_models.declared.fold import READ
-from millrace.resources.read_models.declared.items import ITEM_ORDER, Items
 
 if TYPE_CHECKING:
     import numpy as np
 
-# the columns of the wide table besides slots: the model's number, or REPORT; the rows of a fold, or the report
-MODEL, PAYLOAD = "model", "payload"
+# a column of the wide table: the rows of a fold, or the report, whose model's number is REPORT
+PAYLOAD = "payload"
 REPORT = -1
 # the rows of all models together may be so many times as large as the events: each model has a copy of what it takes
 COPIES = 2
@@ -62,21 +60,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class ColumnsReader(Reader):
-    """A model of columns: what it puts into which slot, and which of these are its key.
+    """A model of columns: how its rows are made."""
 
-    Attributes:
-        values: What it puts into which slot.
-        keys: The slots of its key that have values of events.
-        items: What it reads of the elements of an array, if these are its rows.
-        item_keys: The slots of its key that have values of elements.
-        carried: What its keys are carried from, if some are.
-    """
-
-    values: Mapping[str, Value]
-    keys: tuple[str, ...]
-    items: Items | None
-    item_keys: tuple[str, ...]
-    carried: Carried | None
+    rows: SlotRows
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,7 @@ class Task:
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
         report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": is_too_large}
-        yield self._batch({MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
+        yield wide_rows(self.schema, {MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
         connection.rows(PLAN)
@@ -191,47 +177,14 @@ class Task:
     def _rows(self, reader: Reader, leased: "Leased") -> Iterator[pa.RecordBatch]:
         events = without_failing(leased.events_of(reader), self.without)
         if isinstance(reader, ColumnsReader):
-            if len(events):
-                yield from self._columns(reader, events)
+            if len(events) and reader.rows.carried is not None:
+                ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
+                asked = KeptQuery(self.dsn, reader.rows.carried.query)
+                yield from reader.rows.of_streams(iter([ordered]), asked.rows)
+            elif len(events):
+                yield from reader.rows.of(iter([events]))
         elif isinstance(reader, FoldReader) and len(events):
             yield self._folded(reader, events, leased)
-
-    def _columns(self, reader: ColumnsReader, events: pa.Table) -> Iterator[pa.RecordBatch]:
-        if reader.carried is not None:
-            ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
-            (events,) = reader.carried.filled([ordered], KeptQuery(self.dsn, reader.carried.query).rows)
-        for key in reader.keys:
-            events = events.filter(pc.is_valid(_read(reader.values[key], events)))
-        if reader.items is None:
-            yield from self._slots(reader, events, ORDER)
-            return
-        for items in reader.items.apart(events):
-            taken = items
-            for key in reader.item_keys:
-                is_none = pc.is_valid(taken.column(reader.items.array))
-                taken = taken.filter(pc.or_(is_none, pc.is_valid(_read(reader.values[key], taken))))
-            yield from self._slots(reader, taken, ITEM_ORDER)
-
-    def _slots(self, reader: ColumnsReader, events: pa.Table, order: str) -> Iterator[pa.RecordBatch]:
-        if not len(events):
-            return
-        found: dict[str, object] = {name: events.column(name) for name in ("partition", ORDER)}
-        found[ITEM_ORDER] = events.column(order)
-        found[MODEL] = pa.repeat(pa.scalar(reader.number, pa.int32()), len(events))
-        masks: dict[object, object] = {}
-        for slot, value in reader.values.items():
-            array = _read(value, events)
-            if value.events is not None:
-                if value.events not in masks:
-                    masks[value.events] = pc.is_in(events.column("event"), pa.array(value.events))
-                # the cast comes after this: an event that the column does not look at must not fail the cast
-                array = pc.if_else(masks[value.events], array, pa.scalar(None, array.type))
-            if value.where is not None:
-                if value.where not in masks:
-                    masks[value.where] = value.where.met(events)
-                array = pc.if_else(masks[value.where], array, pa.scalar(None, array.type))
-            found[slot] = array
-        yield self._batch(found, len(events))
 
     def _folded(self, reader: FoldReader, events: pa.Table, leased: "Leased") -> pa.RecordBatch:
         ordered = events.select(list(READ)).sort_by(
@@ -248,32 +201,7 @@ class Task:
             raise FoldFailed(
                 f"read model {reader.task.name}: its rows of a round are more than {self.most_bytes} bytes"
             )
-        return self._batch({MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
-
-    def _batch(self, found: Mapping[str, object], rows: int) -> pa.RecordBatch:
-        """Return rows of the wide table, null where nothing was found."""
-        arrays = []
-        for field in self.schema:
-            values = found.get(field.name)
-            if values is None:
-                arrays.append(pa.nulls(rows, field.type))
-            elif isinstance(values, list):
-                arrays.append(pa.array(values, field.type))
-            else:
-                arrays.append(_in_one_piece(values).cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _read(value: Value, events: pa.Table) -> pa.ChunkedArray:
-    if not value.by_decider:
-        return events.column(value.source or ORDER)
-    decider = events.column("decider")
-    return pc.coalesce(
-        *(
-            pc.if_else(pc.equal(decider, name), array := events.column(source), pa.scalar(None, array.type))
-            for name, source in value.by_decider
-        )
-    )
+        return wide_rows(self.schema, {MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
 
 
 def _bytes(rows: pa.RecordBatch) -> int:
@@ -389,7 +317,3 @@ def _literal(text: str) -> str:
     from psycopg import sql
 
     return sql.Literal(text).as_string()
-
-
-def _in_one_piece(values: object) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -5,8 +5,8 @@ Belongs here: columns, folds, and functions of whole streams, as plans. Not here
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -14,14 +14,15 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.built import fold_task as tasks
 from millrace.resources.read_models.built.fold_task import FoldTask, TaskQuery, folder
+from millrace.resources.read_models.built.slot_rows import MODEL, SlotRows
+from millrace.resources.read_models.built.slots import Slots, columns_of, slots_of, state_of, values_of
 from millrace.resources.read_models.built.stream_histories import history_reader
-from millrace.resources.read_models.declared.carried import Carried
 from millrace.resources.read_models.declared.column_types import QUOTED, arrow_type, misread, typed
-from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn, is_text, order_of
+from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn, order_of
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import READ, STREAM, Fold
 from millrace.resources.read_models.declared.function_model import POSITION
-from millrace.resources.read_models.declared.items import ITEM_ORDER, Items
+from millrace.resources.read_models.declared.items import ITEM_ORDER
 from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.read_models.stored.merge import stored_states
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# what is made of events, batch by batch
+Run = Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
 # of the rows of columns, the one that says which values of one event their types do not hold; null in the other rows
 MISREAD = "misread values"
 
@@ -41,8 +44,39 @@ class FunctionFailed(MillraceError):
     """A read model's function of DataFrames fails, whatever the events are, or returns other columns than declared."""
 
 
+class Events(Protocol):
+    """Events as Spark reads them."""
+
+    @property
+    def frame(self) -> "DataFrame":
+        """The events."""
+
+    def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
+        """Return what a function makes of the events, in the tasks that have them, with this schema."""
+
+
+@dataclass(frozen=True)
+class FrameEvents:
+    """The events of a DataFrame."""
+
+    frame: "DataFrame"
+
+    def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
+        """Return what a function makes of the events, in the tasks that have them, with this schema."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        names = self.frame.columns
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return run(pa.Table.from_batches([batch]).rename_columns(names) for batch in batches)
+
+        # mapInArrow takes a dot in a name for one that leads into a column
+        numbered = self.frame.toDF(*(f"c{n}" for n in range(len(names))))
+        return numbered.mapInArrow(work, from_arrow_schema(schema))
+
+
 def state_rows(
-    events: "DataFrame", model: ReadModel, dsn: str, begun: frozenset[int], live_readers: int, plan_s: float
+    events: Events, model: ReadModel, dsn: str, begun: frozenset[int], live_readers: int, plan_s: float
 ) -> "DataFrame":
     """Return the rows that some events add to the model's state, whatever kind of model it is.
 
@@ -51,61 +85,101 @@ def state_rows(
     many seconds to return one.
     """
     if isinstance(model, Recompute):
-        return recomputed_rows(events, model, dsn, begun, live_readers, plan_s)
-    return folded_rows(events, model, dsn, begun) if isinstance(model, Fold) else partial_rows(events, model)
+        return recomputed_rows(events.frame, model, dsn, begun, live_readers, plan_s)
+    return folded_rows(events.frame, model, dsn, begun) if isinstance(model, Fold) else partial_rows(events, model, dsn)
 
 
-def partial_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
+def partial_rows(events: Events, model: ReadModel, dsn: str) -> "DataFrame":
     """Return one row per log partition and key: the columns of the model's state, and null as MISREAD.
 
     An event with a value that its column's type does not hold exactly is in no such row; where each element of an array
     counts, that element is in none. It has a row of its own, in which MISREAD is not null; what else stands there means
     nothing.
     """
+    slots = slots_of([model])
+    rows = aggregated(wide_events(events, model, dsn, slots), slots)
+    names = dict(zip(state_of(model, slots), state_schema(model), strict=True))
+    return rows.select(*(source_column(slot).alias(name) for slot, name in names.items()), source_column(MISREAD))
+
+
+def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept: str) -> "DataFrame":
+    """Return the wide table of some events of a model, with its values in their slots, beside kept columns."""
+    rows = slot_rows(0, model, slots, wide_schema(slots, *kept), *kept)
+    carried = model.carried
+    if carried is None:
+        return events.through(rows.of, rows.schema)
+
+    def fill(batches: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        with TaskQuery(dsn, carried.query) as log:
+            yield from rows.of_streams(batches, log.rows)
+
+    ordered = events.frame.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
+    return FrameEvents(ordered).through(fill, rows.schema)
+
+
+def wide_schema(slots: Slots, *kept: str) -> pa.Schema:
+    """Return the columns of the wide table: a model's number, where an event stands, and what is in the slots."""
+    return pa.schema(
+        [
+            (MODEL, pa.int32()),
+            *((name, arrow_type(COLUMNS[name][0])) for name in ("partition", ORDER, *kept)),
+            (ITEM_ORDER, pa.int64()),
+            *(
+                (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
+                for slot in (*slots.keys, *(one for slot in slots.values for one in slot.reads))
+            ),
+        ]
+    )
+
+
+def slot_rows(number: int, model: ReadModel, slots: Slots, schema: pa.Schema, *kept: str) -> SlotRows:
+    """Return what a task needs to put a model's events into the slots of a wide table."""
+    own = slots.of_keys[model.view]
+    keys, of_items = (
+        tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
+        for of_item in (False, True)
+    )
+    values = values_of(model, slots)
+    return SlotRows(number, schema, ("partition", ORDER, *kept), values, keys, model.items, of_items, model.carried)
+
+
+def valued(wide: "DataFrame", slots: Slots, *kept: str) -> "DataFrame":
+    """Return the wide table with the values of its slots as their types, and MISREAD, beside kept columns."""
     from pyspark.sql import functions as f
 
+    read = [*slots.keys, *(one for slot in slots.values for one in slot.reads)]
+    return read_exactly(
+        wide,
+        {slot.name: f.col(slot.name) for slot in read},
+        {slot.name: slot.column.type for slot in read if slot.is_text},
+        {slot.name: slot.key.made for slot in read if slot.key is not None},
+        (MODEL, ITEM_ORDER, *kept),
+    )
+
+
+def aggregated(wide: "DataFrame", slots: Slots, *firsts: str) -> "DataFrame":
+    """Return a row for each model, key and log partition of a wide table, the state of each slot, and one MISREAD.
+
+    Of a kept column in `firsts` it has any value.
+    """
+    from pyspark.sql import functions as f
+
+    states = [
+        state.partial(f.col(slot.name), order_of(slot.column, f.col(slot.reads[-1].name), f.col(ITEM_ORDER))).alias(
+            state.name
+        )
+        for slot in slots.values
+        for state in slot.column.state(slot.name)
+    ]
     # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
     # most comparisons end there
-    order = ORDER if model.items is None else ITEM_ORDER
-    valued = event_values(with_keys(events, model), model, order)
-    keys = [f.col(f"`key {name}`").alias(name) for name in model.keys]
-    rows = valued.groupBy(*keys, "partition", f"`{MISREAD}`").agg(
-        *(
-            state.partial(f.col(f"`value {name}`"), order_of(column, f.col(f"`by {name}`"), f.col(order))).alias(
-                state.name
-            )
-            for name, column in model.stored.items()
-            for state in column.state(name)
-        )
-    )
-    return rows.select(*(source_column(name) for name in (*state_schema(model), MISREAD)))
-
-
-def event_values(events: "DataFrame", model: ReadModel, *kept: str) -> "DataFrame":
-    """Return each value that a model reads of each event, by the names of `columns_read`, beside kept columns."""
-    from pyspark.sql import functions as f
-
-    def value(column: Column | KeyColumn) -> "SparkColumn":
-        source = f.lit(1) if column.source is None else source_value(column)
-        # the cast comes after this: what a column does not look at it does not misread
-        return f.when(looked_at(column), source)
-
-    read = columns_read(model)
-    return read_exactly(
-        events,
-        {name: value(column) for name, column in read.items()},
-        {name: column.type for name, column in read.items() if is_text(column)},
-        {name: column.made for name, column in read.items() if isinstance(column, KeyColumn)},
-        kept,
-    )
+    keys = [MODEL, *(slot.name for slot in slots.keys), "partition", f"`{MISREAD}`"]
+    return valued(wide, slots, *firsts).groupBy(*keys).agg(*(f.max(name).alias(name) for name in firsts), *states)
 
 
 def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
-    """Return what a model reads of an event, in order; each value once, although a column may have several states."""
-    read: dict[str, Column | KeyColumn] = {f"key {name}": key for name, key in model.read_keys.items()}
-    for name, column in model.stored.items():
-        read |= dict(zip((f"value {name}", f"by {name}"), column.reads, strict=False))
-    return read
+    """Return what a model by itself reads of an event, in order, by the names that MISREAD has."""
+    return columns_of(model, slots_of([model]))
 
 
 def read_exactly(
@@ -142,96 +216,6 @@ def read_exactly(
         # all faults in one condition: Spark reads each text once, for its value and for this
         f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), told).alias(MISREAD),
     )
-
-
-def with_keys(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """Return the events that have all keys of a model; of the others it does not look at any field, not at a key's.
-
-    Where each element of an array counts, return these elements; and a row for an array that is none.
-    """
-    for key in model.keys.values():
-        if not key.is_of_item:
-            events = events.where(source_value(key).isNotNull())
-    if model.items is None:
-        return judged_rows(events, model)
-    items = item_rows(events, model.items)
-    for key in model.keys.values():
-        if key.is_of_item:
-            items = items.where(source_value(key).isNotNull() | source_column(model.items.array).isNotNull())
-    return judged_rows(items, model)
-
-
-def judged_rows(events: "DataFrame", model: ReadModel) -> "DataFrame":
-    """Return events with a column for each condition of a model: whether they meet it."""
-    found = model.conditions
-
-    def judge(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        for rows in batches:
-            met = {one.column: one.met(rows) for one in found}
-            yield pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **met})
-
-    return _with_columns(events, judge, {one.column: "boolean" for one in found}) if found else events
-
-
-def item_rows(events: "DataFrame", items: Items) -> "DataFrame":
-    """Return a row for each element of an array in events, as `Items.apart` gives them."""
-
-    def apart(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        return chain.from_iterable(map(items.apart, batches))
-
-    return _with_columns(events, apart, dict.fromkeys(items.paths, "string") | {ITEM_ORDER: "bigint"})
-
-
-def carried_rows(events: "DataFrame", carried: Carried, dsn: str) -> "DataFrame":
-    """Return events with the keys that they take over from the events of their stream before them."""
-
-    def fill(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        with TaskQuery(dsn, carried.query) as log:
-            yield from carried.filled(batches, log.rows)
-
-    ordered = events.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
-    return _with_columns(ordered, fill, dict.fromkeys(carried.fields, "string"))
-
-
-def _with_columns(
-    events: "DataFrame", work: Callable[[Iterator[pa.Table]], Iterator[pa.Table]], added: Mapping[str, str]
-) -> "DataFrame":
-    """Return what is made of events in Arrow: their columns, and some with these types."""
-    from pyspark.sql.types import BooleanType, LongType, StringType, StructType
-
-    names = events.columns
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in work(pa.Table.from_batches([batch]).rename_columns(names) for batch in batches):
-            yield from rows.combine_chunks().to_batches()
-
-    schema = StructType(events.schema.fields)
-    for name, type_ in added.items():
-        schema.add(name, {"string": StringType(), "bigint": LongType(), "boolean": BooleanType()}[type_])
-    # mapInArrow takes a dot in a name for one that leads into a column
-    return events.toDF(*(f"c{n}" for n in range(len(names)))).mapInArrow(run, schema)
-
-
-def source_value(column: Column | KeyColumn) -> "SparkColumn":
-    """Return what a column reads of an event, as it stands there."""
-    from pyspark.sql import functions as f
-
-    if isinstance(column, Column):
-        return source_column(str(column.source))
-    if not column.by_decider:
-        return source_column(column.column)
-    chosen = [f.when(f.col("decider") == decider, source_column(source)) for decider, source in column.by_decider]
-    return f.coalesce(*chosen)
-
-
-def looked_at(column: Column | KeyColumn) -> "SparkColumn":
-    """Say whether a column looks at an event that has all keys."""
-    from pyspark.sql import functions as f
-
-    if not isinstance(column, Column):
-        return f.lit(True)
-    of_event = f.lit(True) if column.events is None else f.col("event").isin(*column.events)
-    return of_event if column.where is None else of_event & source_column(column.where.column)
 
 
 def source_column(source: str) -> "SparkColumn":

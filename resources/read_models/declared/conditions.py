@@ -1,7 +1,7 @@
 """Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them.
 
 Belongs here: which conditions there are, and whether an event meets them, in Arrow, for every plan. Not here: which
-columns have them (`columns`), the plans that ask (`plans`, `consumption.rounds`).
+columns have them (`columns`), the task that asks (`built.slot_rows`).
 
 A field of data is text. Its condition reads it as the type of what it is compared with: a text that is no number meets
 no comparison with a number. As in SQL, a value that is missing or null meets none but that with null.
@@ -46,11 +46,6 @@ class Conditions:
     """Conditions that hold together: the source of each, its operator, and what it is compared with."""
 
     tests: tuple[tuple[str, str, tuple[object, ...]], ...]
-
-    @property
-    def column(self) -> str:
-        """The column of the events that says whether they are met; nothing else has its name."""
-        return f"where {self.tests}"
 
     @property
     def said(self) -> str:

@@ -31,7 +31,6 @@ from millrace.resources.read_models.declared.columns import (
     last_position,
 )
 from millrace.resources.read_models.declared.computed import Computed, Value, as_operand, values_with
-from millrace.resources.read_models.declared.conditions import Conditions
 from millrace.resources.read_models.declared.indexes import Declared, Index, as_indexes, index_problems
 from millrace.resources.read_models.declared.items import Items
 from millrace.resources.read_models.declared.lookups import Lookup, require_keys
@@ -245,11 +244,6 @@ class ReadModel:
     def _read(self) -> set[str]:
         read: list[Column | KeyColumn] = [*self.read_keys.values(), *self.stored.values()]
         return {source for one in read for source in one.sources}
-
-    @property
-    def conditions(self) -> tuple[Conditions, ...]:
-        """The conditions of its columns, each once, in an order that is the same in every process."""
-        return tuple(dict.fromkeys(column.where for column in self.stored.values() if column.where is not None))
 
     @property
     def seen_upcasts(self) -> tuple[Upcast, ...]:

@@ -16,14 +16,16 @@ import pyarrow as pa
 from millrace.resources.read_models.built.fold_task import TOLD, teller
 from millrace.resources.read_models.built.plans import (
     MISREAD,
+    FrameEvents,
     arrow_schema,
     columns_read,
-    event_values,
     fold_task,
     ordered_events,
     spark_schema,
-    with_keys,
+    valued,
+    wide_events,
 )
+from millrace.resources.read_models.built.slots import slots_of
 from millrace.resources.read_models.declared.column_types import refusal
 from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -68,7 +70,7 @@ def failing_events(events: "DataFrame", model: ReadModel, dsn: str, begun: froze
         run = teller(fold_task(model, dsn, begun), arrow_schema(TOLD))
         told = ordered_events(events).mapInArrow(run, spark_schema(TOLD))
         return [FailingEvent(*row) for row in told.collect()]
-    return [] if isinstance(model, FunctionModel) else _misread_events(events, model)
+    return [] if isinstance(model, FunctionModel) else _misread_events(events, model, dsn)
 
 
 def without_failing(events: "DataFrame", failing: Sequence[tuple[str, str, int]]) -> "DataFrame":
@@ -90,11 +92,12 @@ def without_failing(events: "DataFrame", failing: Sequence[tuple[str, str, int]]
     )
 
 
-def _misread_events(events: "DataFrame", model: ReadModel) -> list[FailingEvent]:
+def _misread_events(events: "DataFrame", model: ReadModel, dsn: str) -> list[FailingEvent]:
     from pyspark.sql import functions as f
 
-    told = f.col(f"`{MISREAD}`")
-    failing = event_values(with_keys(events, model), model, *STREAM).where(told.isNotNull())
+    told, slots = f.col(f"`{MISREAD}`"), slots_of([model])
+    wide = wide_events(FrameEvents(events), model, dsn, slots, *STREAM[1:])
+    failing = valued(wide, slots, *STREAM[1:]).where(told.isNotNull())
     firsts = failing.groupBy(*STREAM).agg(f.min_by(told, f.col(ORDER))).collect()
     read = columns_read(model)
     found = []

@@ -1,0 +1,205 @@
+"""Reads the events that leases deliver to a read model, in Spark's tasks: from Postgres, and from the archive.
+
+Belongs here: which task reads what, and its reading. Not here: the SELECT (`event_log_source.reading`), files
+(`archive.spark_reader`), what is made of the events (`read_models.built.plans`).
+
+A task reads as a stream, and what is made of an event is made in that task: no more of a range is held than one batch.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.resources.archive.history import LogHistory, file_tasks
+from millrace.resources.archive.spark_reader import FilePart, Wanted, rows_of
+from millrace.resources.connecting import lasting
+from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.event_log_source import COLUMNS, EventLogOptions, LogRange
+from millrace.resources.event_log_source.ranges import held_ranges, split
+from millrace.resources.event_log_source.reading import chosen, read_ranges, read_statement
+from millrace.resources.event_store import Lease, LockedPartition
+from millrace.resources.read_models.built.plans import Run, arrow_schema
+from millrace.resources.read_models.declared.columns import ORDER
+from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.declared.upcasts import as_option
+from millrace.resources.spark.parallelism import task_number
+
+if TYPE_CHECKING:
+    from psycopg import sql
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a task reads: slices of the log, what leases try again, and parts of files."""
+
+    slices: tuple[LogRange, ...] = ()
+    retries: tuple[Lease, ...] = ()
+    files: tuple[FilePart, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeasedEvents:
+    """The events of a read model that some tasks read; `Events` of `plans`.
+
+    Attributes:
+        spark: The session.
+        reader: What each task reads, and how.
+    """
+
+    spark: "SparkSession"
+    reader: "Reader"
+
+    @property
+    def frame(self) -> "DataFrame":
+        """The events."""
+
+        def as_they_are(events: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+            for batch in events:
+                yield from batch.to_batches()
+
+        return self.through(as_they_are, self.reader.schema)
+
+    def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
+        """Return what a function makes of the events, in the tasks that read them, with this schema."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        tasks = max(len(self.reader.parts), 1)
+        read = self.reader
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            numbers = (number for batch in batches for number in batch.column(0).to_pylist())
+            return run(table for number in numbers for table in read.tables(number))
+
+        return self.spark.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(schema))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What tasks read of the log, and how.
+
+    Attributes:
+        options: The columns, fields and filters.
+        schema: The columns of what is read.
+        parts: By the number of a task, what it reads.
+        view: The view whose locked streams are left out of the log's ranges; None for none.
+        given_up: Offsets of events that are left out.
+    """
+
+    options: EventLogOptions
+    schema: pa.Schema
+    parts: tuple[Part, ...]
+    view: str | None
+    given_up: frozenset[int]
+
+    def tables(self, task: int) -> Iterator[pa.Table]:
+        """Read what a task reads, in batches."""
+        import pyarrow.compute as pc
+
+        if task >= len(self.parts):
+            return
+        given_up = pa.array(self.given_up, pa.int64())
+        for batch in self._batches(self.parts[task]):
+            events = pa.Table.from_batches([batch.rename_columns(self.schema.names)]).cast(self.schema)
+            if len(given_up):
+                events = events.filter(pc.invert(pc.is_in(events.column(ORDER), given_up)))
+            yield events
+
+    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        options = self.options
+        if part.slices:
+            yield from read_ranges(options, self.schema, part.slices, _held, self.view)
+        for lease in part.retries:
+            yield from read_statement(options, self.schema, partial(_retries, options, self.view, lease))
+        wanted = Wanted(
+            options.deciders, options.events, options.columns, tuple(options.extract.items()), upcasts=options.upcasts
+        )
+        for file in part.files:
+            yield from rows_of(file, wanted)
+
+
+def leased_events(
+    spark: "SparkSession",
+    dsn: str,
+    model: ReadModel,
+    ranges: Sequence[Lease],
+    locked: Sequence[LockedPartition] = (),
+    history: LogHistory | None = None,
+    limits: Limits = DEFAULTS,
+    *,
+    new: bool = True,
+    retries: bool = True,
+    streams: bool = False,
+) -> LeasedEvents:
+    """Return the events that some leases deliver and the model takes, with the columns and fields that it needs.
+
+    Args:
+        spark: The session.
+        dsn: The event store.
+        model: The read model.
+        ranges: The leases.
+        locked: The log partitions whose streams have locks. These streams are left out, but those that a lease tries
+            again are read. None in a rebuild: it reads all streams.
+        history: Where a rebuild reads the events from; None: from Postgres alone.
+        limits: How much runs side by side.
+        new: Whether to read events of the ranges.
+        retries: Whether to read what is tried again.
+        streams: Whether to read the columns that name a stream, too.
+    """
+    needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
+    if streams or model.carried is not None:
+        needed |= {"decider", "decider_id"}
+    columns = sorted(needed)
+    options = {"dsn": lasting(dsn), "upcasts": as_option(model.seen_upcasts)} | {
+        name: json.dumps(value)
+        for name, value in (
+            ("columns", columns),
+            ("extract", model.extracted),
+            ("deciders", model.deciders),
+            ("events", model.events),
+        )
+        if value is not None
+    }
+    tried = [lock.partition for lock in locked if lock.retries and retries]
+    again = tuple(lease for lease in ranges if lease.partition in tried)
+    files = [] if history is None else file_tasks(spark, history)
+    tails = {r.partition: (r.from_position, r.to_position) for r in ranges} if history is None else history.tails
+    slices = [LogRange(p, first, end) for p, (first, end) in sorted(tails.items()) if new and first < end]
+    positions = sum(one.size for one in slices)
+    tasks = min(task_number(spark, positions, limits.cores), limits.live_readers - bool(again))
+    parts = [Part(slices=task) for task in split(slices, max(positions, 1), max(tasks, 1))]
+    parts += [Part(files=tuple(task)) for task in files]
+    parts += [Part(retries=again)] if again else []
+    schema = arrow_schema({name: COLUMNS[name][0] for name in columns} | dict.fromkeys(model.extracted, "string"))
+    given_up = frozenset() if history is None else history.given_up
+    reader = Reader(
+        EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if locked else None, given_up
+    )
+    return LeasedEvents(spark, reader)
+
+
+def _held(ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
+    return held_ranges(ranges, held, fail_on_data_loss=True)
+
+
+def _retries(options: EventLogOptions, view: str | None, lease: Lease, _: object) -> "sql.Composed":
+    """Return the SELECT that reads what a lease tries again, as the function `read_batch` does."""
+    from psycopg import sql
+
+    columns, upcast, conditions = chosen(options)
+    return sql.SQL(
+        "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
+        ' cross join lateral (select {partition} as partition, e."position", e."offset") l{upcast} where {conditions}'
+    ).format(
+        columns=columns,
+        upcast=upcast,
+        view=sql.Literal(view),
+        partition=sql.Literal(lease.partition),
+        token=sql.Literal(lease.lease_token),
+        end=sql.Literal(lease.to_position),
+        conditions=conditions,
+    )

@@ -1,0 +1,64 @@
+"""Spark's tasks read what leases deliver: the same events as `read_batch`, without the streams that have a lock."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from millrace.resources.consumption.read import leased_events
+from millrace.resources.event_store import EventStore, Lease
+from tests.sql.bulk.test_claim_batch import bulk
+from tests.support.building.drains import Counted
+from tests.support.factories import append_to, ids_of_one_partition
+from tests.support.views.failing_streams import at, failure, streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["bulk", "streams"]
+
+Read = replace(Counted, view="v", deciders=None, events=None)
+
+
+def delivered(store: EventStore, leases: Sequence[Lease]) -> list[tuple[str, int]]:
+    return sorted((e.decider_id, e.offset) for lease in leases for e in store.read_batch("v", lease))
+
+
+def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
+    bulk: EventStore, dsn: str, spark: "SparkSession", streams: list[str]
+) -> None:
+    due, waiting, good = streams
+    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=4)
+    append_to(bulk, due, due, good)
+    (lease,) = bulk.claim_batch("v", "me")
+    assert bulk.locked_partitions("v", [lease]) == []
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [failure(due)])
+        bulk.commit_batch("v", [lease])
+    at(bulk, 3)
+    append_to(bulk, waiting, good)
+    (lease,) = bulk.claim_batch("v", "me")
+    with bulk.connection.transaction():
+        bulk.fail_streams("v", lease, [failure(waiting)])
+        bulk.commit_batch("v", [lease])
+
+    at(bulk, 5)
+    append_to(bulk, due, waiting, good, elsewhere)
+    leases = bulk.claim_batch("v", "me")
+    locked = bulk.locked_partitions("v", leases)
+    assert [(each.partition, each.retries) for each in locked] == [(0, 1)]
+    expected = delivered(bulk, leases)
+    assert [decider_id for decider_id, _ in expected] == sorted([due, due, due, good, elsewhere])
+
+    # whatever is appended now is not in it
+    append_to(bulk, due, good)
+    bulk.sequence_events()
+
+    def read(*, new: bool = True, retries: bool = True) -> list[tuple[str, int]]:
+        events = leased_events(spark, dsn, Read, leases, locked, new=new, retries=retries, streams=True)
+        return sorted((row["decider_id"], row["offset"]) for row in events.frame.collect())
+
+    assert read() == expected
+    assert {decider_id for decider_id, _ in read(retries=False)} == {good, elsewhere}
+    assert {decider_id for decider_id, _ in read(new=False)} == {due}
+    # a task for what is tried again, beside that for ranges
+    assert len(leased_events(spark, dsn, Read, leases, locked).reader.parts) == 2
