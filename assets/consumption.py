@@ -111,7 +111,7 @@ def drain_read_model(
     """
     progress: DrainProgress | None = None
     try:
-        with Consumer.open(
+        with Consumer(
             dsn,
             model,
             lambda: spark.spark_session,

@@ -22,7 +22,7 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.rounds.attachment import Member
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
@@ -59,7 +59,7 @@ def shared_drain_job(
         shown = Shown(context, dsn, declared.captures.values())
         with (
             spark_when_needed(ROUND_CONFIGURATION) as spark,
-            SharedDrain(
+            Drain(
                 dsn,
                 [*declared.models.values()],
                 spark,

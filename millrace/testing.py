@@ -239,7 +239,7 @@ class Given:
     def _consumer(self, model: ReadModel) -> Consumer:
         if isinstance(model, Rollup):
             model = replace(model.of, rollups=(model,))
-        return Consumer.open(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
+        return Consumer(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
 
 
 class Built:

@@ -13,7 +13,7 @@ from millrace.resources import connecting
 from millrace.resources.alerts.alerter import connected as alerter_connected
 from millrace.resources.capture.follow import follow
 from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumption.leases import Keeper
+from millrace.resources.consumption.leases import owner_keeper
 from millrace.resources.event_store import Delivery, EventStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.metrics.store import StoreMetrics
@@ -188,7 +188,8 @@ def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
     def up() -> bool:
         return next(iter(metrics.collect())).samples[0].value == 1
 
-    with closing(metrics), Keeper(dsn, 3, lambda store: extended.append(store.is_attended())), Wakeups(dsn) as words:
+    monkeypatch.setattr(EventStore, "extend_owner", lambda store, *_: extended.append(store.is_attended()))
+    with closing(metrics), owner_keeper(dsn, "me", 3), Wakeups(dsn) as words:
         alerter = alerter_connected(dsn)
         assert up()
         assert words.listening

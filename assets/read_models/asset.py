@@ -89,7 +89,7 @@ def read_model_asset(
             with postgres.store() as store:
                 view = consumption.view_of(store, model)
                 release_dead(context.instance, store.lease_owners(view), store.release_owner)
-            with Consumer.open(
+            with Consumer(
                 postgres.current_dsn(),
                 model,
                 lambda: spark.spark_session,

@@ -58,7 +58,7 @@ def batch_s(bench: Bench, database: Database, rows: int, numbers: Iterator[int])
             {"rows": rows, "batch": BATCH, "label": f"batch-{next(numbers)}-"},
         )
         EventStore(connection).sequence_events()
-    with Consumer.open(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         began = time.perf_counter()
         report = consumer.drain(budget_s=ENOUGH_S, idle_s=0)
         seconds = time.perf_counter() - began
@@ -87,7 +87,7 @@ def drain_rate(bench: Bench, log: Database, events: int) -> float:
     """Forget what was built and drain everything; return the events per second."""
     with log.connect() as connection:
         reset_model(connection, ORDERS)
-    with Consumer.open(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         began = time.perf_counter()
         report = consumer.drain(budget_s=ENOUGH_S, idle_s=0)
         seconds = time.perf_counter() - began
@@ -134,7 +134,7 @@ def all_s(
         def note(_: Commit) -> None:
             commits.append(time.perf_counter())
 
-        with Consumer.open(log.dsn, model, lambda: bench.spark, f"bench {model.name}") as consumer:
+        with Consumer(log.dsn, model, lambda: bench.spark, f"bench {model.name}") as consumer:
             start.wait()
             began = time.perf_counter()
             require_events(
@@ -155,7 +155,7 @@ def all_s(
 
 def drained(bench: Bench, database: Database) -> DrainReport:
     """Drain everything there is."""
-    with Consumer.open(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         return consumer.drain(budget_s=ENOUGH_S, idle_s=0)
 
 

@@ -20,7 +20,7 @@ def main(dsn: str, archive: str, configuration: str) -> None:
     """Rebuild all log partitions; `archive` is the folder, or empty for Postgres alone."""
     with (
         spark_session(json.loads(configuration)) as spark,
-        Consumer.open(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
+        Consumer(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
     ):
         with psycopg.connect(dsn) as connection:
             partitions = [info.partition for info in EventStore(connection).partition_info()]

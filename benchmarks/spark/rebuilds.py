@@ -211,7 +211,7 @@ def partitions_of(log: Database) -> list[int]:
 def rebuild_rate(bench: Bench, log: Database, events: int, archive: Path | None = None) -> float:
     """Rebuild all log partitions and return the events per second."""
     partitions = partitions_of(log)
-    with Consumer.open(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
+    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
         began = time.perf_counter()
         built = consumer.rebuild(*partitions).events
         seconds = time.perf_counter() - began

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.views.bench import Bench, Cpu, Shop, append
 from benchmarks.views.models import models
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.spark import spark_session
 
@@ -40,7 +40,7 @@ def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
 def _together(dsn: str, views: int) -> None:
     with (
         spark_session(ROUND_CONFIGURATION) as session,
-        SharedDrain(dsn, models(views), lambda: session, "together") as shared,
+        Drain(dsn, models(views), lambda: session, "together") as shared,
     ):
         shared.run(budget_s=3600, idle_s=0)
         for member in shared.members:
@@ -51,5 +51,5 @@ def _together(dsn: str, views: int) -> None:
 def _own(dsn: str, views: int) -> None:
     with spark_session() as session:
         for model in models(views):
-            with Consumer.open(dsn, model, lambda: session, f"own {model.view}") as consumer:
+            with Consumer(dsn, model, lambda: session, f"own {model.view}") as consumer:
                 consumer.drain(budget_s=3600, idle_s=0)

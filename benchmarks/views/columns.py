@@ -34,7 +34,7 @@ from millrace import (
 )
 from millrace.ops import ReadModel
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.event_store import EventStore
 from millrace.resources.spark import spark_session
@@ -99,8 +99,7 @@ def rounds(bench: Bench, number: int) -> dict[str, tuple[float, float, float]]:
     with ExitStack() as stack:
         session = stack.enter_context(spark_session(ROUND_CONFIGURATION))
         drains = {
-            view: stack.enter_context(SharedDrain(dsn, [model], lambda: session, view))
-            for view, model in models.items()
+            view: stack.enter_context(Drain(dsn, [model], lambda: session, view)) for view, model in models.items()
         }
         for _ in range(WARM_UP + number):
             append(dsn, shop.events(EVENTS))
@@ -122,7 +121,7 @@ def rebuilds(bench: Bench, events: int, number: int) -> tuple[float, float, floa
     with spark_session() as session, psycopg.connect(dsn, autocommit=True) as connection, ExitStack() as stack:
         partitions = [info.partition for info in EventStore(connection).partition_info()]
         consumers = {
-            model.view: stack.enter_context(Consumer.open(dsn, model, lambda: session, model.view))
+            model.view: stack.enter_context(Consumer(dsn, model, lambda: session, model.view))
             for model in (PLAIN, FIVE)
         }
         # the first round is for warming up
@@ -137,7 +136,7 @@ def reads(bench: Bench, number: int) -> dict[str, tuple[float, float, float]]:
     append(dsn, Shop().events(20 * EVENTS))
     with spark_session() as session:
         for model in (plain, looking):
-            with Consumer.open(dsn, model, lambda: session, "bench") as consumer:
+            with Consumer(dsn, model, lambda: session, "bench") as consumer:
                 consumer.drain(budget_s=600, idle_s=0)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("vacuum analyze")

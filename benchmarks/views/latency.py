@@ -15,7 +15,7 @@ import psycopg
 
 from benchmarks.views.bench import Bench, Cpu, Shop, append
 from benchmarks.views.models import models
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -54,7 +54,7 @@ def of_drain(bench: Bench, dsn: str, shop: Shop, views: Sequence[ReadModel], app
     stop = threading.Event()
     with (
         spark_session(ROUND_CONFIGURATION) as session,
-        SharedDrain(dsn, declared, lambda: session, "latency") as shared,
+        Drain(dsn, declared, lambda: session, "latency") as shared,
         ThreadPoolExecutor(1) as thread,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):

@@ -19,7 +19,7 @@ from benchmarks.views.models import models
 from millrace import fold
 from millrace.resources.consumption.build_errors import build_errors
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
@@ -91,7 +91,7 @@ TROUBLES: dict[str, Trouble] = {"fails": _fails, FAR: _is_behind, "waits for a l
 def _catch_up(dsn: str, views: Sequence[ReadModel]) -> None:
     with (
         spark_session(ROUND_CONFIGURATION) as session,
-        SharedDrain(dsn, views, lambda: session, "first") as shared,
+        Drain(dsn, views, lambda: session, "first") as shared,
     ):
         shared.run(budget_s=3600, idle_s=0)
 
@@ -128,7 +128,7 @@ def _consume(dsn: str, view: str, stop: Signal) -> None:
     with spark_session() as session:
         while not stop.is_set():
             try:
-                with Consumer.open(dsn, model, lambda: session, f"own {view}") as consumer:
+                with Consumer(dsn, model, lambda: session, f"own {view}") as consumer:
                     consumer.drain(budget_s=30, idle_s=1)
                 failures = 0
             except errors:

@@ -10,7 +10,7 @@ from statistics import median
 from benchmarks.views.bench import Bench, Cpu, Shop, append
 from benchmarks.views.models import models
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
 from millrace.resources.spark import spark_session
 
@@ -26,15 +26,14 @@ def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, l
     with ExitStack() as stack:
         session = stack.enter_context(spark_session(ROUND_CONFIGURATION))
         declared = models(views)
-        together = stack.enter_context(SharedDrain(dsn, declared, lambda: session, "together"))
+        together = stack.enter_context(Drain(dsn, declared, lambda: session, "together"))
         ways: dict[str, Callable[[], object]] = {"together": lambda: together.run(budget_s=600, idle_s=0)}
         if own:
             other = bench.store()
             append(other, Shop().events(20 * EVENTS))
             plain = stack.enter_context(spark_session())
             consumers = [
-                stack.enter_context(Consumer.open(other, model, lambda: plain, f"own {model.view}"))
-                for model in declared
+                stack.enter_context(Consumer(other, model, lambda: plain, f"own {model.view}")) for model in declared
             ]
             ways["own"] = lambda: [consumer.drain(budget_s=600, idle_s=0) for consumer in consumers]
         for number in range(WARM_UP + rounds):

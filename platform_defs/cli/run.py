@@ -82,7 +82,7 @@ def drain_command(
             try:
                 with spark_when_needed() as spark:
                     owner = f"drain {uuid4()}"
-                    with Consumer.open(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
+                    with Consumer(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
                         consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
                 # it ends, too, where the events have another shape now
                 with chosen_store(builder) as store:

@@ -19,13 +19,12 @@ from uuid import uuid4
 import psycopg
 
 from millrace.resources.connecting import connect
-from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import let_work_last
-from millrace.resources.consumption.consumer import LEASE_S
-from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.limits import LEASE_S, Limits
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -153,7 +152,7 @@ def build_beside(
 ) -> tuple[ReadModel, Commit]:
     """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
     built = ensure_version(connection, side, archive)
-    builder = Builder(dsn, built, spark, LEASE_S, Limits.of(Settings()))
-    rebuild = Rebuild(EventStore(connection), builder, declared, f"beside {uuid4()}", archive, tuple(marks))
+    builds = StagedBuilds(dsn, spark, f"beside {uuid4()}", LEASE_S, Limits.of(Settings()))
+    rebuild = Rebuild(EventStore(connection), builds, built, declared, archive, tuple(marks))
     partitions = range(len(marks)) if partition is None else [partition]
     return built, rebuild.run(partitions, 0, threading.Event())

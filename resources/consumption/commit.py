@@ -6,23 +6,25 @@ commit are read again. A commit whose reply was lost needs no care: the next cla
 `commit_batch` comes before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late
 consumer cannot change a row.
 
-Belongs here: the transactions of a batch. Not here: building it (`builder`), the statements on rows
+Belongs here: the transactions of a batch. Not here: building it (`staged`, `rounds`), the statements on rows
 (`read_models.stored.merge`).
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 import psycopg
+import pyarrow as pa
 from tenacity import AttemptManager, Retrying, retry_if_exception
 
+from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
-from millrace.resources.consumption.leases import LeaseKeeper
-from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store import EventStore, Lease, LockedPartition, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
 from millrace.resources.read_models.stored.indexes import give_up_for
@@ -31,12 +33,14 @@ from millrace.resources.read_models.stored.merge import (
     analyze_staged,
     forget_batch,
     merge_batch,
+    merge_rows,
     next_batch,
     replace_partition,
     require_staged,
     try_replacing,
 )
 from millrace.resources.read_models.stored.rollup_tables import mend_rollups
+from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 from millrace.resources.read_models.stored.versions import mark_built
 
 
@@ -51,18 +55,30 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Work:
-    """A batch on its way to its commit.
+    """What is claimed of the log for a model, on its way to its commit.
 
     Attributes:
-        leases: The leases that it was built from.
+        model: The read model.
+        leases: The leases, whose checkpoints move to their ends.
+        locked: The log partitions whose streams have locks; none in a rebuild, which reads all streams.
         rebuild: Whether its rows take the place of those of whole log partitions; otherwise they are merged.
-        started: When its build began, by the monotonic clock.
+        history: Where a rebuild reads the events from; None: from Postgres alone.
+        ends: Up to which position log partitions are read that are not read to the end of their lease.
+        rows: What was built of it.
+        failures: The streams that fail.
+        started: When it was claimed, by the monotonic clock.
         rebuilt: What a rebuild has committed so far.
     """
 
+    model: ReadModel
     leases: tuple[Lease, ...]
-    rebuild: bool
-    started: float
+    locked: tuple[LockedPartition, ...] = ()
+    rebuild: bool = False
+    history: LogHistory | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
+    rows: "Rows | None" = None
+    failures: tuple[Failure, ...] = ()
+    started: float = field(default_factory=time.monotonic)
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
 
     @property
@@ -70,6 +86,50 @@ class Work:
         """The leases that are not committed yet, in the order of their log partitions."""
         left = (lease for lease in self.leases if lease.partition not in self.rebuilt.rows_of)
         return tuple(sorted(left, key=lambda lease: lease.partition))
+
+    @property
+    def ranges(self) -> list[Lease]:
+        """What is read: the leases that are not committed, as far as they are read."""
+        return [
+            replace(lease, to_position=min(lease.to_position, self.ends.get(lease.partition, lease.to_position)))
+            for lease in self.left
+        ]
+
+    @property
+    def positions(self) -> int:
+        """How many positions are read."""
+        return sum(lease.to_position - lease.from_position for lease in self.ranges)
+
+    @property
+    def retries(self) -> bool:
+        """Whether streams that failed before are tried again."""
+        return any(locked.retries for locked in self.locked)
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """The log partitions of which some streams may have rows before the events that are read.
+
+        A rebuild has none: it must not look at the rows that it replaces.
+        """
+        # a search that gave up committed rows of the streams that it named, and no position
+        retried = {one.partition for one in self.locked if one.retries}
+        return frozenset(r.partition for r in self.leases if r.from_position > 0 or r.partition in retried)
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """Rows in the staging table: the number of their batch, and how many each task attempt wrote that Spark took."""
+
+    number: int
+    rows: tuple[StagedRows, ...]
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return sum(one.rows for one in self.rows)
+
+
+# what was built of events: rows that the driver has, of log partition, key and state; or staged ones
+Rows: TypeAlias = pa.Table | StagedBatch
 
 
 @dataclass(frozen=True)
@@ -114,97 +174,89 @@ def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
     yield from Retrying(retry=retry_if_exception(partial(give_up_for, store.connection, model)), reraise=True)
 
 
-def commit(
-    store: EventStore,
-    model: ReadModel,
-    work: Work,
-    batch: int,
-    staged: Sequence[StagedRows],
-    failures: Sequence[Failure] = (),
-) -> Commit:
-    """Commit a batch's staged rows with the positions up to which they were built.
+def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Commit:
+    """Commit rows with the positions up to which they were built, and the streams that fail.
+
+    Waits for a lock on rows as long as `lock_timeout` says; None: as long as the session waits.
 
     Raises:
         Overtaken: The store was told of an upcast that the events were not read with.
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
         StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
+    model, connection = work.model, store.connection
     for attempt in attempts(store, model):
         with attempt, transaction(store, model):
-            require_known(store.connection, model.upcasts)
-            hand_over(store, model, work.leases, failures)
+            require_known(connection, model.upcasts)
+            hand_over(store, model, work.leases, work.failures)
             store.commit_batch(model.view, work.leases)
-            rows = merge_batch(store.connection, model, batch, staged)
-    return Commit(work.leases, rows, time.monotonic() - work.started, tuple(failures))
+            if lock_timeout is not None:
+                wait_for_locks_at_most(connection, lock_timeout)
+            rows = _merge(connection, model, work.rows)
+    return Commit(work.leases, rows, time.monotonic() - work.started, work.failures)
 
 
-def commit_rebuild(
-    store: EventStore,
-    model: ReadModel,
-    work: Work,
-    batch: int,
-    staged: Sequence[StagedRows],
-    failures: Sequence[Failure],
-    keeper: LeaseKeeper,
-) -> Commit:
+def _merge(connection: psycopg.Connection, model: ReadModel, rows: Rows | None) -> int:
+    if isinstance(rows, StagedBatch):
+        return merge_batch(connection, model, rows.number, rows.rows)
+    return 0 if rows is None else merge_rows(connection, model, rows)
+
+
+def commit_rebuild(store: EventStore, work: Work) -> Commit:
     """Write what staged rows differ in from present ones: one log partition after the other, each in a transaction.
 
     Where it dies some log partitions are rebuilt, and the others are as before.
 
     Raises the errors of `commit`.
     """
-    require_staged(store.connection, model, batch, staged)
+    model, connection, rebuilt, batch = work.model, store.connection, work.rebuilt, work.rows
+    assert isinstance(batch, StagedBatch)
+    require_staged(connection, model, batch.number, batch.rows)
     # else Postgres would guess how many there are
-    analyze_staged(store.connection, model)
-    rebuilt = work.rebuilt
+    analyze_staged(connection, model)
     for lease in work.left:
-        keeper.drop(lease)
         for attempt in attempts(store, model):
             with attempt, transaction(store, model):
-                require_known(store.connection, model.upcasts)
-                hand_over(store, model, [lease], failures)
+                require_known(connection, model.upcasts)
+                hand_over(store, model, [lease], work.failures)
                 store.commit_batch(model.view, [lease])
-                replaced = replace_partition(store.connection, model, lease.partition, batch, staged)
-                mend_rollups(store.connection, model, lease.partition)
-                mark_built(store.connection, model, [lease.partition])
+                replaced = replace_partition(connection, model, lease.partition, batch.number, batch.rows)
+                mend_rollups(connection, model, lease.partition)
+                mark_built(connection, model, [lease.partition])
         rebuilt.rows_of[lease.partition] = replaced.rows
         rebuilt.changed += replaced.written
-        rebuilt.failures += [one for one in failures if one.stream.partition == lease.partition]
-    forget_batch(store.connection, model, batch)
+        rebuilt.failures += [one for one in work.failures if one.stream.partition == lease.partition]
+    forget_batch(connection, model, batch.number)
     seconds = time.monotonic() - work.started
     return Commit(work.leases, rebuilt.changed, seconds, tuple(rebuilt.failures), rebuilt.rows_of)
 
 
-def commit_failures(
-    store: EventStore,
-    model: ReadModel,
-    work: Work,
-    batch: int,
-    before: Sequence[StagedRows],
-    failures: Sequence[Failure],
-) -> Commit:
+def commit_failures(store: EventStore, work: Work) -> Commit:
     """Hand failing streams over to their locks, and merge the rows of their events before the failing ones.
 
     Gives the leases back: all other events of the batch are claimed again.
     """
+    model, batch = work.model, work.rows
+    assert isinstance(batch, StagedBatch)
     for attempt in attempts(store, model):
         with attempt, transaction(store, model):
             require_known(store.connection, model.upcasts)
             # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence
             # the merge, too: all of its rows are of log partitions with a failure.
-            hand_over(store, model, work.leases, failures)
-            rows = merge_batch(store.connection, model, batch, before)
-            forget_batch(store.connection, model, batch)
+            hand_over(store, model, work.leases, work.failures)
+            rows = _merge(store.connection, model, batch)
+            forget_batch(store.connection, model, batch.number)
             store.release_batch(model.view, work.leases)
-    return Commit((), rows, time.monotonic() - work.started, tuple(failures), whole=False)
+    return Commit((), rows, time.monotonic() - work.started, work.failures, whole=False)
 
 
-def try_rows(store: EventStore, model: ReadModel, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
+def try_rows(store: EventStore, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
     Raises:
         PartFails: Postgres refuses the rows because of their data.
     """
+    model = work.model
     try:
         for attempt in attempts(store, model):
             with attempt, transaction(store, model, undone=True):

@@ -9,6 +9,8 @@ from typing import Self
 
 from millrace.resources.settings import Settings
 
+# how long a lease outlives its owner
+LEASE_S = 60
 # of which the build may take the whole time; of fewer, too
 BUILD_EVENTS = 500_000
 ROUNDS_OF_A_BUILD = 10

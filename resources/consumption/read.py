@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.resources.archive.history import LogHistory, file_tasks
+from millrace.resources.archive.history import file_tasks
 from millrace.resources.archive.spark_reader import FilePart, Wanted, rows_of
 from millrace.resources.connecting import lasting
+from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, LogRange
 from millrace.resources.event_log_source.ranges import held_ranges, split
 from millrace.resources.event_log_source.reading import chosen, read_ranges, read_statement
-from millrace.resources.event_store import Lease, LockedPartition
+from millrace.resources.event_store import Lease
 from millrace.resources.read_models.built.plans import Run, arrow_schema
 from millrace.resources.read_models.declared.columns import ORDER
-from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.spark.parallelism import task_number
 
@@ -125,31 +125,27 @@ class Reader:
 def leased_events(
     spark: "SparkSession",
     dsn: str,
-    model: ReadModel,
-    ranges: Sequence[Lease],
-    locked: Sequence[LockedPartition] = (),
-    history: LogHistory | None = None,
+    work: Work,
     limits: Limits = DEFAULTS,
     *,
     new: bool = True,
     retries: bool = True,
     streams: bool = False,
 ) -> LeasedEvents:
-    """Return the events that some leases deliver and the model takes, with the columns and fields that it needs.
+    """Return the events that work is of and its model takes, with the columns and fields that it needs.
+
+    Streams that have a lock are left out, but those that a lease tries again are read. A rebuild reads all streams.
 
     Args:
         spark: The session.
         dsn: The event store.
-        model: The read model.
-        ranges: The leases.
-        locked: The log partitions whose streams have locks. These streams are left out, but those that a lease tries
-            again are read. None in a rebuild: it reads all streams.
-        history: Where a rebuild reads the events from; None: from Postgres alone.
+        work: What is claimed.
         limits: How much runs side by side.
-        new: Whether to read events of the ranges.
+        new: Whether to read events of the leased ranges.
         retries: Whether to read what is tried again.
         streams: Whether to read the columns that name a stream, too.
     """
+    model, ranges, history = work.model, work.ranges, work.history
     needed = {"partition", ORDER, "event"} | (model.sources - set(model.extracted))
     if streams or model.carried is not None:
         needed |= {"decider", "decider_id"}
@@ -164,7 +160,7 @@ def leased_events(
         )
         if value is not None
     }
-    tried = [lock.partition for lock in locked if lock.retries and retries]
+    tried = [lock.partition for lock in work.locked if lock.retries and retries]
     again = tuple(lease for lease in ranges if lease.partition in tried)
     files = [] if history is None else file_tasks(spark, history)
     tails = {r.partition: (r.from_position, r.to_position) for r in ranges} if history is None else history.tails
@@ -177,7 +173,7 @@ def leased_events(
     schema = arrow_schema({name: COLUMNS[name][0] for name in columns} | dict.fromkeys(model.extracted, "string"))
     given_up = frozenset() if history is None else history.given_up
     reader = Reader(
-        EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if locked else None, given_up
+        EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if work.locked else None, given_up
     )
     return LeasedEvents(spark, reader)
 

@@ -1,11 +1,10 @@
 """Rebuilds log partitions of a read model: from all their events, in archive and Postgres.
 
 Belongs here: leasing whole log partitions, the place of their events, the error of a failure. Not here: building them
-and writing what differs (`builder`, `commit`), the loop of a drain (`consumer`).
+and writing what differs (`staged`, `commit`), the loop of a drain (`drain`).
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_
 
 from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
-from millrace.resources.consumption.builder import Builder, NothingBuilds
 from millrace.resources.consumption.commit import Commit, Work
+from millrace.resources.consumption.leases import owner_keeper
 from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -33,33 +33,34 @@ class Rebuild:
 
     Attributes:
         store: The event store, over the consumer's connection.
-        builder: Builds and commits, for the version that is rebuilt.
+        builds: Builds and commits under the leases of an owner.
+        model: The version that is rebuilt.
         declared: The read model as it is declared.
-        owner: The name under which leases are taken.
         archive: The folder of the archive; None: events are read from Postgres alone.
         marks: Up to which position each log partition is read; None for all that there is.
     """
 
     store: EventStore
-    builder: Builder
+    builds: StagedBuilds
+    model: ReadModel
     declared: ReadModel
-    owner: str
     archive: Path | None
     marks: Sequence[int] | None = None
 
     def run(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
         """Build log partitions together, and write one after the other; see `Consumer.rebuild`."""
-        require_ownership(self.store.connection, self.builder.model)
+        require_ownership(self.store.connection, self.model)
         try:
             leases = self._lease(partitions, wait_s, stop)
             # the leases keep the history whole from now on
             history = self._history(leases)
             # from the first event on, wherever the log begins
-            whole = [replace(lease, from_position=0) for lease in leases]
-            return self._build(whole, [replace(lease, to_position=self._end(lease)) for lease in whole], history)
+            whole = tuple(replace(lease, from_position=0) for lease in leases)
+            ends = {lease.partition: self._end(lease) for lease in leases}
+            return self._build(Work(self.model, whole, rebuild=True, history=history, ends=ends))
         except (Exception, KeyboardInterrupt):
             with suppress(psycopg.Error, MillraceError):
-                self.store.release_owner(self.owner)
+                self.store.release_owner(self.builds.owner)
             raise
 
     def _lease(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> tuple[Lease, ...]:
@@ -70,13 +71,14 @@ class Rebuild:
             sleep=sleep_using_event(stop),
             reraise=True,
         )
-        view, lease_s = self.builder.model.view, self.builder.lease_s
+        builds = self.builds
         # the leases that there are already are kept while the next one is waited for
-        with self.builder.keeper() as keeper:
+        with owner_keeper(builds.dsn, builds.owner, builds.lease_s):
             # in order, so that two rebuilds never wait for each other
-            for partition in sorted(set(partitions)):
-                keeper.add(waiting(self.store.claim_partition, view, partition, self.owner, lease_s))
-        return keeper.leases
+            return tuple(
+                waiting(self.store.claim_partition, self.model.view, partition, builds.owner, builds.lease_s)
+                for partition in sorted(set(partitions))
+            )
 
     def _history(self, leases: Sequence[Lease]) -> LogHistory | None:
         """Return where the events of leased log partitions are read from; None: from Postgres alone.
@@ -106,10 +108,9 @@ class Rebuild:
     def _end(self, lease: Lease) -> int:
         return lease.to_position if self.marks is None else min(lease.to_position, self.marks[lease.partition])
 
-    def _build(self, leases: Sequence[Lease], ranges: Sequence[Lease], history: LogHistory | None) -> Commit:
-        work = Work(tuple(leases), rebuild=True, started=time.monotonic())
+    def _build(self, work: Work) -> Commit:
         try:
-            return self.builder.rebuild(self.store, work, ranges, history)
+            return self.builds.build(self.store, work)
         except (NothingBuilds, TookTooLong) as error:
             raise self._failed(work.left, str(error)) from error
         except psycopg.Error:
@@ -125,7 +126,7 @@ class Rebuild:
     def _failed(self, leases: Sequence[Lease], why: str) -> PartitionsFailed:
         named = ", ".join(f"p{lease.partition:02}" for lease in leases)
         return PartitionsFailed(
-            f"Read model {self.builder.model.name}: log partition {named} was not built.",
+            f"Read model {self.model.name}: log partition {named} was not built.",
             causes={lease.partition: why for lease in leases},
             detail=why,
             hint="Correct the declaration or the environment; the rows from before are kept.",

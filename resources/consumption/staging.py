@@ -1,7 +1,7 @@
 """Writes the rows that Spark makes of leased events into the staging table.
 
 Belongs here: the tasks that write, and parts of a batch. Not here: reading (`read`), the plan
-(`read_models.built.plans`), leases and commits (`builder`, `commit`), merging (`read_models.stored.merge`).
+(`read_models.built.plans`), leases and commits (`staged`, `commit`), merging (`read_models.stored.merge`).
 
 A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
 speculative or late attempt leaves rows that no commit reads.
@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.resources.archive.history import LogHistory
 from millrace.resources.connecting import lasting
 from millrace.resources.consumption.build_errors import in_one_line
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
-from millrace.resources.consumption.read import leased_events
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_log_source.arrow import NO_LIMITS_IN_TRANSACTION
-from millrace.resources.event_store import Lease, LockedPartition
-from millrace.resources.read_models.built.plans import MISREAD, Events, FrameEvents, columns_read, state_rows
+from millrace.resources.read_models.built.plans import MISREAD, Events, columns_read, state_rows
 from millrace.resources.read_models.declared.columns import ORDER
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
@@ -34,7 +31,7 @@ from millrace.resources.read_models.stored.tables import SCHEMA
 from millrace.resources.spark.workers import spare_imports
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # a task tells of so many events that it misread; where there are more, a search tells of streams
 MOST_MISREAD = 10_000
@@ -42,7 +39,7 @@ MOST_MISREAD = 10_000
 REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
 
 
-def events_of(part: Part, events: "DataFrame") -> "DataFrame":
+def events_of_part(part: Part, events: "DataFrame") -> "DataFrame":
     """Return the events of a part."""
     from pyspark.sql import functions as f
 
@@ -55,8 +52,12 @@ def events_of(part: Part, events: "DataFrame") -> "DataFrame":
         events = events.where(reduce(or_, named, f.lit(False)))
     if part.up_to is not None:
         events = events.where(f.col(ORDER) <= part.up_to)
-    told = part.without or ()
-    return without_failing(events, [(one.stream.decider, one.stream.decider_id, one.offset) for one in told])
+    return events_of(events, part.without or ())
+
+
+def events_of(events: "DataFrame", without: Sequence[Failure]) -> "DataFrame":
+    """Return events, but of failing streams from their event on."""
+    return without_failing(events, [(one.stream.decider, one.stream.decider_id, one.offset) for one in without])
 
 
 def count_streams(events: "DataFrame") -> int:
@@ -96,34 +97,6 @@ class Staged:
 
     rows: list[StagedRows]
     misread: list[MisreadEvent]
-
-
-def stage_batch(
-    spark: "SparkSession",
-    dsn: str,
-    model: ReadModel,
-    ranges: Sequence[Lease],
-    batch: int,
-    locked: Sequence[LockedPartition] = (),
-    history: LogHistory | None = None,
-    limits: Limits = DEFAULTS,
-    without: tuple[Failure, ...] = (),
-) -> Staged:
-    """Build and stage the rows of the events that some leases deliver, but of failing streams from their event on."""
-    events: Events = leased_events(spark, dsn, model, ranges, locked, history, limits, streams=bool(without))
-    if without:
-        events = FrameEvents(events_of(Part("all", without=without), events.frame))
-    return stage_events(events, dsn, model, begun_partitions(ranges, locked), batch, limits)
-
-
-def begun_partitions(ranges: Sequence[Lease], locked: Sequence[LockedPartition]) -> frozenset[int]:
-    """Return the log partitions of which some streams may have rows before the events that their leases deliver.
-
-    A rebuild has none: it must not look at the rows that it replaces.
-    """
-    # a search that gave up committed rows of the streams that it named, and no position
-    retried = {one.partition for one in locked if one.retries}
-    return frozenset(r.partition for r in ranges if r.from_position > 0 or r.partition in retried)
 
 
 def stage_events(

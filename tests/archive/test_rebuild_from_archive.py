@@ -72,7 +72,7 @@ def purge(store: EventStore) -> None:
 def rebuild(
     dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, *partitions: int, model: ReadModel = Everything
 ) -> Commit:
-    with Consumer.open(dsn, model, spark, "rebuilder", archive=root) as consumer:
+    with Consumer(dsn, model, spark, "rebuilder", archive=root) as consumer:
         return consumer.rebuild(*partitions)
 
 
@@ -151,7 +151,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
     events += all_events(things)[-4:]
 
     before = rows_of(things.connection, Narrow)
-    with pytest.raises(HistoryMissing), Consumer.open(dsn, Everything, lambda: spark, "no archive"):
+    with pytest.raises(HistoryMissing), Consumer(dsn, Everything, lambda: spark, "no archive"):
         pass
     assert rows_of(things.connection, Narrow) == before
     commits: list[Commit] = []
@@ -162,7 +162,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
         if len(commits) == 2:
             stop.set()
 
-    with Consumer.open(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
+    with Consumer(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
         assert consumer.model.version == 2
         consumer.drain(budget_s=patience(), idle_s=0, on_commit=two, stop=stop)
         unbuilt = unbuilt_partitions(things.connection, consumer.model)
@@ -173,7 +173,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
     # where that one ended, another one goes on; what it cannot rebuild it names
     damaged = next(tmp_path.glob(f"p{unbuilt[0]:04}/*.parquet"))
     damaged.rename(tmp_path / "kept")
-    with Consumer.open(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         with pytest.raises(PartitionsFailed, match=f"p{unbuilt[0]:02}: .*is not there"):
             consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
         assert unbuilt_partitions(things.connection, consumer.model) == unbuilt[:1]
@@ -339,7 +339,7 @@ def test_what_was_discarded_and_purged_stays_given_up_and_what_fails_in_the_arch
     # in another version, too
     changed = replace(Everything, columns={**Everything.columns, "again": count()})
     with (
-        Consumer.open(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
+        Consumer(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
         pytest.raises(PartitionsFailed, match=f"only the archive has.*{streams[7][0]}"),
     ):
         consumer.drain(budget_s=patience(), idle_s=0)

@@ -360,7 +360,7 @@ def test_each_way_to_build_keeps_to_the_settings(
         raise MillraceError("far enough")
 
     monkeypatch.setattr(Consumer, "open", far_enough)
-    monkeypatch.setattr("millrace.assets.rounds.SharedDrain", far_enough)
+    monkeypatch.setattr("millrace.assets.rounds.Drain", far_enough)
     monkeypatch.setenv("MILLRACE_CORES", "3")
     monkeypatch.setenv("MILLRACE_BUILD_TIMEOUT_S", "50")
     assert "far enough" in failed_with(drain())

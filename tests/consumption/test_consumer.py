@@ -44,7 +44,7 @@ __all__ = ["observer", "things"]
 
 def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 10)
-    with Consumer.open(dsn, Counted, lambda: spark, "next") as consumer:
+    with Consumer(dsn, Counted, lambda: spark, "next") as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
     assert things.lease_owners("counted") == []
     assert rows(things.connection, "select view from event_store.consumers") == []
@@ -53,7 +53,7 @@ def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spar
 def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     fill(things, 60)
     stop = threading.Event()
-    with Consumer.open(dsn, Counted, lambda: spark, "next") as consumer:
+    with Consumer(dsn, Counted, lambda: spark, "next") as consumer:
         report = consumer.drain(
             budget_s=patience(), idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
         )
@@ -66,7 +66,7 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
 ) -> None:
     asked: list[int] = []
     idle = replace(Counted, pooling_delay_s=0)
-    with Consumer.open(dsn, idle, lambda: spark, "next") as consumer:
+    with Consumer(dsn, idle, lambda: spark, "next") as consumer:
         running = start(
             lambda: consumer.drain(budget_s=patience(), idle_s=1, on_commit=lambda c: asked.append(c.events))
         )
@@ -86,7 +86,7 @@ def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     numbers = "select case when is_called then last_value else 0 end from read_models.batch_seq"
-    with Consumer.open(dsn, WORTHS, lambda: spark, "next") as consumer:
+    with Consumer(dsn, WORTHS, lambda: spark, "next") as consumer:
 
         def drained(*events: NewEvent, at_most: int | None = None) -> list[tuple[int, bool]]:
             """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
@@ -123,7 +123,7 @@ def test_a_round_that_cannot_be_built_gives_its_leases_back_and_a_batch_is_stage
             raise AnalysisException("a plan that nobody can make for a moment")
         return spark
 
-    with Consumer.open(dsn, Counted, session, "next") as consumer:
+    with Consumer(dsn, Counted, session, "next") as consumer:
         assert consumer.drain(budget_s=patience(), idle_s=0).events == 30
     assert_equals_a_clean_run(things, Counted)
 
@@ -142,7 +142,7 @@ def test_a_batch_that_is_not_committed_leaves_no_staged_rows(
         lost.set()
         return spark
 
-    with Consumer.open(dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
+    with Consumer(dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
     assert rows(things.connection, "select count(*) from read_models.counted_staging") == [(0,)]

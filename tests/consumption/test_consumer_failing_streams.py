@@ -12,12 +12,14 @@ from pyspark.errors import PySparkException
 
 from millrace import fold
 from millrace.resources.consumption import failing_streams, limits
-from millrace.resources.consumption.batch import LeasedParts
-from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Part
+from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
-from millrace.resources.event_store import EventStore, Lease, NewEvent
+from millrace.resources.consumption.staged import StagedBuilds
+from millrace.resources.consumption.staging import Staged
+from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
@@ -115,7 +117,7 @@ def test_a_rebuild_lets_those_wait_that_fail_frees_those_that_do_not_and_tries_d
         )
 
     def rebuild(seconds: int) -> set[str]:
-        with Consumer.open(at(dsn, seconds), WORTHS, lambda: spark, "rebuilder") as consumer:
+        with Consumer(at(dsn, seconds), WORTHS, lambda: spark, "rebuilder") as consumer:
             return {failure.stream.decider_id for failure in consumer.rebuild(partition).failures}
 
     drain(at(dsn, 0), spark, WORTHS)
@@ -169,22 +171,26 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
     things.append_events(thing(ids_of_one_partition(things.connection, 1, partition)[0]) for partition in (2, 5, 9))
     waited: list[int] = []
     leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
-    with Consumer.open(dsn, Counted, lambda: spark, "next", lease_s=3) as consumer:
-        build = consumer._builder.build
+    with Consumer(dsn, Counted, lambda: spark, "next", lease_s=3) as consumer:
+        build, stage = StagedBuilds.build, StagedBuilds.stage
 
-        def one_by_one(store: EventStore, leases: Sequence[Lease]) -> Commit:
-            if len(leases) > 1:
-                waited.extend(lease.partition for lease in leases)
+        def one_by_one(builds: StagedBuilds, store: EventStore, work: Work) -> Commit:
+            if len(work.leases) > 1:
+                waited.extend(lease.partition for lease in work.leases)
                 raise PySparkException("only all together fail")
-            waited.remove(leases[0].partition)
+            return build(builds, store, work)
+
+        def slow(builds: StagedBuilds, work: Work, batch: int) -> Staged:
+            waited.remove(work.leases[0].partition)
             before: dict[int, datetime] = dict(rows(observer, leased, waited))
             wait_until(
                 lambda: all(until > before[p] for p, until in rows(observer, leased, waited)),
                 "the leases of those that wait are extended",
             )
-            return build(store, leases)
+            return stage(builds, work, batch)
 
-        monkeypatch.setattr(consumer._builder, "build", one_by_one)
+        monkeypatch.setattr(StagedBuilds, "build", one_by_one)
+        monkeypatch.setattr(StagedBuilds, "stage", slow)
         report = staged(consumer).drain(budget_s=patience(), idle_s=0)
     assert (waited, report.failed, report.events, report.batches) == ([], {}, 3, 3)
     assert_equals_a_clean_run(things, Counted)
@@ -206,7 +212,7 @@ def test_a_rebuild_names_more_streams_than_one_search_of_a_drain(
     good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
     things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
     things.sequence_events()
-    with Consumer.open(at(dsn, 0), TOTALS, lambda: spark, "rebuilder") as consumer:
+    with Consumer(at(dsn, 0), TOTALS, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(3)
     assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
     assert dict(locks(things)) == dict.fromkeys(bad, 1)
@@ -258,7 +264,7 @@ def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says
     # the others were built by themselves
     assert rows_of(things.connection, TOTALS) == [("p", 1)]
     with (
-        Consumer.open(at(dsn, 100), TOTALS, lambda: spark, "rebuilder") as consumer,
+        Consumer(at(dsn, 100), TOTALS, lambda: spark, "rebuilder") as consumer,
         pytest.raises(PartitionsFailed) as failed,
     ):
         consumer.rebuild(3)
@@ -282,13 +288,13 @@ def test_a_search_that_gives_up_moves_no_checkpoint_and_a_stream_that_it_named_g
 ) -> None:
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
     things.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
-    with Consumer.open(at(dsn, 0), model, lambda: spark, "first") as consumer:
-        leases = consumer._store.claim_batch(model.view, "first", 2)
-        assert not consumer._builder.build(consumer._store, leases).whole
+    with Consumer(at(dsn, 0), model, lambda: spark, "first") as consumer:
+        work = Work(model, tuple(consumer._store.claim_batch(model.view, "first", 2)))
+        assert not consumer._builds.build(consumer._store, work).whole
     counted = sql.SQL("select thing_id, n from read_models.{}").format(sql.Identifier(model.name))
     assert things.connection.execute(counted).fetchall() == [("bad", 1)]
     correct(things.connection, "bad", "{}")
-    with Consumer.open(at(dsn, 100), model, lambda: spark, "next") as consumer:
+    with Consumer(at(dsn, 100), model, lambda: spark, "next") as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0)
     # two positions: the checkpoint was at the beginning
     assert (report.events, report.failed_streams, locks(things)) == (2, 0, [])

@@ -15,7 +15,7 @@ from millrace.resources.consumption import connection
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.rounds import round as rounds
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -87,12 +87,12 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventSt
     fill(things, 20)
     ensure_version(things.connection, Counted)
     with (
-        SharedDrain(dsn, [Counted, Everything], starts, "all") as shared,
+        Drain(dsn, [Counted, Everything], starts, "all") as shared,
         pytest.raises(Unreachable, match="start here"),
     ):
         shared.run(budget_s=patience(), idle_s=0)
     assert tries == ["one"]
-    with Consumer.open(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
+    with Consumer(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
         consumer.drain(budget_s=patience(), idle_s=0)
     assert tries == ["one"] * 2
     assert things.lease_owners(Counted.view) == []
@@ -131,7 +131,7 @@ def test_time_limits_of_a_login_end_no_drain(
     """Neither in a task nor in its commit."""
     fill(things, 50)
     limited = f"{dsn}&options=-c%20statement_timeout%3D1s"
-    with Consumer.open(limited, Everything, lambda: spark, "limited") as consumer:
+    with Consumer(limited, Everything, lambda: spark, "limited") as consumer:
         with held(connect(), f"lock table read_models.everything_{table} in access exclusive mode"):
             draining = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
             late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
@@ -146,7 +146,7 @@ def in_rounds(dsn: str, spark: "SparkSession") -> None:
 
 
 def alone(dsn: str, spark: "SparkSession") -> None:
-    with Consumer.open(dsn, Everything, lambda: spark, "alone") as consumer:
+    with Consumer(dsn, Everything, lambda: spark, "alone") as consumer:
         assert staged(consumer).drain(budget_s=patience(), idle_s=0).batches == 1
 
 
@@ -188,7 +188,7 @@ def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leas
         with spark_session() as session:
             return session
 
-    with pytest.raises(Unreachable) as gone, Consumer.open(dsn, Counted, nowhere, "next") as consumer:
+    with pytest.raises(Unreachable) as gone, Consumer(dsn, Counted, nowhere, "next") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
     assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
     assert things.lease_owners("counted") == []
@@ -203,7 +203,7 @@ def test_a_spark_server_that_dies_in_mid_drain_fails_it_and_the_next_drain_goes_
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with (
         spark_session() as session,
-        Consumer.open(dsn, Counted, lambda: session, "next") as consumer,
+        Consumer(dsn, Counted, lambda: session, "next") as consumer,
         # it gives up by itself, whatever its budget is
         pytest.raises(Unreachable, match="Spark"),
     ):

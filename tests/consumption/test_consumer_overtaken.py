@@ -40,7 +40,7 @@ def test_a_zombies_commit_is_refused_and_changes_nothing(things: EventStore, dsn
             taken_over.append(drain(later(dsn), spark, Counted, owner="B").events)
         return spark
 
-    with Consumer.open(dsn, Counted, overtaken, "A") as zombie:
+    with Consumer(dsn, Counted, overtaken, "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert taken_over == [80]
     assert (report.batches, report.events) == (0, 0)
@@ -58,7 +58,7 @@ def test_a_rebuild_whose_lease_was_taken_over_raises_and_changes_nothing(
         drain(later(dsn), spark, Counted, owner="B")
         return spark
 
-    with Consumer.open(dsn, Counted, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
+    with Consumer(dsn, Counted, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
         zombie.rebuild(busiest(things))
     assert "token" in str(lost.value)
     assert_equals_a_clean_run(things, Counted)
@@ -76,12 +76,12 @@ def test_a_zombie_from_before_a_reset_is_refused_although_its_token_was_drawn_ag
             zombie._store.connection.execute("delete from event_store.consumers")
             with psycopg.connect(later(dsn), autocommit=True) as connection:
                 reset_model(connection, Counted)
-            others.append(Consumer.open(dsn, Counted, lambda: spark, "B"))
+            others.append(Consumer(dsn, Counted, lambda: spark, "B"))
             # B holds the new leases while A comes to commit what it leased before the reset
             things.claim_batch(Counted.view, "B", 1_000, 600)
         return spark
 
-    with Consumer.open(dsn, Counted, reset, "A") as zombie:
+    with Consumer(dsn, Counted, reset, "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert report.batches == 0
     for other in others:
@@ -102,7 +102,7 @@ def test_leases_are_kept_while_spark_builds_longer_than_they_last(
         assert things.claim_batch(Counted.view, "B", 1_000, 600) == []
         return spark
 
-    with Consumer.open(dsn, Counted, slow, "A", lease_s=1) as consumer:
+    with Consumer(dsn, Counted, slow, "A", lease_s=1) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.batches, report.events) == (1, 60)
     assert_equals_a_clean_run(things, Counted)
@@ -123,7 +123,7 @@ def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
                 met.append(together.wait(patience()))
             return spark
 
-        with Consumer.open(dsn, Counted, both_have_claimed, owner) as consumer:
+        with Consumer(dsn, Counted, both_have_claimed, owner) as consumer:
             # a poll during the other's claim finds nothing: it has to ask once more
             return consumer.drain(budget_s=patience(), idle_s=2, batch_events=20)
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from millrace import all_, avg, count, field, first, fold, last, max_, min_, read_model, set_union, stream_id, sum_
-from millrace.resources.consumption import batch, staging
+from millrace.resources.consumption import parts as parting
+from millrace.resources.consumption import staged as staged_builds
+from millrace.resources.consumption import staging
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails
 from millrace.resources.consumption.rounds import round as one_round
@@ -123,7 +125,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         times.append(1)
         return stage(*arguments)
 
-    for module in (batch, staging):
+    for module in (parting, staged_builds):
         monkeypatch.setattr(module, "stage_events", counted)
     return times
 
@@ -148,7 +150,7 @@ def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_ar
 
     things.connection.execute("delete from read_models.typed_state")
     things.connection.execute("delete from read_models.typed_state_parts")
-    with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
+    with Consumer(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(*range(16))
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
     # all, and all others
@@ -174,7 +176,7 @@ def test_where_nothing_of_their_streams_follows_misread_events_the_pass_that_tel
 
     # of a list that is full nobody knows who else fails
     monkeypatch.setattr(staging, "MOST_MISREAD", 2)
-    with Consumer.open(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
+    with Consumer(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
         commit = consumer.rebuild(*range(16))
     assert {failure.stream.decider_id for failure in commit.failures} == bad.keys()
 
@@ -215,16 +217,16 @@ def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_sa
     assert found() == told  # of a batch
     monkeypatch.setattr(staging, "MOST_MISREAD", 1)
     looks: list[Part] = []
-    tell = batch.LeasedParts.tell
+    tell = parting.LeasedParts.tell
 
-    def look(parts: batch.LeasedParts, part: Part) -> list[Failure]:
+    def look(parts: parting.LeasedParts, part: Part) -> list[Failure]:
         looks.append(part)
         return tell(parts, part)
 
-    monkeypatch.setattr(batch.LeasedParts, "tell", look)
+    monkeypatch.setattr(parting.LeasedParts, "tell", look)
     assert found() == told
     assert looks
-    monkeypatch.setattr(batch.LeasedParts, "tell", lambda *_: [])
+    monkeypatch.setattr(parting.LeasedParts, "tell", lambda *_: [])
     assert found() == told
 
 

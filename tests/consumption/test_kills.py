@@ -5,7 +5,6 @@ A kill for each step of a commit. More of them, and kills at random: `tests/proc
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +15,8 @@ import pytest
 from psycopg import sql
 
 from millrace.resources import connecting
-from millrace.resources.consumption.commit import Work, commit_rebuild
+from millrace.resources.consumption.commit import StagedBatch, Work, commit_rebuild
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
@@ -163,13 +161,13 @@ def test_wherever_a_rebuild_of_a_key_of_many_streams_dies_rows_are_what_their_pa
             connection.execute(statement.encode())
         staged_rows = [StagedRows(1, value(connection, "select count(*) from right_parts"))]
         leases = [things.claim_partition(model.view, p, "doomed", 600) for p in (gone, less, more)]
-        work = Work(tuple(replace(lease, from_position=0) for lease in leases), rebuild=True, started=time.monotonic())
+        whole = tuple(replace(lease, from_position=0) for lease in leases)
+        work = Work(model, whole, rebuild=True, rows=StagedBatch(batch, tuple(staged_rows)))
         with (
-            LeaseKeeper(dsn, model.view, 600, work.leases) as keeper,
             suppress(psycopg.OperationalError),
             connecting.connect(dsn, cursor_factory=dying(observer, step)) as doomed,
         ):
-            commit_rebuild(EventStore(doomed), model, work, batch, staged_rows, [], keeper)
+            commit_rebuild(EventStore(doomed), work)
             done = True
         if done:
             break
@@ -236,7 +234,7 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
         assert interfered.wait(patience())
         return spark
 
-    with Consumer.open(dsn, Counted, building, "next") as consumer:
+    with Consumer(dsn, Counted, building, "next") as consumer:
         running = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
         assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):

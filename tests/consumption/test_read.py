@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.bulk.test_claim_batch import bulk
@@ -53,12 +54,14 @@ def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
     append_to(bulk, due, good)
     bulk.sequence_events()
 
+    work = Work(Read, tuple(leases), tuple(locked))
+
     def read(*, new: bool = True, retries: bool = True) -> list[tuple[str, int]]:
-        events = leased_events(spark, dsn, Read, leases, locked, new=new, retries=retries, streams=True)
+        events = leased_events(spark, dsn, work, new=new, retries=retries, streams=True)
         return sorted((row["decider_id"], row["offset"]) for row in events.frame.collect())
 
     assert read() == expected
     assert {decider_id for decider_id, _ in read(retries=False)} == {good, elsewhere}
     assert {decider_id for decider_id, _ in read(new=False)} == {due}
     # a task for what is tried again, beside that for ranges
-    assert len(leased_events(spark, dsn, Read, leases, locked).reader.parts) == 2
+    assert len(leased_events(spark, dsn, work).reader.parts) == 2

@@ -16,9 +16,8 @@ from millrace import count, field, sum_
 from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit, transaction
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.leases import LeaseKeeper
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.errors import LeaseLost, PartitionLeased
+from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.merge import (
     StagedRows,
@@ -39,7 +38,7 @@ from tests.support.building.drains import (
     thing,
     things,
 )
-from tests.support.factories import Connect, at_once, rows, start, value, wait_blocked
+from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -75,12 +74,12 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
         return looks
 
     def consume() -> DrainReport:
-        with Consumer.open(dsn, Counted, lambda: spark, "drainer") as consumer:
+        with Consumer(dsn, Counted, lambda: spark, "drainer") as consumer:
             return consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop, batch_events=40)
 
     looking, draining = start(read), start(consume)
     try:
-        with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+        with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
             for seed, partitions in ((2, [partition]), (3, range(16))):
                 fill(things, 40, seed)
                 consumer.rebuild(*partitions, wait_s=patience())
@@ -100,7 +99,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
     ensure_version(things.connection, Counted)
     partition = busiest(things)
     lease = things.claim_partition(Counted.view, partition, "somebody else", 600)
-    with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(partition, wait_s=0.3)
         since = value(things.connection, "select clock_timestamp()")
@@ -122,7 +121,7 @@ def test_several_log_partitions_are_rebuilt_together_or_none_is_and_two_that_do_
     things.connection.execute("update read_models.counted_state set events = 0")
     damaged = rows_of(things.connection, Counted)
     lease = things.claim_partition(Counted.view, 15, "somebody else", 600)
-    with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(*range(16), wait_s=0)
         assert things.lease_owners(Counted.view) == ["somebody else"]
@@ -133,7 +132,7 @@ def test_several_log_partitions_are_rebuilt_together_or_none_is_and_two_that_do_
     assert rows_of(things.connection, Counted) == before
 
     def rebuild(owner: str, *partitions: int) -> Commit:
-        with Consumer.open(dsn, Counted, lambda: spark, owner) as consumer:
+        with Consumer(dsn, Counted, lambda: spark, owner) as consumer:
             return consumer.rebuild(*partitions, wait_s=patience())
 
     one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
@@ -149,7 +148,7 @@ def test_a_rebuild_waits_for_no_reader_and_whoever_reads_as_of_before_it_sees_th
     drain(dsn, spark, Counted)
     things.connection.execute("update read_models.counted_state set events = 7")
     full, reader = busiest(things), connect()
-    with Consumer.open(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
         with reader.transaction():
             reader.execute("set transaction isolation level repeatable read")
             assert value(reader, "select events from read_models.counted") == 7
@@ -227,25 +226,3 @@ def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each
     left = rows(things.connection, public)
     assert left == rows(things.connection, merged)
     assert {text for text, *_ in left} == {f"k-{number}" for number in range(12)}
-
-
-def test_leases_are_extended_on_when_one_of_them_ends_while_its_extension_waits(
-    things: EventStore, dsn: str, connect: Connect
-) -> None:
-    fill(things, 40)
-    ensure_version(things.connection, Counted)
-    ending, other = (things.claim_partition(Counted.view, partition, "rebuilder", 600) for partition in (3, 4))
-    keeper, extending = LeaseKeeper(dsn, Counted.view, 600, [ending, other]), connect()
-    with things.connection.transaction():
-        things.commit_batch(Counted.view, [ending])
-        waiting = start(lambda: keeper._extend_own(EventStore(extending)))
-        wait_blocked(connect(), extending.info.backend_pid)
-        keeper.drop(ending)
-    waiting.result(patience())
-    until = "select leased_until from event_store.checkpoints where view = %s and partition = 4"
-    before = value(things.connection, until, Counted.view)
-    keeper._extend_own(EventStore(extending))
-    assert value(things.connection, until, Counted.view) > before
-    things.commit_batch(Counted.view, [other])
-    with pytest.raises(LeaseLost):
-        keeper._extend_own(EventStore(extending))

@@ -17,7 +17,7 @@ from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.carried import Carried
 from tests.support.building.drains import drain, rows_of, staged
@@ -64,13 +64,13 @@ def visits(store: EventStore) -> EventStore:
 
 
 def in_rounds(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
-    with SharedDrain(dsn, [PATIENTS], lambda: spark, "rounds") as shared:
+    with Drain(dsn, [PATIENTS], lambda: spark, "rounds") as shared:
         while append():
             shared.run(budget_s=patience(), idle_s=0)
 
 
 def alone(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
-    with Consumer.open(dsn, PATIENTS, lambda: spark, "alone") as consumer:
+    with Consumer(dsn, PATIENTS, lambda: spark, "alone") as consumer:
         while append():
             staged(consumer).drain(budget_s=patience(), idle_s=0)
 
@@ -89,7 +89,7 @@ def test_each_event_has_the_key_of_its_stream_though_each_is_read_alone_and_in_a
     for partition in range(16):
         archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
     for archive in (None, tmp_path):
-        with Consumer.open(dsn, PATIENTS, lambda: spark, "rebuilder", archive=archive) as consumer:
+        with Consumer(dsn, PATIENTS, lambda: spark, "rebuilder", archive=archive) as consumer:
             consumer.rebuild(*range(16))
         assert rows_of(visits.connection, PATIENTS) == WANTED
 
@@ -114,7 +114,7 @@ def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(
         drain(dsn, spark, PATIENTS)
     assert rows_of(visits.connection, PATIENTS) == wanted
     # the archive has them
-    with Consumer.open(dsn, PATIENTS, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+    with Consumer(dsn, PATIENTS, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
         consumer.rebuild(*range(16))
     drain(dsn, spark, PATIENTS)
     assert rows_of(visits.connection, PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]

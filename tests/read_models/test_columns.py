@@ -12,7 +12,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace.resources.consumption.staging import stage_batch
+from millrace.resources.consumption.commit import Work
+from millrace.resources.consumption.limits import DEFAULTS
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.column_types import InvalidColumn
 from millrace.resources.read_models.declared.columns import Column, KeyColumn
@@ -212,7 +214,8 @@ def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
     for half in (replace(lease, to_position=5), replace(lease, from_position=5)):
         batch = next_batch(things.connection)
-        merge_batch(things.connection, model, batch, stage_batch(spark, dsn, model, [half], batch).rows)
+        staged = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (half,)), batch).rows
+        merge_batch(things.connection, model, batch, staged)
     ((a, b, c),) = rows(things.connection, "select total_a, total_b, total_c_sum from read_models.grown_state")
     with localcontext(prec=40):
         assert [a, b, c] == [3 * Decimal(value) for value in largest.values()]

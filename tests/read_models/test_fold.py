@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import pytest
 
 from millrace import fold
-from millrace.resources.consumption.staging import stage_batch
+from millrace.resources.consumption.commit import Work
+from millrace.resources.consumption.limits import DEFAULTS
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built.fold_task import (
     FoldFailed,
@@ -208,6 +210,6 @@ def test_a_failure_names_its_event_in_one_line_and_what_is_folded_already_change
     lease = things.claim_partition("counted", before[0], "test", 600)
     # as a drain that begins in the middle would
     again, batch = replace(lease, from_position=before[2]), next_batch(things.connection)
-    staged = stage_batch(spark, dsn, model, [again], batch).rows
+    staged = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch).rows
     assert (staged, merge_batch(things.connection, model, batch, staged)) == ([], 0)
     assert rows(things.connection, stored) == [before]

@@ -185,7 +185,7 @@ def test_a_drain_goes_on_while_an_index_is_made_and_ends_with_it(
     reader, other = connect(), indexed(Counted, "events")
 
     def drain_within_its_budget() -> None:
-        with Consumer.open(dsn, other, lambda: spark, "next") as consumer:
+        with Consumer(dsn, other, lambda: spark, "next") as consumer:
             consumer.drain(budget_s=0, idle_s=0)
 
     with snapshot(reader):
@@ -255,7 +255,7 @@ def test_a_drain_that_is_told_to_stop_makes_no_more_and_the_next_one_does(
     reader, other, stop = connect(), indexed(Counted, "events"), threading.Event()
 
     def drain_until_stopped() -> None:
-        with Consumer.open(dsn, other, lambda: spark, "stopped") as consumer:
+        with Consumer(dsn, other, lambda: spark, "stopped") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, stop=stop)
 
     with snapshot(reader):
@@ -303,7 +303,7 @@ def test_a_value_that_is_too_long_for_an_index_takes_it_away_and_fails_no_stream
     assert sorted(names(things.connection, model)) == left
     assert not standing(things.connection, model)[1]
     # a rebuild writes what is there, and does not ask for it
-    with Consumer.open(dsn, model, lambda: spark, "rebuild") as consumer:
+    with Consumer(dsn, model, lambda: spark, "rebuild") as consumer:
         assert consumer.rebuild(*range(16)).failures == ()
     # declared otherwise, and then so again, it is tried again
     drain(dsn, spark, replace(model, indexes=()))
@@ -326,7 +326,7 @@ def test_such_a_value_does_not_wait_for_an_index_that_is_being_made(
     reader, more, stop = connect(), indexed(OWNERS, "text", ("owner", "text")), threading.Event()
 
     def drain_on() -> None:
-        with Consumer.open(dsn, more, lambda: spark, "next") as consumer:
+        with Consumer(dsn, more, lambda: spark, "next") as consumer:
             consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop)
 
     with snapshot(reader):
@@ -391,7 +391,7 @@ def test_a_rebuild_and_a_search_for_failing_streams_go_on_without_the_index(
     things.append_events(
         [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")]
     )
-    with Consumer.open(dsn, OWNERS, lambda: spark, "rebuild") as consumer:
+    with Consumer(dsn, OWNERS, lambda: spark, "rebuild") as consumer:
         commit = consumer.rebuild(*range(16))
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
     assert names(things.connection, OWNERS) == []

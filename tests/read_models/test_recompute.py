@@ -92,7 +92,7 @@ def test_rows_that_the_function_returns_no_more_are_gone_and_no_other_stream_is_
     drain(dsn, spark, model)
     assert rows(things.connection, public) == others
     assert rows(things.connection, stored, DECIDER, a) == untouched
-    with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
+    with Consumer(dsn, model, lambda: spark, "rebuilder") as consumer:
         assert consumer.rebuild(7).rows_of == {7: 3}
     assert rows(things.connection, public) == others
 

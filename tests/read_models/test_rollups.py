@@ -380,7 +380,7 @@ def test_after_drains_and_rebuilds_the_groups_are_those_of_the_rows_of_each_kind
     # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
     things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
     for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
-        with Consumer.open(dsn, rebuilds, lambda: spark, "rebuild") as consumer:
+        with Consumer(dsn, rebuilds, lambda: spark, "rebuild") as consumer:
             consumer.rebuild(*partitions)
     assert grouped(things.connection, declared) == close(rows(things.connection, same))
     assert len(grouped(things.connection, declared)) > 1
@@ -397,7 +397,7 @@ def test_a_rebuild_finds_the_stream_whose_text_is_too_long_for_a_key_as_a_drain_
     drain(dsn, spark, model)
     locks: LiteralString = "select decider_id from event_store.stream_locks"
     assert rows(things.connection, locks) == [("bad",)]
-    with Consumer.open(dsn, model, lambda: spark, "rebuild") as consumer:
+    with Consumer(dsn, model, lambda: spark, "rebuild") as consumer:
         consumer.rebuild(*range(16))
     assert rows(things.connection, locks) == [("bad",)]
     assert grouped(things.connection, declared) == [("short", 1)]

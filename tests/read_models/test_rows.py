@@ -164,7 +164,7 @@ def test_a_model_without_events_has_the_public_columns_that_are_declared_and_no_
     dsn: str, spark: "SparkSession", connect: Connect
 ) -> None:
     for model in SHOP.values():
-        with Consumer.open(dsn, model, lambda: spark, "test") as consumer:
+        with Consumer(dsn, model, lambda: spark, "test") as consumer:
             assert consumer.drain(budget_s=patience(), idle_s=0).events == 0
         found = connect().execute(f"select * from read_models.{model.name}".encode())
         assert [column.name for column in found.description or []] == list(model.public_columns())

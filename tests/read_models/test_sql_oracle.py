@@ -44,7 +44,7 @@ from millrace import (
     top,
 )
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.buckets import _zones
@@ -446,7 +446,7 @@ def _build(store: EventStore, dsn: str, spark: "SparkSession", seed: int = 0) ->
     for decider in BOTH:
         for event in ("made", "paid"):
             store.register_decider_event(decider, event, f"it was {event}")
-    with SharedDrain(dsn, list(MODELS.values()), lambda: spark, "rounds") as shared:
+    with Drain(dsn, list(MODELS.values()), lambda: spark, "rounds") as shared:
         for part in range(3):
             for _ in range(dice.randint(2, 5)):
                 decider = dice.choice(BOTH)
@@ -458,7 +458,7 @@ def _build(store: EventStore, dsn: str, spark: "SparkSession", seed: int = 0) ->
                     append_json(store, PAYMENT, bad)
             shared.run(budget_s=patience(), idle_s=0)
     for model in MODELS.values():
-        with Consumer.open(dsn, model, lambda: spark, "rebuilder") as consumer:
+        with Consumer(dsn, model, lambda: spark, "rebuilder") as consumer:
             consumer.rebuild(REBUILT)
     return rows(
         store.connection,

@@ -123,7 +123,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
 
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer.open(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
+        Consumer(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
     ):
         consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1
@@ -177,7 +177,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
+        with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=60)
     finally:
         done.set()

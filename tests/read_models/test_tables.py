@@ -127,7 +127,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     for relation in ("everything", "everything_state", "everything_staging"):
         admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
         admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
-        with Consumer.open(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+        with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
             refused = refusal(NotOwned, partial(consumer.rebuild, 7))
         assert other.info.user in refused.message
         assert owner.info.user in str(refused.detail)

@@ -17,7 +17,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.read_models.declared.fold_event import FoldEvent
@@ -119,21 +119,21 @@ def evolve(store: EventStore) -> None:
 
 
 def together(dsn: str, spark: "SparkSession", _: Path) -> None:
-    with SharedDrain(dsn, MODELS, lambda: spark, "rounds") as shared:
+    with Drain(dsn, MODELS, lambda: spark, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
     drain(dsn, spark, cast("ReadModel", recomputed))
 
 
 def alone(dsn: str, spark: "SparkSession", _: Path) -> None:
     for model in MODELS:
-        with Consumer.open(dsn, model, lambda: spark, "next") as consumer:
+        with Consumer(dsn, model, lambda: spark, "next") as consumer:
             staged(consumer).drain(budget_s=patience(), idle_s=0)
 
 
 def rebuilt(dsn: str, spark: "SparkSession", root: Path) -> None:
     together(dsn, spark, root)
     for model in MODELS:
-        with Consumer.open(dsn, model, lambda: spark, "rebuilder", archive=root) as consumer:
+        with Consumer(dsn, model, lambda: spark, "rebuilder", archive=root) as consumer:
             consumer.rebuild(*range(16))
 
 
@@ -229,14 +229,14 @@ def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_know
 
     sums = cast("ReadModel", Sums)
     if is_shared:
-        with SharedDrain(dsn, [sums], late, "rounds") as shared:
+        with Drain(dsn, [sums], late, "rounds") as shared:
             shared.run(budget_s=patience(), idle_s=0)
             assert shared.overtaken == ["sums"]
     else:
-        with Consumer.open(dsn, sums, late, "next") as consumer:
+        with Consumer(dsn, sums, late, "next") as consumer:
             assert staged(consumer).drain(budget_s=patience(), idle_s=0).events == 0
     assert rows_of(orders.connection, sums) == []
-    with Consumer.open(dsn, replace(sums, upcasts=()), lambda: spark, "old") as consumer, pytest.raises(Overtaken):
+    with Consumer(dsn, replace(sums, upcasts=()), lambda: spark, "old") as consumer, pytest.raises(Overtaken):
         consumer.rebuild(*range(16))
     drain(dsn, spark, sums)
     assert rows_of(orders.connection, sums) == WANTED["sums"]
@@ -285,7 +285,7 @@ OLD_ROWS = [("o-1", 1250, ["EUR"], "0.5")]
 
 
 def shared(dsn: str, spark: "SparkSession") -> None:
-    with SharedDrain(dsn, [cast("ReadModel", Notes), AHEAD], lambda: spark, "rounds") as drains:
+    with Drain(dsn, [cast("ReadModel", Notes), AHEAD], lambda: spark, "rounds") as drains:
         drains.run(budget_s=patience(), idle_s=0)
 
 
@@ -327,7 +327,7 @@ def test_where_it_may_not_be_registered_nothing_is_built_and_the_sentence_says_w
     said = "(?s)reads event placed of decider order in version 3, .*no upcast to it.*another upcast.*millrace migrate"
     with pytest.raises(EventsNotRegistered, match=said):
         drain(dsn, spark, unlike)
-    with SharedDrain(dsn, [unlike, cast("ReadModel", Notes)], lambda: spark, "rounds") as drains:
+    with Drain(dsn, [unlike, cast("ReadModel", Notes)], lambda: spark, "rounds") as drains:
         drains.run(budget_s=patience(), idle_s=0)
         assert ["in version 3" in (member.away or "") for member in drains.members] == [True, False]
     broken = replace(AHEAD, declared_events=None)

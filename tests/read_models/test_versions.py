@@ -72,7 +72,7 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
     fill(things, 20, seed=2)
 
     seen: list[tuple[list[str], bool]] = []
-    with Consumer.open(dsn, EventsOf, lambda: spark, "next") as consumer:
+    with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
             budget_s=patience(),
@@ -90,7 +90,7 @@ def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_ha
 
     fill(things, 20, seed=3)
     assert drain(dsn, spark, EventsOf).events == 20
-    with Consumer.open(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
+    with Consumer(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
         consumer.rebuild(busiest(things))
     assert rows_of(things.connection, EventsOf) == sorted(expected_rows(EventsOf, all_events(things)))
 
@@ -337,7 +337,7 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
     fill(things, 30)
     drain(dsn, spark)
     things.connection.execute("delete from event_store.views where view = 'everything'")
-    with pytest.raises(WrongView, match="was removed"), Consumer.open(dsn, Everything, lambda: spark, "next"):
+    with pytest.raises(WrongView, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
         pass
     reset_model(things.connection, Everything)
     drain(dsn, spark)
@@ -351,7 +351,7 @@ def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
 
 def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
     things.register_view("everything", mode="bulk")
-    with pytest.raises(WrongView, match="registered already"), Consumer.open(dsn, Everything, lambda: spark, "next"):
+    with pytest.raises(WrongView, match="registered already"), Consumer(dsn, Everything, lambda: spark, "next"):
         pass
 
 

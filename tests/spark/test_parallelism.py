@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millrace.resources.archive.history import history_frame, log_history
-from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.read import leased_events
-from millrace.resources.consumption.staging import stage_batch
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.merge import next_batch
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -72,10 +72,10 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
     fill(things, 60)
     things.sequence_events()
     ensure_version(things.connection, Everything)
-    leases = things.claim_batch(Everything.view, "test", 1000, 600)
+    work = Work(Everything, tuple(things.claim_batch(Everything.view, "test", 1000, 600)))
     with told(spark, millrace_taskEvents="10"):
         for allowed, tasks in ((64, 7), (3, 3)):
-            leased = leased_events(spark, dsn, Everything, leases, limits=Limits(live_readers=allowed))
+            leased = leased_events(spark, dsn, work, Limits(live_readers=allowed))
             assert read_by(leased.frame) == (tasks, 60)
     # the tail of an archive
     history = log_history(things.connection, tmp_path)
@@ -85,17 +85,17 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
     with told(spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
             limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
-            assert len(stage_batch(spark, dsn, Everything, leases, batch, limits=limits).rows) == tasks
+            assert len(StagedBuilds(dsn, lambda: spark, "test", 600, limits).stage(work, batch).rows) == tasks
 
 
 def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_caller_bounds_it(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.consumption.consumer.BATCH_EVENTS", 20)
+    monkeypatch.setattr("millrace.resources.consumption.rounds.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
         fill(things, 60, seed)
         commits: list[Commit] = []
-        with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
+        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
             staged(consumer).drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)
         assert [commit.events for commit in commits] == expected
     assert_equals_a_clean_run(things)

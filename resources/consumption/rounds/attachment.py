@@ -3,15 +3,13 @@
 Belongs here: one view. Not here: the round (`round`), the loop over all views (`drain`).
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import forget_dead_batches
 from millrace.resources.read_models.stored.versions import (
@@ -23,9 +21,6 @@ from millrace.resources.read_models.stored.versions import (
 
 # a view that alone is more positions behind than this is for a run of its own, and holds up no other
 LARGE_BACKLOG = 100_000
-# a view that left because of a failure comes back after so long, and each time after twice as long
-BACK_AFTER_S = 60.0
-LONGEST_AWAY_S = 3600.0
 
 
 def alone_behind(polls: Iterable[ViewPoll]) -> str | None:
@@ -60,8 +55,6 @@ class Member:
     _newest: int = 0
     _serving: Serving | None = None
     _slow: bool = False
-    _left: int = 0
-    _back_at: float = float("-inf")
 
     @property
     def view(self) -> str:
@@ -74,13 +67,15 @@ class Member:
             found = current_version(store.connection, self.declared)
             self._found = found.view if found else None
 
-    def join(self, store: EventStore, owner: str, archive: Path | None) -> None:
+    def join(self, store: EventStore, owner: str, archive: Path | None, *, alone: bool = False) -> None:
         """Attach to the version that the declaration stands for; make that version if there is none.
+
+        One that is to be rebuilt from the archive first leaves at once, unless it is `alone`.
 
         Raises the errors of `versions.ensure_version`.
         """
         model = attach_version(store.connection, self.declared, archive, owner)
-        if unbuilt_partitions(store.connection, model):
+        if not alone and unbuilt_partitions(store.connection, model):
             store.detach_consumer(model.view, owner)
             self.leave("its first events are in the archive only, and a run of its own rebuilds it")
             return
@@ -93,25 +88,17 @@ class Member:
     def leave(self, why: str, *, slow: bool = False) -> None:
         """Take part no more for the present; a run of its own consumes the view meanwhile.
 
-        A view that failed is well when that run has left nothing behind; one that is slow is so still.
+        One that is slow does not come back to this drain: it would be so again.
         """
         self.joined, self.away, self._slow = False, why, slow
-        self._left += 1
-        self._back_at = time.monotonic() + min(BACK_AFTER_S * 2 ** (self._left - 1), LONGEST_AWAY_S)
 
-    def may_join(self, poll: ViewPoll | None) -> bool:
-        """Say whether it may take part again: nobody else consumes the view, and it is well or was away for long."""
-        if poll is None:  # not registered yet, or no more
-            return self.model is None and time.monotonic() >= self._back_at
-        if poll.consumers or not poll.enabled:
+    def may_join(self, poll: ViewPoll | None, own: DrainState) -> bool:
+        """Say whether it may take part: nobody else consumes the view, and its own run, where it failed, ended well."""
+        if self._slow or (self.away is not None and own.failures):
             return False
-        well = poll.due == 0 and not self._slow
-        return self.away is None or well or time.monotonic() >= self._back_at
-
-    def note(self, commit: Commit) -> None:
-        """Count a commit."""
-        self.report.add(commit)
-        self._left, self.is_new = 0, False
+        if poll is None:  # not registered yet, or no more
+            return self.model is None
+        return poll.enabled and not poll.consumers
 
     def serve(self, store: EventStore) -> str | None:
         """Let people read this version if it has caught up and does not serve yet; return what keeps it from that."""

@@ -1,11 +1,12 @@
-"""A drain of many views: rounds, as long as there is something to do, and who takes part in them.
+"""A drain: rounds, as long as there is something to do, of many views or of one by itself.
 
-Belongs here: the loop, its connection, views that join and leave. Not here: a round (`round`), a drain of one view
-(`consumption.consumer`), Dagster.
+Belongs here: the loop, its connection, views that join and leave, rebuilds of what the archive alone has. Not here: a
+round (`round`), Dagster.
 
-A view takes part while nobody else consumes it. Where a run of its own does, it leaves, and comes back when that run is
-over. It leaves, too, where it fails, is slow, or waits for a lock. Who wants to know whether rounds serve a view asks
-for its consumers: the drain is attached to those that take part, and to no other.
+Of many views one takes part while nobody else consumes it. Where a run of its own does, it leaves, and comes back when
+that run is over. It leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended
+well. Who wants to know whether rounds serve a view asks for its consumers: the drain is attached to those that take
+part, and to no other.
 """
 
 import threading
@@ -20,23 +21,25 @@ import psycopg
 
 from millrace.resources.consumption.build_errors import cause, failures, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, is_shut_out
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted, is_shut_out
 from millrace.resources.consumption.indexing import Indexing
-from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.consumption.limits import DEFAULTS, LEASE_S, Limits
+from millrace.resources.consumption.rebuild import Rebuild
+from millrace.resources.consumption.report import no_progress
 from millrace.resources.consumption.rounds.attachment import Member, alone_behind
 from millrace.resources.consumption.rounds.plan import fits
 from millrace.resources.consumption.rounds.round import Outcome, Rounds
-from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.consumption.staged import StagedBuilds
+from millrace.resources.errors import MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Overtaken, stored_upcasts
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
-from millrace.resources.read_models.stored.versions import register_declared, with_upcasts
+from millrace.resources.read_models.stored.versions import register_declared, unbuilt_partitions, with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LEASE_S = 60
 # a round begins no sooner than this after the one before, unless that one left something behind
 ROUND_EVERY_S = 0.25
 # how often the drain looks who else consumes its views
@@ -57,24 +60,28 @@ OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
 
 
-class SharedDrain:
-    """A drain of many views. The end of a `with` block gives back every lease.
+class Drain:
+    """A drain of many views, or of one by itself. The end of a `with` block gives back every lease.
 
     Attributes:
-        members: The views that rounds can build, whether they take part or not.
+        members: The views that it may consume, whether they take part or not.
         owner: The name under which leases are taken.
         overtaken: The read models whose declaration, or whose events' shape, changed since; not empty, the drain ends.
 
     Args:
         dsn: The event store.
-        models: The read models as they are declared; those that rounds cannot build are left out.
-        spark: Gives the session.
+        models: The read models as they are declared. Of many those that one plan cannot build are left out.
+        spark: Gives the session; asked only when there is something to build.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease outlives its owner, in seconds.
         archive: The folder of the archive, which versions of models that are made now may need.
-        limits: How long a round may take.
-        on_commit: Is told of each commit.
+        limits: How much runs side by side, and for how long.
+        on_commit: Is told of each commit, between rounds.
         on_change: Is told of each view that joins or leaves.
+        alone: Whether it is of one view, with all that this one is due: streams to try again, a search for those that
+            fail, a rebuild of what the archive alone has. It does not leave, and waits for locks.
+
+    Raises, of one view, the errors of `versions.ensure_version`.
     """
 
     def __init__(
@@ -89,6 +96,7 @@ class SharedDrain:
         limits: Limits = DEFAULTS,
         on_commit: OnCommit = lambda *_: None,
         on_change: OnChange = lambda _: None,
+        alone: bool = False,
     ) -> None:
         self.overtaken: list[str] = []
         self.owner = owner
@@ -96,12 +104,26 @@ class SharedDrain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
-        self._rounds = Rounds(dsn, spark, owner, lease_s, limits.round_s)
+        self._alone = alone
+        self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
+        self._builds = StagedBuilds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
+        # of one view by itself: the most positions of a batch, and whether nothing is left that the archive alone has
+        self._most: int | None = None
+        self._is_whole = False
         self._store = self._connect()
+        try:
+            self.members = [Member(model) for model in models] if alone else self._that_fit(models)
+            if alone:
+                self._take_on(self.members[0])
+        except BaseException:
+            self._store.connection.close()
+            raise
+
+    def _that_fit(self, models: Sequence[ReadModel]) -> list[Member]:
         connection = self._store.connection
         upcasts = stored_upcasts(connection)
         for model in models:
@@ -110,12 +132,16 @@ class SharedDrain:
                 register_declared(connection, with_upcasts(connection, model, upcasts))
         # all of them with the same upcasts: one read is for all
         upcasts = stored_upcasts(connection)
-        self.members = [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
+        return [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
 
     def close(self) -> None:
-        """Give back every lease, count no more as a consumer, and close the connection."""
+        """Give back every lease, count no more as a consumer, and close the connection.
+
+        Raises, of one view, why its declared indexes were not made.
+        """
         failed = self._indexing.end()
         try:
+            end_interrupted(self._store.connection)
             try:
                 self._give_back()
             except psycopg.OperationalError:
@@ -124,16 +150,19 @@ class SharedDrain:
                 self._store = self._connect()
                 self._give_back()
             for member in self.members:
-                if member.view in failed:
+                if member.view in failed and not self._alone:
                     # a run of its own tries again, and says it
                     self._store.end_drain(member.declared.view, self.owner, cause(failed[member.view]))
         finally:
             self._store.connection.close()
+        if self._alone and failed:
+            raise failed[self.members[0].view]
 
     def _give_back(self) -> None:
         self._store.release_owner(self.owner)
         for member in self.members:
             if member.joined:
+                # the session may end a moment later, and who removes the model meanwhile would be refused
                 self._store.detach_consumer(member.view, self.owner)
 
     def __enter__(self) -> Self:
@@ -142,7 +171,11 @@ class SharedDrain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except MillraceError:
+            if error is None:
+                raise
 
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
@@ -160,20 +193,25 @@ class SharedDrain:
         for member in self.members:
             member.next_at = started
         while not stop.is_set() and (time.monotonic() - started < budget_s or self._indexing.is_at_work):
-            outcome = self._next_round()
+            outcome = self._next_round(stop)
             if self.overtaken:
                 break
-            if outcome is None or outcome.commits or outcome.full:
+            if outcome is None or outcome.claimed:
                 busy_at = time.monotonic()
-            elif time.monotonic() - busy_at >= idle_s and not self._indexing.is_at_work:
+            elif self._is_idle(time.monotonic() - busy_at, idle_s) and not self._indexing.is_at_work:
                 break
             stop.wait(max(0.0, self._next_at() - time.monotonic()))
 
-    def _next_round(self) -> Outcome | None:
+    def _is_idle(self, since_s: float, idle_s: float) -> bool:
+        report = self.members[0].report if self._alone else None
+        # where nothing could be built, more events change nothing: the next drain tries again
+        return since_s >= idle_s or (report is not None and bool(report.failed) and not report.moved)
+
+    def _next_round(self, stop: threading.Event) -> Outcome | None:
         """Do a round, unless a declaration changed; None after an error that another try may mend."""
         try:
             self._look()
-            return Outcome() if self.overtaken else self._tried()
+            return Outcome() if self.overtaken else self._tried(stop)
         except CONFLICTS:
             # somebody held what a few statements need
             self._rounds.owes = True
@@ -184,15 +222,17 @@ class SharedDrain:
             self._begin_anew()
             return None
 
-    def _tried(self) -> Outcome | None:
+    def _tried(self, stop: threading.Event) -> Outcome | None:
         try:
-            outcome = self._round()
+            outcome = self._round(stop)
         except psycopg.OperationalError:
             raise
         except Overtaken:
             self.overtaken = [member.declared.name for member in self.members if member.joined]
             return Outcome()
         except failures() as error:
+            if self._alone:
+                raise
             self._failed(error)
             return None
         self._failures = 0
@@ -214,27 +254,77 @@ class SharedDrain:
         # it may be about one view, which leaves then
         self._looked_at = float("-inf")
 
-    def _round(self) -> Outcome:
+    def _round(self, stop: threading.Event) -> Outcome:
         began = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
-        known = [member.model for member in self.members if member.joined and member.model is not None]
-        outcome = self._rounds.run(self._store, models, known) if models else Outcome()
+        outcome = Outcome()
+        try:
+            if models and self._alone:
+                self._of_one(joined[0], models[0], outcome, stop)
+            elif models:
+                known = [member.model for member in self.members if member.joined and member.model is not None]
+                self._rounds.run(self._store, models, known, outcome)
+        finally:
+            # what was committed is told, whatever failed then
+            for member in joined:
+                for commit in outcome.commits.get(member.view, ()):
+                    member.report.add(commit)
+                    self._on_commit(member, commit)
         for member in joined:
-            assert member.model is not None
-            commit = outcome.commits.get(member.model.view)
+            view = member.view
+            member.report.failed |= outcome.failed
             member.next_at = self._turn(member, outcome, began)
-            if commit is not None:
-                if member.is_new:
-                    self._store.end_drain(member.declared.view, self.owner)
-                member.note(commit)
-                self._on_commit(member, commit)
+            if view in outcome.commits and member.is_new and not self._alone:
+                self._store.end_drain(member.declared.view, self.owner)
+                member.is_new = False
             in_the_way = member.serve(self._store)
-            if member.view in outcome.left:
-                self._leave(member, outcome.left[member.view])
-            elif slow := outcome.slow.get(member.view) or in_the_way:
-                self._leave(member, slow, slow=True)
+            if self._alone:
+                continue
+            if view in outcome.left or in_the_way:
+                self._leave(member, outcome.left.get(view) or str(in_the_way))
+            elif view in outcome.slow:
+                self._leave(member, outcome.slow[view], slow=True)
         return outcome
+
+    def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
+        if self._is_whole:
+            self._rounds.run_alone(self._store, model, outcome, self._most)
+        else:
+            self._is_whole = self._rebuild_next(member, model, outcome, stop)
+
+    def _rebuild_next(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> bool:
+        """Rebuild the next log partition whose first events only the archive has; return true if none is left.
+
+        Raises:
+            PartitionsFailed: None of the rest can be rebuilt, and the drain cannot go on without them.
+        """
+        failed = member.report.failed
+        unbuilt = unbuilt_partitions(self._store.connection, model)
+        if unbuilt and set(unbuilt) <= set(failed):
+            raise no_progress(model.name, failed)
+        # as long as it is not whole it is not idle
+        outcome.claimed = True
+        for partition in unbuilt:
+            if partition in failed:
+                continue
+            try:
+                outcome.add(member.view, self._rebuild(member, (partition,), 0, stop))
+            except PartitionLeased:
+                continue  # another drain rebuilds it
+            except (Overtaken, Unreachable):
+                raise
+            except MillraceError as error:
+                outcome.failed[partition] = str(error)
+            return False
+        if unbuilt:
+            stop.wait(model.pooling_delay_s)
+        return not unbuilt
+
+    def _rebuild(self, member: Member, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
+        assert member.model is not None
+        rebuild = Rebuild(self._store, self._builds, member.model, member.declared, self._archive)
+        return rebuild.run(partitions, wait_s, stop)
 
     def _look(self) -> None:
         """Let views join and leave, by who else consumes them, if it is time to look."""
@@ -251,13 +341,16 @@ class SharedDrain:
                     self._attach(member)
             self.overtaken = [member.declared.name for member in self.members if member.is_overtaken(self._store)]
             self._attached_at = now
+        if self._alone:
+            return
         for member in self.members:
             member.find(self._store)
         polls = {poll.view: poll for poll in self._store.poll_views([member.view for member in self.members])}
+        own = self._store.drain_states(*(member.declared.view for member in self.members))
         far = alone_behind(polls.values())
         for member in self.members:
             poll = polls.get(member.view)
-            if not member.joined and member.view != far and member.may_join(poll):
+            if not member.joined and member.view != far and member.may_join(poll, own[member.declared.view]):
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
@@ -280,13 +373,18 @@ class SharedDrain:
         try:
             self._store.attach_consumer(member.view, self.owner)
         except MillraceError as error:
+            if self._alone:
+                raise
             self._leave(member, str(error))
+
+    def _take_on(self, member: Member) -> None:
+        member.join(self._store, self.owner, self._archive, alone=self._alone)
+        if member.joined and member.model is not None:
+            self._indexing.begin(self._store.connection, member.model)
 
     def _join(self, member: Member) -> None:
         try:
-            member.join(self._store, self.owner, self._archive)
-            if member.joined and member.model is not None:
-                self._indexing.begin(self._store.connection, member.model)
+            self._take_on(member)
         except (MillraceError, psycopg.Error) as error:
             if self._store.connection.closed:
                 raise
@@ -321,7 +419,8 @@ class SharedDrain:
         connection = connect_patiently(self._dsn)
         # forty views, and a few statements each
         connection.prepared_max = 1000
-        wait_for_locks_at_most(connection, LOCK_TIMEOUT, always=True)
+        if not self._alone:
+            wait_for_locks_at_most(connection, LOCK_TIMEOUT, always=True)
         return EventStore(connection)
 
     def _next_at(self) -> float:
@@ -330,11 +429,10 @@ class SharedDrain:
             return time.monotonic() + float(ROUND_EVERY_S * 2**self._failures)
         return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])
 
-    @staticmethod
-    def _turn(member: Member, outcome: Outcome, began: float) -> float:
+    def _turn(self, member: Member, outcome: Outcome, began: float) -> float:
         """Return when a member is asked for again after a round that began at a time."""
         view = member.view
-        if view in outcome.full:
+        if view in outcome.full or (self._alone and outcome.claimed):
             return began
         return began + (
             ROUND_EVERY_S if view in outcome.commits else max(ROUND_EVERY_S, member.declared.pooling_delay_s)

@@ -1,214 +1,328 @@
-"""One round: claim for all views in one statement, build all in one Spark job, commit each view by itself.
+"""One round: claim, build, commit; of many views at once, or of one by itself, with all that this one is due.
 
-Belongs here: the way from claims to commits, and what happens to a view that fails. Not here: the plan (`plan`), which
-views take part (`drain`).
+Belongs here: the way from claims to commits, by which door rows go, and what happens to a view that fails. Not here:
+the plan for many (`plan`), the door for many events and the search for failing streams (`staged`), which views take
+part (`drain`).
 
-A view's commit is one transaction of its checkpoints and its rows, as in every drain. So a round that dies at any
-moment has committed some views and not others, and each is whole.
+A view's commit is one transaction of its checkpoints and its rows. So a round that dies at any moment has committed
+some views and not others, and each is whole.
 
 A stream with a value that its column does not hold fails alone: the round names it and commits the rest of its
-view. A view that cannot be built or committed for another reason leaves the round and its leases. A run of its own
-looks for the streams that fail, or waits, as long as it takes; the other views do not notice.
+view. Of many views one that cannot be built or committed for another reason leaves the round and its leases. A round of
+that view by itself looks for the streams that fail, or waits, as long as it takes; the other views do not notice.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.consumption.build_errors import Fault, cause, fault_of, in_one_line, is_gone
-from millrace.resources.consumption.commit import Commit, hand_over, transaction
+from millrace.resources.consumption.build_errors import (
+    Fault,
+    build_errors,
+    cause,
+    fault_of,
+    in_one_line,
+    is_gone,
+    spark_is_gone,
+)
+from millrace.resources.consumption.commit import Commit, Rows, Work, commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import owner_keeper
-from millrace.resources.consumption.misread import name_streams
-from millrace.resources.consumption.rounds.plan import Built, RoundPlan
+from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.misread import Misread, without_misread
+from millrace.resources.consumption.rounds.plan import Built, RoundPlan, fits
 from millrace.resources.consumption.rounds.worker_connections import LOCK_TIMEOUT
+from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
 from millrace.resources.errors import LeaseLost, MillraceError
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
-from millrace.resources.read_models.declared.upcasts import require_known
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
+from millrace.resources.read_models.declared.upcasts import Overtaken
+from millrace.resources.read_models.stored.merge import StagedRowsLost
 from millrace.resources.spark.bounded import TookTooLong
+from millrace.resources.spark.parallelism import BATCH_EVENTS, batch_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Positions that a round reads of all views together, about: so long does none wait for the others. While some view has
-# more, each round reads twice as many as the one before, up to the most.
+# more, each round reads twice as many as the one before, up to the most. Of a view by itself more are staged.
 ROUND_EVENTS = 20_000
 MOST_EVENTS = 400_000
 # a model whose function takes longer than this in one round holds up the others; a larger round may take longer
 SLOW_S = 2.0
-_RETRIED = (LeaseLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+# of log partitions that take too long, each by itself, a view by itself tries no more
+MOST_LATE = 2
+_RETRIED = (LeaseLost, StagedRowsLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
 @dataclass
 class Outcome:
-    """What a round did.
+    """What a round did so far.
 
     Attributes:
         commits: By view, what was committed.
         left: By view, why it has to go on by itself.
         slow: The views whose function took so long that the others had to wait.
         full: The views that got as many events as one gets in a round, so that there may be more.
+        failed: Of a view by itself the log partitions that made no progress, and why.
+        claimed: Whether there was something to claim.
     """
 
-    commits: dict[str, Commit] = field(default_factory=dict)
+    commits: dict[str, list[Commit]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     slow: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
+    failed: dict[int, str] = field(default_factory=dict)
+    claimed: bool = False
+
+    def add(self, view: str, commit: Commit) -> None:
+        """Note a commit."""
+        self.commits.setdefault(view, []).append(commit)
 
 
 class Rounds:
     """Builds and commits rounds under the leases of one owner.
+
+    Attributes:
+        owes: Whether leases may be left that nobody gave back: the next round begins with it.
+        collects: Whether a view by itself goes by the door for few events, if it has few: not after a failure.
 
     Args:
         dsn: The event store.
         spark: Gives the session.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease lasts, in seconds; leases are extended while Spark builds.
-        seconds: How long a round may take.
+        limits: How much runs side by side, and for how long.
     """
 
-    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, seconds: float) -> None:
-        self._dsn = dsn
-        self._spark = spark
-        self._owner = owner
-        self._lease_s = lease_s
-        self._seconds = seconds
-        # positions that the next round reads
-        self._events = ROUND_EVENTS
-        # whether leases may be left that nobody gave back: the next round begins with it
+    def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, limits: Limits) -> None:
         self.owes = False
+        self.collects = True
+        self._spark = spark
+        self._limits = limits
+        self._seconds = min(limits.round_s, limits.build_s)
+        self._builds = StagedBuilds(dsn, spark, owner, lease_s, limits)
+        # positions that the next round reads, and that a view by itself claims
+        self._events = ROUND_EVENTS
+        self._batch = BATCH_EVENTS
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
     def run(
-        self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel], most: int = MOST_EVENTS
-    ) -> Outcome:
+        self,
+        store: EventStore,
+        models: Sequence[ReadModel],
+        known: Sequence[ReadModel],
+        outcome: Outcome,
+        most: int = MOST_EVENTS,
+    ) -> None:
         """Claim for some models and build and commit what there is.
 
         Args:
             store: The event store.
             models: The models to claim for.
             known: All models that may be among them in a later round: the plan is for all of these.
+            outcome: Is told what the round does.
             most: How many positions it reads of all views together.
 
         Raises:
-            Overtaken: The store was told of an upcast that the events were not read with; nothing is committed.
+            Overtaken: The store was told of an upcast that the events were not read with.
 
         Raises the errors of `build_errors` where they are of no model.
         """
-        if self.owes:
-            store.release_owner(self._owner)
-            self.owes = False
-        outcome = Outcome()
         limit = max(min(self._events, most) // len(models), 1)
-        started = time.monotonic()
-        claimed = store.claim_views([model.view for model in models], self._owner, limit, self._lease_s)
-        if not claimed:
-            return outcome
-        with owner_keeper(self._dsn, self._owner, self._lease_s):
-            built = self._build([model for model in models if model.view in claimed], known)
+        works = self._claim(store, models, limit, outcome)
+        if not works:
+            return
+        with self._kept():
+            built = self._build([work.model for work in works], known)
         if built.is_too_large:
-            return self._with_fewer(store, claimed, limit)
-        # all models of a drain read with the same upcasts
-        require_known(store.connection, models[0].upcasts)
-        for model in models:
-            leases = claimed.get(model.view, [])
-            if not leases:
-                continue
-            if _positions(leases) >= limit:
-                outcome.full.add(model.view)
+            self._give_back(store, works, limit, outcome)
+            return
+        for work in works:
+            view = work.model.view
             try:
-                failed = built.failed.get(model.view)
-                why = in_one_line(failed) if failed else self._commit(store, model, built, started, outcome)
+                why = (
+                    in_one_line(built.failed[view])
+                    if view in built.failed
+                    else self._commit(store, work, built, outcome)
+                )
+            except Overtaken:
+                raise
             except (PartFails, psycopg.Error, MillraceError) as error:
                 if store.connection.closed:
                     raise
                 why = cause(error)
-            if why is not None and built.seconds.get(model.view, 0) >= self._seconds / 2:
+            if why is not None and built.seconds.get(view, 0) >= self._seconds / 2:
                 # its time was up, and may be again
-                outcome.slow[model.view] = why
+                outcome.slow[view] = why
             elif why is not None:
-                outcome.left[model.view] = why
-            if model.view not in outcome.commits:
-                self._release(store, model.view, leases)
+                outcome.left[view] = why
+            if view not in outcome.commits:
+                self._release(store, work)
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
-        return outcome
 
-    def _with_fewer(self, store: EventStore, claimed: Mapping[str, Sequence[Lease]], limit: int) -> Outcome:
+    def run_alone(self, store: EventStore, model: ReadModel, outcome: Outcome, most: int | None = None) -> None:
+        """Claim for one view, also what it is to try again, and build and commit it without the streams that fail.
+
+        Few events that did not fail go by the door of all rounds, all others are staged. A failure that is not of some
+        streams puts its log partition aside until its lease ends. It does not hold up other log partitions. Nor does
+        one whose build does not end: Spark is told to stop in time.
+
+        Claims `most` positions; None for what the session is worth.
+
+        Raises:
+            Overtaken: The store was told of an upcast that the events were not read with.
+            Unreachable: Spark went away.
+        """
+        works = self._claim(store, [model], most or self._batch, outcome, alone=True)
+        if not works:
+            return
+        (work,) = works
+        if not (self.collects and self._collected(store, work, outcome)):
+            self._staged(store, work, outcome)
+            self.collects = not outcome.full and not any(
+                commit.failures for commits in outcome.commits.values() for commit in commits
+            )
+        if most is None and outcome.full:
+            # there is more. If the session does not answer, the next batch says why
+            with suppress(*build_errors()):
+                self._batch = batch_size(self._spark(), self._limits.cores)
+
+    def _kept(self) -> AbstractContextManager[None]:
+        return owner_keeper(self._builds.dsn, self._builds.owner, self._builds.lease_s)
+
+    def _claim(
+        self, store: EventStore, models: Sequence[ReadModel], limit: int, outcome: Outcome, *, alone: bool = False
+    ) -> list[Work]:
+        owner, lease_s = self._builds.owner, self._builds.lease_s
+        if self.owes:
+            store.release_owner(owner)
+            self.owes = False
+        if alone:
+            (model,) = models
+            leases = store.claim_batch(model.view, owner, limit, lease_s)
+            works = [Work(model, tuple(leases), tuple(store.locked_partitions(model.view, leases)))] if leases else []
+        else:
+            claimed = store.claim_views([model.view for model in models], owner, limit, lease_s)
+            works = [Work(model, tuple(claimed[model.view])) for model in models if model.view in claimed]
+        outcome.claimed = bool(works)
+        outcome.full |= {work.model.view for work in works if work.positions >= limit}
+        return works
+
+    def _give_back(self, store: EventStore, works: Sequence[Work], limit: int, outcome: Outcome) -> None:
         """Give back what was claimed, for a next round of fewer events; views of which one is too many leave."""
-        for view, leases in claimed.items():
-            self._release(store, view, leases)
+        for work in works:
+            self._release(store, work)
+            if limit == 1:
+                outcome.left[work.model.view] = "single events are too large for a round"
+            else:
+                outcome.full.add(work.model.view)
         self._events = max(self._events // 8, 1)
-        if limit == 1:
-            return Outcome(left=dict.fromkeys(claimed, "single events are too large for a round"))
-        return Outcome(full=set(claimed))
 
-    def _release(self, store: EventStore, view: str, leases: Sequence[Lease]) -> None:
+    def _release(self, store: EventStore, work: Work) -> None:
         try:
-            store.release_batch(view, leases)
+            store.release_batch(work.model.view, work.leases)
         except MillraceError:
             pass  # its view is gone, and its leases with it
         except CONFLICTS:
             self.owes = True
 
-    def _commit(
-        self, store: EventStore, model: ReadModel, built: Built, started: float, outcome: Outcome
-    ) -> str | None:
-        """Commit what was built for a model; return why it has to go on by itself, if it has to.
+    def _collected(self, store: EventStore, work: Work, outcome: Outcome) -> bool:
+        """Build and commit what is claimed for a view by itself without staging it; return whether that could be."""
+        model = work.model
+        if not fits(model) or work.retries or work.positions > ROUND_EVENTS:
+            return False
+        try:
+            with self._kept():
+                built = self._build([model], [model])
+            if model.view not in built.failed and not built.is_too_large:
+                self._commit(store, work, built, outcome)
+        except Overtaken:
+            raise
+        except _errors(PartFails, MillraceError):
+            # whose fault it is the other door finds out
+            if store.connection.closed:
+                raise
+        return model.view in outcome.commits
+
+    def _staged(self, store: EventStore, work: Work, outcome: Outcome) -> None:
+        """Build and commit what is claimed for a view by itself; where that fails, each log partition alone."""
+        try:
+            outcome.add(work.model.view, self._builds.build(store, work))
+        except NothingBuilds as error:
+            # not each by itself: of few streams, a search would blame all of them for a shared reason
+            outcome.failed |= {lease.partition: str(error) for lease in work.leases}
+        except (*_RETRIED, psycopg.errors.LockNotAvailable):
+            # the consumer that claims next reads the events again
+            store.release_batch(work.model.view, work.leases)
+        except _errors(TookTooLong) as error:
+            if isinstance(error, psycopg.Error) and store.connection.closed:
+                raise  # nothing is wrong with the batch
+            if is_gone(error):
+                raise spark_is_gone(error) from error
+            if len(work.leases) > 1:
+                self._each(store, work, outcome, is_late=isinstance(error, TookTooLong))
+            else:
+                # it keeps its lease, so that no drain tries again before that ends
+                outcome.failed[work.leases[0].partition] = cause(error)
+
+    def _each(self, store: EventStore, work: Work, outcome: Outcome, *, is_late: bool) -> None:
+        """Build and commit log partitions one by one; `is_late` says that all together took too long.
+
+        Then those that are left when some took too long by themselves, too, wait for the next drain: each might.
+        """
+        late = 0
+        # another order in each drain, so that none is always behind one that does not end
+        turns = random.sample(work.leases, len(work.leases)) if is_late else work.leases
+        for done, lease in enumerate(turns, start=1):
+            locked = tuple(one for one in work.locked if one.partition == lease.partition)
+            self._staged(store, Work(work.model, (lease,), locked), outcome)
+            late += is_late and lease.partition in outcome.failed
+            if late >= MOST_LATE:
+                why = f"not tried: {outcome.failed[lease.partition]}"
+                outcome.failed |= {one.partition: why for one in turns[done:]}
+                return
+
+    def _commit(self, store: EventStore, work: Work, built: Built, outcome: Outcome) -> str | None:
+        """Commit what was collected of a model; return why its view has to go on by itself, if it has to.
 
         What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.
 
         Raises:
             PartFails: Streams fail, and a search has to tell which.
         """
-        failures: Sequence[Failure] = ()
-        if model.view in built.misread:
-            built, failures = self._without_failing(store, model, built)
-        leases, rows = built.leases.get(model.view, ()), built.rows.get(model.view)
-        if not leases:
+        view = work.model.view
+        if view not in built.leases:
             return None
-        try:
-            with transaction(store, model):
-                hand_over(store, model, leases, failures)
-                store.commit_batch(model.view, leases)
-                wait_for_locks_at_most(store.connection, LOCK_TIMEOUT)
-                changed = merge_rows(store.connection, model, rows) if rows else 0
-        except _RETRIED:
-            # the consumer that claims next reads the events again
-            return None
-        outcome.commits[model.view] = Commit(tuple(leases), changed, time.monotonic() - started, tuple(failures))
-        if built.seconds.get(model.view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
-            outcome.slow[model.view] = f"its function took {built.seconds[model.view]:.1f} s of a round"
+        read = replace(work, leases=tuple(built.leases[view]), rows=built.rows.get(view))
+        read = without_misread(store, read, built.misread.get(view, ()), partial(self._again, work.model))
+        # the consumer that claims next reads the events again
+        with suppress(*_RETRIED):
+            outcome.add(view, commit(store, read, LOCK_TIMEOUT))
+            if built.seconds.get(view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
+                outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
         return None
 
-    def _without_failing(self, store: EventStore, model: ReadModel, built: Built) -> tuple[Built, Sequence[Failure]]:
-        """Return what can be built of a model without the streams of misread events, and these streams.
-
-        Raises:
-            PartFails: A search has to tell who fails.
-        """
-        # rounds try no stream again
-        named = name_streams(store, model, built.leases[model.view], built.misread[model.view], retries=False)
-        if named.are_followed:
-            try:
-                with owner_keeper(self._dsn, self._owner, self._lease_s):
-                    built = self._plan([model], named.failures).run()
-            except Exception as error:
-                if is_gone(error):
-                    raise
-                raise PartFails(cause(error)) from error
-            if built.failed or built.misread or built.is_too_large:
-                raise PartFails(named.failures[0].error)
-        named.require_others(built=bool(built.rows.get(model.view)))
-        return built, named.failures
+    def _again(self, model: ReadModel, without: tuple[Failure, ...]) -> tuple[Rows | None, Misread]:
+        """Build what is leased for a model without failing streams."""
+        try:
+            with self._kept():
+                built = self._plan([model], without).run()
+        except Exception as error:
+            if is_gone(error):
+                raise
+            raise PartFails(cause(error)) from error
+        if built.failed or built.is_too_large:
+            raise PartFails(without[0].error)
+        return built.rows.get(model.view), built.misread.get(model.view, ())
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
         """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
@@ -253,12 +367,12 @@ class Rounds:
 
     def _plan(self, models: Sequence[ReadModel], without: Sequence[Failure] = ()) -> RoundPlan:
         if without:  # never again
-            return RoundPlan(self._spark(), self._dsn, self._owner, models, self._seconds, without)
+            return RoundPlan(self._spark(), self._builds.dsn, self._builds.owner, models, self._seconds, without)
         key = tuple(sorted(model.view for model in models))
         if key not in self._plans:
-            self._plans[key] = RoundPlan(self._spark(), self._dsn, self._owner, models, self._seconds)
+            self._plans[key] = RoundPlan(self._spark(), self._builds.dsn, self._builds.owner, models, self._seconds)
         return self._plans[key]
 
 
-def _positions(leases: Sequence[Lease]) -> int:
-    return sum(lease.to_position - lease.from_position for lease in leases)
+def _errors(*ours: type[Exception]) -> tuple[type[Exception], ...]:
+    return (*ours, *build_errors())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pyarrow as pa
 
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.read_task import WHERE, Reader, Task
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
@@ -30,7 +30,7 @@ def test_a_round_that_is_slower_than_its_leases_keeps_them(
     fill(things, 40)
     things.append_events([stop_at(told)])
     models = [*FEW, Waiting]
-    with SharedDrain(dsn, models, lambda: spark, "rounds", lease_s=1) as shared:
+    with Drain(dsn, models, lambda: spark, "rounds", lease_s=1) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         met(told)
         until = "select min(leased_until) from event_store.checkpoints where lease_owner = 'rounds'"

@@ -14,7 +14,7 @@ from millrace.resources.consumption.rounds import attachment as membership
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.consumption.rounds.read_task import union
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
@@ -108,7 +108,7 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
     with (
         held(connect(), "lock table read_models.other_state in share mode"),
         held(connect(), "lock table read_models.remembering_state in access exclusive mode"),
-        SharedDrain(dsn, [*models, Counted, Third, WORTHS], lambda: spark, "rounds") as shared,
+        Drain(dsn, [*models, Counted, Third, WORTHS], lambda: spark, "rounds") as shared,
     ):
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
@@ -135,7 +135,7 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     things.append_events([thing("sand"), thing("stone")])
-    with SharedDrain(dsn, [Counted, Stumbling], lambda: spark, "rounds") as shared:
+    with Drain(dsn, [Counted, Stumbling], lambda: spark, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
         # not at once: it would fail again
         shared.run(budget_s=patience(), idle_s=0)
@@ -160,7 +160,7 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
 def test_a_slow_function_commits_once_more_and_then_leaves(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with SharedDrain(dsn, [machines], lambda: spark, "rounds") as shared:
+    with Drain(dsn, [machines], lambda: spark, "rounds") as shared:
         # a round of very many events: it may take as much longer
         monkeypatch.setattr(one_round, "SLOW_S", 1e-9)
         monkeypatch.setattr(one_round, "ROUND_EVENTS", 1e-15)
@@ -180,7 +180,7 @@ def test_a_view_that_somebody_takes_out_between_rounds_leaves_and_comes_back_whe
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
     monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
-    with SharedDrain(dsn, THREE, lambda: spark, "rounds") as shared, ExitStack() as own:
+    with Drain(dsn, THREE, lambda: spark, "rounds") as shared, ExitStack() as own:
 
         def one_more(seed: int) -> str | None:
             """Let some events come; return why the view is away then."""
@@ -196,7 +196,7 @@ def test_a_view_that_somebody_takes_out_between_rounds_leaves_and_comes_back_whe
         assert one_more(3) is None
         assert at(things, *THREE) == [30, 30, 30]
 
-        own.enter_context(Consumer.open(dsn, Other, lambda: spark, "own"))
+        own.enter_context(Consumer(dsn, Other, lambda: spark, "own"))
         assert one_more(4) == "a run of its own consumes it"
         assert at(things, *THREE) == [40, 30, 40]
         assert things.drain_states("other")["other"].failures == 0
@@ -229,7 +229,7 @@ def test_a_view_that_is_removed_after_the_claim_harms_no_other(
             removed.append(1)
         return spark
 
-    with SharedDrain(dsn, THREE, spark_while_a_view_goes, "rounds") as shared:
+    with Drain(dsn, THREE, spark_while_a_view_goes, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
     assert at(things, Counted, Third) == [60, 60]
 
@@ -284,7 +284,7 @@ def test_a_view_that_alone_is_far_behind_is_not_taken_on_several_are_and_what_li
     monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
 
     def joined() -> list[bool]:
-        with SharedDrain(dsn, THREE, lambda: spark, "rounds") as shared:
+        with Drain(dsn, THREE, lambda: spark, "rounds") as shared:
             shared.run(budget_s=patience(), idle_s=0)
             return [member.joined for member in shared.members]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
 from tests.support.building.drains import assert_equals_a_clean_run, machines, things
@@ -29,7 +29,7 @@ def test_forty_random_models_in_one_drain_hold_what_python_makes_of_the_events(
         things.register_decider_event(OTHER, event, f"a widget was {event}")
     models = [random_model(dice, number) for number in range(40)]
     together = [*models[10:], *map(of_lines, models[:10]), machines]
-    with SharedDrain(dsn, together, lambda: spark, "rounds") as shared:
+    with Drain(dsn, together, lambda: spark, "rounds") as shared:
         for number in (1, 40, 150):
             things.append_events(random_documents(dice, number))
             shared.run(budget_s=patience(), idle_s=0)

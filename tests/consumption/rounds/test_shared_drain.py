@@ -14,7 +14,7 @@ from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import plan as planning
 from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.consumption.rounds.attachment import Member
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version, versions
 from tests.support.building import read_models as models
@@ -49,7 +49,7 @@ def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
 ) -> None:
     fill(things, 120)
     commits: dict[str, int] = {}
-    with SharedDrain(
+    with Drain(
         dsn,
         TOGETHER,
         lambda: spark,
@@ -67,7 +67,7 @@ def test_views_of_every_kind_are_drained_in_one_job_each_with_its_own_commit(
 
 
 def test_a_recomputed_model_takes_no_part(dsn: str, spark: "SparkSession") -> None:
-    with SharedDrain(dsn, [cast("ReadModel", models.uses), Everything], lambda: spark, "rounds") as shared:
+    with Drain(dsn, [cast("ReadModel", models.uses), Everything], lambda: spark, "rounds") as shared:
         assert [member.declared.view for member in shared.members] == ["everything"]
 
 
@@ -94,7 +94,7 @@ def drained(dsn: str, spark: "SparkSession") -> list[int]:
         if member.declared.view == "crossing":
             events.append(commit.events)
 
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
+    with Drain(dsn, FEW, lambda: spark, "rounds", on_commit=note) as shared:
         shared.run(budget_s=patience(), idle_s=0)
     return events
 
@@ -127,7 +127,7 @@ def test_what_is_small_once_and_large_for_all_views_together_comes_in_smaller_ro
     monkeypatch.setattr(planning, "ROUND_BYTES", 40_000)
     things.append_events([thing(f"t-{number}", text=str(number) * 6_000) for number in range(4)])
     commits: list[int] = []
-    with SharedDrain(
+    with Drain(
         dsn, declared, lambda: spark, "rounds", on_commit=lambda _, commit: commits.append(commit.events)
     ) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -157,7 +157,7 @@ def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+    with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
         wait_until(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
         ensure_version(
@@ -193,7 +193,7 @@ def test_leases_that_were_taken_over_before_the_task_read_are_not_committed(
             robbed.set()
         return spark
 
-    with SharedDrain(dsn, FEW, spark_while_another_takes_over, "rounds") as shared:
+    with Drain(dsn, FEW, spark_while_another_takes_over, "rounds") as shared:
         shared.run(budget_s=0.1, idle_s=0)
         assert positions(things.connection, "everything") == 60
         assert positions(things.connection, "crossing") == 0
@@ -236,7 +236,7 @@ def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_lease
         asked.append(1)
         raise AnalysisException("a plan that nobody can make")
 
-    with SharedDrain(dsn, FEW[:views], broken, "rounds") as shared, pytest.raises(AnalysisException):
+    with Drain(dsn, FEW[:views], broken, "rounds") as shared, pytest.raises(AnalysisException):
         shared.run(budget_s=patience(), idle_s=0)
     # all at once, and each of several by itself
     assert len(asked) == draining.FAILURES * tries
@@ -247,7 +247,7 @@ def test_a_drain_that_is_told_to_stop_ends_soon_and_gives_the_leases_back(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     stop = threading.Event()
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds", on_commit=lambda *_: stop.set()) as shared:
+    with Drain(dsn, FEW, lambda: spark, "rounds", on_commit=lambda *_: stop.set()) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
         fill(things, 20)
         running.result(patience())

@@ -58,7 +58,7 @@ def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_l
         model = TOGETHER[(seed + times) % len(TOGETHER)]
         with (
             suppress(PartitionLeased, LeaseLost),
-            Consumer.open(dsn, model, lambda: spark, "rebuilding") as consumer,
+            Consumer(dsn, model, lambda: spark, "rebuilding") as consumer,
         ):
             consumer.rebuild(partition, wait_s=1)
 

@@ -18,7 +18,7 @@ import pytest
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built import fold_task
@@ -67,14 +67,16 @@ def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_it
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
-    with SharedDrain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
+    with Drain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert "failed at thing 'endless', offset 41" in (why := away.pop("hanging") or "")
         assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
         assert away == ALL_WELL
         # it would be so again: a run of its own is over before it comes back
-        assert not shared.members[-1].may_join(next(iter(warm.poll_views(["hanging"]))))
+        assert not shared.members[-1].may_join(
+            next(iter(warm.poll_views(["hanging"]))), warm.drain_states("hanging")["hanging"]
+        )
     assert len(processes(tmp_path / "told")) == 1
     assert positions(warm.connection, "hanging") == 40
     assert_equals_a_clean_run(warm, *WELL)
@@ -85,7 +87,7 @@ def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_th
 ) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
-    with SharedDrain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
+    with Drain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
         assert re.fullmatch(NOT_ENDED, away.pop("hanging") or "")
@@ -103,7 +105,7 @@ def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=False), thing("endless"), thing("other")])
-    with Consumer.open(dsn, Hanging, lambda: spark, "own") as consumer:
+    with Consumer(dsn, Hanging, lambda: spark, "own") as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.failed_streams, report.failed) == (1, {})
     ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
@@ -119,7 +121,7 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
-        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
+        Consumer(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
         pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
@@ -136,7 +138,7 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
 ) -> None:
     fill(warm, 40, seed=2)
     holder = connect(autocommit=False)
-    with SharedDrain(dsn, WELL, locking_events(spark, holder), "rounds", limits=soon()) as shared:
+    with Drain(dsn, WELL, locking_events(spark, holder), "rounds", limits=soon()) as shared:
         running = start(lambda: shared.run(budget_s=3 * patience(), idle_s=0))
         wait_blocked_in(observer, "event_store.event_log s where")
         # two were tried alone, and the third was not
@@ -159,7 +161,7 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
-    with spark_session() as session, SharedDrain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:
+    with spark_session() as session, Drain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         fill(warm, 40, seed=2)
         relay.goes_on.clear()
@@ -181,7 +183,7 @@ def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
         things.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
     )
     with (
-        Consumer.open(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
+        Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
         pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s"),
     ):
         consumer.rebuild(partition)
@@ -193,14 +195,14 @@ LOCALLY = """
 import sys
 from pathlib import Path
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.spark import spark_session
 from tests.support.building.hanging import Hanging, all_over
 from tests.support.building.shared_drains import FEW, why_away
 from tests.support.patience import patience
 with spark_session() as spark:
     # what is new here is that Spark runs in a process of ours
-    with SharedDrain(sys.argv[1], [*FEW, Hanging], lambda: spark, "rounds", limits=Limits(round_s=patience() / 4)) as shared:
+    with Drain(sys.argv[1], [*FEW, Hanging], lambda: spark, "rounds", limits=Limits(round_s=patience() / 4)) as shared:
         shared.run(budget_s=600, idle_s=0)
         print(why_away(shared))
     all_over(Path(sys.argv[2]))

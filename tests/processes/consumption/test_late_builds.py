@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millrace.resources.consumption import staged
 from millrace.resources.consumption.as_of import build_as_of
-from millrace.resources.consumption.builder import Builder
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
@@ -25,7 +25,7 @@ BUILDS: dict[str, Build] = {
     "diff": lambda dsn, spark, _: diff_with_serving(dsn, Counted, spark),
 }
 # with its leases; with staged rows
-STEPS: list[tuple[type, str]] = [(Rebuild, "_build"), (Builder, "_commit")]
+STEPS: list[tuple[object, str]] = [(Rebuild, "_build"), (staged, "_commit")]
 
 
 @pytest.mark.parametrize(("owner", "name"), STEPS)
@@ -36,7 +36,7 @@ def test_stopped_while_another_one_builds_it_ends_with_the_same(
     spark: "SparkSession",
     monkeypatch: pytest.MonkeyPatch,
     build: Build,
-    owner: type,
+    owner: object,
     name: str,
 ) -> None:
     fill(things, 30)

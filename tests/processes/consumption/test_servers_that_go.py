@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from millrace.resources.consumption.connection import connect_patiently, is_shut_out
 from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -112,7 +112,7 @@ def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_w
     share(dsn, spark, FEW)
     fill(things, 60)
     holder = connect(autocommit=False)
-    with SharedDrain(dsn, FEW, locking_events(spark, holder), "rounds") as shared:
+    with Drain(dsn, FEW, locking_events(spark, holder), "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         terminate(observer, wait_blocked_in(observer, READING))
         terminate(observer, shared._store.connection.info.backend_pid)
@@ -128,7 +128,7 @@ def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_
 ) -> None:
     server, dsn = own_dsn
     fill_anew(dsn, 40)
-    with SharedDrain(dsn, FEW, lambda: spark, "rounds") as shared:
+    with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
         restart(server)
         fill_anew(dsn, 41)
@@ -140,7 +140,7 @@ def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_
     with (
         closing(psycopg.connect(dsn)) as holder,
         closing(psycopg.connect(dsn, autocommit=True)) as watcher,
-        SharedDrain(dsn, FEW, locking_events(spark, holder), "rounds") as shared,
+        Drain(dsn, FEW, locking_events(spark, holder), "rounds") as shared,
     ):
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         wait_blocked_in(watcher, READING)
@@ -178,7 +178,7 @@ def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
         store.connection.execute("select pg_reload_conf()")
         first, second = (make_conninfo(admin, user="rotating", password=password) for password in ("one", "two"))
         fill_anew(admin, 40)
-        with SharedDrain(first, FEW, lambda: spark, "rounds") as shared:
+        with Drain(first, FEW, lambda: spark, "rounds") as shared:
             shared.run(budget_s=patience(), idle_s=1)
             assert why_away(shared) == ALL_WELL
             store.connection.execute("alter role rotating password 'two'")
@@ -208,7 +208,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
     things.append_events([stop_at(told)])
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
-    with spark_session() as session, SharedDrain(dsn, WITH_WAITING, lambda: session, "rounds") as shared:
+    with spark_session() as session, Drain(dsn, WITH_WAITING, lambda: session, "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
         met(told)
         relay.cut()
@@ -225,7 +225,7 @@ def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_bac
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])
     fill(things, 40)
-    with spark_session() as session, SharedDrain(dsn, FEW, lambda: session, "rounds") as shared:
+    with spark_session() as session, Drain(dsn, FEW, lambda: session, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
         session.client.release_session()
         fill(things, 40, seed=2)

@@ -71,7 +71,7 @@ def draining(dsn: str, spark: "SparkSession") -> Iterator[list[Exception]]:
     def run() -> None:
         while not stop.is_set():
             try:
-                with Consumer.open(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
+                with Consumer(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
                     consumer.drain(budget_s=600, idle_s=600, stop=stop)
             except (MillraceError, psycopg.OperationalError) as error:
                 failed.append(error)
@@ -90,7 +90,7 @@ def writers() -> list[Appender]:
 
 
 def drain_rest(dsn: str, spark: "SparkSession") -> None:
-    with Consumer.open(dsn, Everything, lambda: spark, "the last run") as consumer:
+    with Consumer(dsn, Everything, lambda: spark, "the last run") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
 
 

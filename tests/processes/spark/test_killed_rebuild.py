@@ -31,7 +31,7 @@ import sys
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from tests.support.building.drains import Everything
-with spark_session() as spark, Consumer.open(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.rebuild(*range(16))
 """
 
@@ -59,7 +59,7 @@ def test_killed_between_two_log_partitions_each_is_rebuilt_or_as_before_and_the_
         *(row for row in damaged if row[0] == last),
     ]
     things.release_owner("victim")
-    with Consumer.open(dsn, Everything, lambda: spark, "next") as consumer:
+    with Consumer(dsn, Everything, lambda: spark, "next") as consumer:
         # what was staged is of nobody
         assert consumer.rebuild(*range(16)).rows == sum(row[0] == last for row in right)
     assert_equals_a_clean_run(things)

@@ -18,7 +18,7 @@ import psycopg
 from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
@@ -183,7 +183,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
         public = store.connection.execute(f"select * from read_models.{model.name}".encode()).fetchall()
         rows[door][name] = Rows(public, state(store.connection, model))
 
-    with SharedDrain(dsn, every, lambda: spark, "rounds") as shared:
+    with Drain(dsn, every, lambda: spark, "rounds") as shared:
         for part, number in enumerate((1, dice.randint(41, 60), dice.randint(1, 60))):
             store.append_events(random_events(dice, number))
             store.append_events(random_documents(dice, 2 * number, [OTHER]))
@@ -205,7 +205,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     for door, root in (("rebuild", None), ("archive", folder)):
         for name in DOORS[door]:
             # what is not built anew stays away
-            with Consumer.open(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
+            with Consumer(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
                 empty(store, consumer.model)
                 consumer.rebuild(*range(16))
             keep(door, name, alone[name])

@@ -76,13 +76,13 @@ def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
-    with Consumer.open(dsn, model, lambda: spark, owner) as consumer:
+    with Consumer(dsn, model, lambda: spark, owner) as consumer:
         return consumer.drain(budget_s=patience(), idle_s=0)
 
 
 def staged(consumer: Consumer) -> Consumer:
     """Let a consumer stage the rows of its first batch, however few there are."""
-    consumer._in_rounds = False
+    consumer._rounds.collects = False
     return consumer
 
 

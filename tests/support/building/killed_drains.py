@@ -25,7 +25,7 @@ from millrace.resources.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
 from tests.support.building import poison
 model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys.argv[3])
-with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
 
@@ -34,11 +34,11 @@ with spark_session() as spark, Consumer.open(sys.argv[1], model, lambda: spark, 
 SHARING_VICTIM = """
 import sys
 from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
 one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)
-with spark_session() as spark, SharedDrain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
+with spark_session() as spark, Drain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
     shared.run(budget_s=600, idle_s=600)
 """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 
-from millrace.resources.consumption.rounds.drain import SharedDrain
+from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
@@ -30,7 +30,7 @@ def share(
     dsn: str, spark: "SparkSession", declared: Sequence[ReadModel] = TOGETHER, owner: str = "rounds"
 ) -> dict[str, str | None]:
     """Drain views together until nothing is left; return by view why it left."""
-    with SharedDrain(dsn, declared, lambda: spark, owner) as shared:
+    with Drain(dsn, declared, lambda: spark, owner) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         return why_away(shared)
 
@@ -49,7 +49,7 @@ def locking_events(spark: "SparkSession", holder: psycopg.Connection) -> "Callab
     return give
 
 
-def why_away(shared: SharedDrain) -> dict[str, str | None]:
+def why_away(shared: Drain) -> dict[str, str | None]:
     return {member.declared.view: member.away for member in shared.members}
 
 

@@ -65,7 +65,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
             .start(str(folder / "events"))
         )
         assert query.awaitTermination(patience())
-        with Consumer.open(dsn, Everything, lambda: spark, "test") as consumer:
+        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
         built = Built(

@@ -165,7 +165,7 @@ class Reader:
         sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()
         for model in models:
             assert f"poll_{model.view}" in sensors
-            with Consumer.open(self.dsn, model, self.spark, "reader") as consumer:
+            with Consumer(self.dsn, model, self.spark, "reader") as consumer:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:
