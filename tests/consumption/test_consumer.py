@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
+from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (
@@ -83,12 +84,13 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
 
 
 def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_failure_is_staged(
-    things: EventStore, dsn: str, spark: "SparkSession"
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(one_round, "ROUND_EVENTS", 2)
     numbers = "select case when is_called then last_value else 0 end from read_models.batch_seq"
     with Consumer(dsn, WORTHS, lambda: spark, "next") as consumer:
 
-        def drained(*events: NewEvent, at_most: int | None = None) -> list[tuple[int, bool]]:
+        def drained(*events: NewEvent) -> list[tuple[int, bool]]:
             """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
             things.append_events(events)
             found: list[tuple[int, bool]] = []
@@ -96,19 +98,17 @@ def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_
             consumer.drain(
                 budget_s=patience(),
                 idle_s=0,
-                batch_events=at_most,
                 on_commit=lambda c: found.append((c.events, value(things.connection, numbers) > before)),
             )
             return [commit for commit in found if commit[0]]
 
-        # the first round is full, so a batch follows it; what is left after that is few again
-        assert drained(*(thing("t-1", worth=1) for _ in range(5)), at_most=2) == [(2, False), (2, True), (1, True)]
+        assert drained(*(thing("t-1", worth=1) for _ in range(3))) == [(3, True)]
         assert drained(thing("t-1", worth=1)) == [(1, False)]
         assert drained(poison("t-2"), thing("t-1", worth=1)) == [(2, False)]
         correct(things.connection, "t-2", '{"worth": 1}')
         assert drained(thing("t-1", worth=1)) == [(1, False)]
         assert drained(thing("t-1", worth=1)) == [(1, False)]
-    assert rows(things.connection, "select events, worth from read_models.worths where thing_id = 't-1'") == [(9, 9)]
+    assert rows(things.connection, "select events, worth from read_models.worths where thing_id = 't-1'") == [(7, 7)]
 
 
 def test_a_round_that_cannot_be_built_gives_its_leases_back_and_a_batch_is_staged(

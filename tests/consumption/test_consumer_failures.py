@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,7 +13,6 @@ from millrace.resources.consumption import commit as commits
 from millrace.resources.consumption import connection
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds import round as rounds
 from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
@@ -150,9 +148,7 @@ def alone(dsn: str, spark: "SparkSession") -> None:
         assert staged(consumer).drain(budget_s=patience(), idle_s=0).batches == 1
 
 
-@pytest.mark.parametrize(
-    ("door", "module", "merge"), [(in_rounds, rounds, "merge_rows"), (alone, commits, "merge_batch")]
-)
+@pytest.mark.parametrize(("door", "merge"), [(in_rounds, "merge_rows"), (alone, "merge_batch")])
 def test_a_drain_that_was_paused_in_its_commit_lets_others_on_and_commits_anew(
     things: EventStore,
     dsn: str,
@@ -160,19 +156,18 @@ def test_a_drain_that_was_paused_in_its_commit_lets_others_on_and_commits_anew(
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
     door: Callable[[str, "SparkSession"], None],
-    module: ModuleType,
     merge: str,
 ) -> None:
     monkeypatch.setattr(connection, "STANDS_STILL", "100ms")
-    whole = getattr(module, merge)
+    whole = getattr(commits, merge)
 
     def paused(session: psycopg.Connection, *given: object) -> object:
-        monkeypatch.setattr(module, merge, whole)
+        monkeypatch.setattr(commits, merge, whole)
         (pid,) = rows(session, "select pg_backend_pid()")[0]
         wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "it is let go")
         return whole(session, *given)
 
-    monkeypatch.setattr(module, merge, paused)
+    monkeypatch.setattr(commits, merge, paused)
     fill(things, 50)
     door(dsn, spark)
     assert_equals_a_clean_run(things, Everything)

@@ -213,7 +213,7 @@ def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_sa
     def nobody(*_: object, **__: object) -> None:
         raise PartFails("who is it?")
 
-    monkeypatch.setattr(one_round, "name_streams", nobody)
+    monkeypatch.setattr(one_round, "without_misread", nobody)
     assert found() == told  # of a batch
     monkeypatch.setattr(staging, "MOST_MISREAD", 1)
     looks: list[Part] = []

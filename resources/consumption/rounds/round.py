@@ -39,7 +39,7 @@ from millrace.resources.consumption.misread import Misread, without_misread
 from millrace.resources.consumption.rounds.plan import Built, RoundPlan, fits
 from millrace.resources.consumption.rounds.worker_connections import LOCK_TIMEOUT
 from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
-from millrace.resources.errors import LeaseLost, MillraceError
+from millrace.resources.errors import LeaseLost, MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
@@ -247,10 +247,12 @@ class Rounds:
                 self._commit(store, work, built, outcome)
         except Overtaken:
             raise
-        except _errors(PartFails, MillraceError):
+        except _errors(PartFails, MillraceError) as error:
             # whose fault it is the other door finds out
-            if store.connection.closed:
+            if store.connection.closed or isinstance(error, Unreachable):
                 raise
+            if is_gone(error):
+                raise spark_is_gone(error) from error
         return model.view in outcome.commits
 
     def _staged(self, store: EventStore, work: Work, outcome: Outcome) -> None:

@@ -146,8 +146,10 @@ def test_a_fold_that_fails_comes_back_when_a_run_of_its_own_made_it_well(
         things.append_events([thing("stone"), thing("sand")])
         things.sequence_events()
         assert at(things, Stumbling) == [2]
-        monkeypatch.setattr(membership, "LONGEST_AWAY_S", 0.0)
-        shared.members[1].leave("again, as if it were long ago")
+        # it comes back when the store was told that its own run ended well
+        shared.run(budget_s=patience(), idle_s=0)
+        assert "a stone" in (why_away(shared)["stumbling"] or "")
+        things.end_drain("stumbling", "a run of its own")
         shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == {"counted": None, "stumbling": None}
         assert things.drain_states("stumbling")["stumbling"].failures == 0
@@ -179,7 +181,6 @@ def test_a_view_that_somebody_takes_out_between_rounds_leaves_and_comes_back_whe
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
-    monkeypatch.setattr(membership, "BACK_AFTER_S", 0.0)
     with Drain(dsn, THREE, lambda: spark, "rounds") as shared, ExitStack() as own:
 
         def one_more(seed: int) -> str | None:

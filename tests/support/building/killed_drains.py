@@ -24,9 +24,10 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
 from tests.support.building import poison
+from tests.support.building.drains import staged
 model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys.argv[3])
 with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
-    consumer.drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
+    staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
 
 
