@@ -27,7 +27,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
 from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_log_source import COLUMNS, most_tasks
+from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore
 
 if TYPE_CHECKING:
@@ -189,15 +189,12 @@ def history_frame(
     columns: Sequence[str] = tuple(COLUMNS),
     extract: Mapping[str, Sequence[str]] | None = None,
     min_partitions: int = 1,
-    live_readers: int | None = None,
     between: tuple[datetime, datetime] | None = None,
     upcasts: str = "[]",
 ) -> "DataFrame":
     """Read a history as `read_history` does; with `between`, events appended at other times may be left out.
 
     With `upcasts`, which are those of the source's option, data of older versions of events come as the newest one's.
-
-    At most `live_readers` tasks read Postgres at once; None for as many as Spark runs.
 
     A job proves first that the files are the listed ones (`whole_files`). Spark's own reader takes those that are read
     whole and have columns of all wanted fields; Python tasks take the others, and all files where `between` is given
@@ -234,9 +231,6 @@ def history_frame(
             "upcasts": upcasts,
         } | {name: json.dumps(list(chosen)) for name, chosen in filters.items() if chosen is not None}
         tail = spark.read.format("event_log").options(**options).load()
-        positions = sum(last - first for first, last in tails.values())
-        if live_readers is not None and most_tasks(positions, min_partitions) > live_readers:
-            tail = tail.coalesce(live_readers)
         frames.append(tail)
     return reduce(type(frames[0]).unionByName, frames)
 

@@ -56,7 +56,7 @@ from pyspark.sql.datasource import DataSource
 
 from .batch import EventLogReader
 from .log import Unreadable, in_utf8
-from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption, most_tasks
+from .options import COLUMNS, OPTIONS, EventLogOptions, InvalidOption
 from .ranges import DataLoss, LogRange
 from .stream import EventLogStreamReader
 
@@ -75,7 +75,6 @@ __all__ = [
     "LogRange",
     "Unreadable",
     "in_utf8",
-    "most_tasks",
 ]
 
 

@@ -61,11 +61,6 @@ _LARGEST = 2**63 - 1
 _RECORDS = 500_000
 
 
-def most_tasks(positions: int, min_partitions: int) -> int:
-    """Return how many tasks read so many positions at most, where `maxRecordsPerPartition` is left out."""
-    return max(min_partitions, 1 + positions // _RECORDS)
-
-
 def by_event(upcasts: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return upcasts by decider and event, in the order of versions; numbers in them keep their digits."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}

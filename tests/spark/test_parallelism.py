@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.archive.history import history_frame, log_history
 from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
@@ -23,8 +22,6 @@ from tests.support.building.drains import Everything, assert_equals_a_clean_run,
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["things"]
@@ -67,7 +64,7 @@ def test_a_session_has_the_settings_that_make_rows_equal_everywhere_and_the_size
 
 
 def test_no_more_tasks_read_events_or_write_rows_than_allowed(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: "Path"
+    things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 60)
     things.sequence_events()
@@ -77,11 +74,6 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
         for allowed, tasks in ((64, 7), (3, 3)):
             leased = leased_events(spark, dsn, work, Limits(live_readers=allowed))
             assert read_by(leased.frame) == (tasks, 60)
-    # the tail of an archive
-    history = log_history(things.connection, tmp_path)
-    for tail_allowed, tasks in ((None, 7), (2, 2)):
-        events = history_frame(spark, dsn, history, columns=["offset"], min_partitions=7, live_readers=tail_allowed)
-        assert read_by(events) == (tasks, 60)
     with told(spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
             limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
