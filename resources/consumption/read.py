@@ -9,7 +9,6 @@ A task reads as a stream, and what is made of an event is made in that task: no 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS, Limits
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, LogRange
 from millrace.resources.event_log_source.ranges import held_ranges, split
-from millrace.resources.event_log_source.reading import chosen, read_ranges, read_statement
+from millrace.resources.event_log_source.reading import read_ranges, read_retries
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models.built.plans import Run, arrow_schema
 from millrace.resources.read_models.declared.columns import ORDER
@@ -29,7 +28,6 @@ from millrace.resources.read_models.declared.upcasts import as_option
 from millrace.resources.spark.parallelism import task_number
 
 if TYPE_CHECKING:
-    from psycopg import sql
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -113,8 +111,10 @@ class Reader:
         options = self.options
         if part.slices:
             yield from read_ranges(options, self.schema, part.slices, _held, self.view)
-        for lease in part.retries:
-            yield from read_statement(options, self.schema, partial(_retries, options, self.view, lease))
+        for one in part.retries:
+            yield from read_retries(
+                options, self.schema, str(self.view), one.partition, one.lease_token, one.to_position
+            )
         wanted = Wanted(
             options.deciders, options.events, options.columns, tuple(options.extract.items()), upcasts=options.upcasts
         )
@@ -180,22 +180,3 @@ def leased_events(
 
 def _held(ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
     return held_ranges(ranges, held, fail_on_data_loss=True)
-
-
-def _retries(options: EventLogOptions, view: str | None, lease: Lease, _: object) -> "sql.Composed":
-    """Return the SELECT that reads what a lease tries again, as the function `read_batch` does."""
-    from psycopg import sql
-
-    columns, upcast, conditions = chosen(options)
-    return sql.SQL(
-        "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
-        ' cross join lateral (select {partition} as partition, e."position", e."offset") l{upcast} where {conditions}'
-    ).format(
-        columns=columns,
-        upcast=upcast,
-        view=sql.Literal(view),
-        partition=sql.Literal(lease.partition),
-        token=sql.Literal(lease.lease_token),
-        end=sql.Literal(lease.to_position),
-        conditions=conditions,
-    )

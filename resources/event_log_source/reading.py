@@ -86,7 +86,33 @@ def read_ranges(
             connection.rows(DENSE_PLAN)
         return query(options, kept, between, locks_of)
 
-    yield from read_statement(options, target, statement)
+    yield from _read(options, target, statement)
+
+
+def read_retries(
+    options: EventLogOptions, target: "pa.Schema", view: str, partition: int, token: int, end: int
+) -> "Iterator[pa.RecordBatch]":
+    """Read what the lease of a log partition tries again, as the function `read_batch` does, up to the lease's end.
+
+    Raises:
+        Unreadable: Postgres does not answer, or not with an event log.
+    """
+    from psycopg import sql
+
+    columns, upcast, conditions = _chosen(options)
+    statement = sql.SQL(
+        "select {columns} from event_store_platform.retried_events({view}, {partition}, {token}, {end}) e"
+        ' cross join lateral (select {partition} as partition, e."position", e."offset") l{upcast} where {conditions}'
+    ).format(
+        columns=columns,
+        upcast=upcast,
+        view=sql.Literal(view),
+        partition=sql.Literal(partition),
+        token=sql.Literal(token),
+        end=sql.Literal(end),
+        conditions=conditions,
+    )
+    yield from _read(options, target, lambda _: statement)
 
 
 def arrow_target(schema: "StructType") -> "pa.Schema":
@@ -96,10 +122,9 @@ def arrow_target(schema: "StructType") -> "pa.Schema":
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def read_statement(
+def _read(
     options: EventLogOptions, target: "pa.Schema", statement: "Callable[[ArrowConnection], sql.Composed | None]"
 ) -> "Iterator[pa.RecordBatch]":
-    """Read what a statement gives, made over the connection that reads it; nothing if it is None."""
     with arrow_connection(options.dsn) as connection:
         connection.rows(PLAN)
         wanted = statement(connection)
@@ -151,7 +176,7 @@ def query(
     """
     from psycopg import sql
 
-    columns, upcast, conditions = chosen(options)
+    columns, upcast, conditions = _chosen(options)
     if between is not None:
         conditions += sql.SQL(' and e."offset" between {} and {}').format(*between)
     if locks_of is not None:
@@ -179,7 +204,7 @@ def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
     ).format(values=values)
 
 
-def chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
+def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
     """Return the columns of every SELECT, in the order of the schema; how it joins upcast data; and its filters."""
     from psycopg import sql
 
