@@ -1,7 +1,7 @@
 """Drains of many views: one run that consumes every view that is due, in rounds.
 
 Belongs here: starting a shared drain and showing the work of each view in Dagster. Not here: the loop
-(`millrace.resources.consumption.rounds`), a drain of one view (`consumption`).
+(`millrace.resources.consumption.drain`), a drain of one view (`consumption`).
 
 The run belongs to no partition. It records the progress of each view on the view's own partition of
 `consumption/view_events`, and on those of its read model, as a run of its own would. A view that fails leaves, and a
@@ -19,11 +19,11 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import one_try, release_dead, while_it_runs
 from millrace.resources.capture.declaration import Capture
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.rounds.attachment import Member
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.consumption.member import Member
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.spark import spark_when_needed

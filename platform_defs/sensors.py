@@ -21,8 +21,8 @@ from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, Start, in_turn, is_served, plan
-from millrace.resources.consumption.rounds.attachment import LARGE_BACKLOG, alone_behind
-from millrace.resources.consumption.rounds.plan import fits
+from millrace.resources.consumption.collected import fits
+from millrace.resources.consumption.member import LARGE_BACKLOG, alone_behind
 from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource

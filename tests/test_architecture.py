@@ -95,7 +95,7 @@ SQL = {
     "resources.capture.schema_changes": "calls functions",
     "resources.capture.drain": "settings of its own session",
     "resources.capture.source.*": "runs on a source, which has none of our functions",
-    "resources.consumption.rounds.read_task": "calls functions in Spark's tasks",
+    "resources.consumption.collected_task": "calls functions in Spark's tasks",
     "resources.event_log_source.*": "plans in Spark's tasks, a folder that stands alone",
     "resources.postgres.embedded": "makes databases",
     "resources.postgres.logins": "makes logins and their databases",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from benchmarks.views.bench import Bench, Cpu, Shop, append
 from benchmarks.views.models import models
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.spark import spark_session
 
 EVENTS = 100_000

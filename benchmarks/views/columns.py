@@ -33,9 +33,9 @@ from millrace import (
     top,
 )
 from millrace.ops import ReadModel
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.spark import spark_session
 

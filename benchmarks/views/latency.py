@@ -15,8 +15,8 @@ import psycopg
 
 from benchmarks.views.bench import Bench, Cpu, Shop, append
 from benchmarks.views.models import models
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session

@@ -18,9 +18,9 @@ from benchmarks.views.latency import Latency, of_drain
 from benchmarks.views.models import models
 from millrace import fold
 from millrace.resources.consumption.build_errors import build_errors
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.plan import ROUND_CONFIGURATION
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel

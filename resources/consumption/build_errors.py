@@ -4,7 +4,7 @@ An error is told by its class, its SQLSTATE and Spark's condition, never by a wo
 word. An error of Python in a task reaches us as text alone. The class that was raised stands in it at a place that no
 value reaches: after the lines of the first traceback, which are indented.
 
-Belongs here: errors of Spark and of Postgres. Not here: the reactions to them (`builder`, `consumer`).
+Belongs here: errors of Spark and of Postgres. Not here: the reactions to them (`staged`, `round`).
 """
 
 import builtins

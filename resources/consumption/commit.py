@@ -6,7 +6,7 @@ commit are read again. A commit whose reply was lost needs no care: the next cla
 `commit_batch` comes before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late
 consumer cannot change a row.
 
-Belongs here: the transactions of a batch. Not here: building it (`staged`, `rounds`), the statements on rows
+Belongs here: the transactions of a batch. Not here: building it (`staged`, `round`), the statements on rows
 (`read_models.stored.merge`).
 """
 

@@ -1,7 +1,7 @@
 """The connection of a consumer, which outlasts a restart of the server.
 
 Belongs here: connecting, time limits, whether the password is still the right one, the errors of a transaction that is
-only tried again, the end of a statement that was interrupted. Not here: when to connect anew (`consumer`, `rounds`).
+only tried again, the end of a statement that was interrupted. Not here: when to connect anew (`drain`).
 """
 
 from contextlib import suppress

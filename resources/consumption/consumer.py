@@ -1,6 +1,6 @@
 """One consumer of one view: a drain of that view by itself, and rebuilds.
 
-Belongs here: what callers of one read model ask for. Not here: the loop (`rounds.drain`), rebuilds (`rebuild`).
+Belongs here: what callers of one read model ask for. Not here: the loop (`drain`), rebuilds (`rebuild`).
 
 A stream that fails is handed over to its lock in the transaction that commits all others of its batch. A later batch
 tries it again. In the end it becomes a dead letter.
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import DEFAULTS, LEASE_S, Limits
 from millrace.resources.consumption.report import DrainReport, no_progress
-from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.read_models.declared.declaration import ReadModel
 
 if TYPE_CHECKING:

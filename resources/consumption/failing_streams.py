@@ -1,7 +1,7 @@
 """Finds the streams that make a batch fail, and the event that each of them fails at.
 
 Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
-and building it (`batch`), handing over a stream that fails (`commit`).
+and building it (`parts`), handing over a stream that fails (`commit`).
 
 Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
 pass builds the rest. That is all, however many streams fail; if the rest fails for

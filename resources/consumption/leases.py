@@ -1,6 +1,6 @@
 """Leases kept alive while Spark builds.
 
-Belongs here: the thread that extends them. Not here: claiming and giving back (`rounds`, `rebuild`).
+Belongs here: the thread that extends them. Not here: claiming and giving back (`round`, `rebuild`).
 """
 
 import threading

@@ -1,7 +1,7 @@
 """How much of Spark and of Postgres one consumer takes at once, and for how long.
 
-Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`staging`, `consumer`,
-`rounds`).
+Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`staged`, `read`,
+`round`).
 """
 
 from dataclasses import dataclass

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from pyspark.errors import AnalysisException
 
+from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import (

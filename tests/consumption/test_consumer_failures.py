@@ -12,8 +12,8 @@ from millrace.platform_defs.local.services import free_port
 from millrace.resources.consumption import commit as commits
 from millrace.resources.consumption import connection
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version

@@ -10,11 +10,11 @@ import pytest
 
 from millrace import all_, avg, count, field, first, fold, last, max_, min_, read_model, set_union, stream_id, sum_
 from millrace.resources.consumption import parts as parting
+from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption import staged as staged_builds
 from millrace.resources.consumption import staging
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Failure, Part, PartFails
-from millrace.resources.consumption.rounds import round as one_round
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model

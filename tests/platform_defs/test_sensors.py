@@ -17,7 +17,6 @@ from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
-from millrace.resources.consumption.rounds import attachment
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -174,7 +173,7 @@ def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
 def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one(
     kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attachment, "LARGE_BACKLOG", 0)
+    monkeypatch.setattr(member, "LARGE_BACKLOG", 0)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
     place(shop)
     for sensor in ("poll_orders", "poll_read_models"):

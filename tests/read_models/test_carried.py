@@ -16,8 +16,8 @@ from millrace.ops import ReadModel
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.carried import Carried
 from tests.support.building.drains import drain, rows_of, staged

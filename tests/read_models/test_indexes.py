@@ -18,7 +18,7 @@ import pytest
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.indexing import Indexing
-from millrace.resources.consumption.rounds.attachment import Member
+from millrace.resources.consumption.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
 from millrace.resources.read_models.declared.indexes import Declared

@@ -44,7 +44,7 @@ from millrace import (
     top,
 )
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.buckets import _zones

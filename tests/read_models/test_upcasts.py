@@ -17,7 +17,7 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.read_models.declared.fold_event import FoldEvent

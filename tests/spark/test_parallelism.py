@@ -83,7 +83,7 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
 def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_caller_bounds_it(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.consumption.rounds.round.BATCH_EVENTS", 20)
+    monkeypatch.setattr("millrace.resources.consumption.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
         fill(things, 60, seed)
         commits: list[Commit] = []

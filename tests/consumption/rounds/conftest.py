@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.resources.consumption.rounds import round as one_round
+from millrace.resources.consumption import round as one_round
 from tests.support.patience import patience
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pyarrow as pa
 
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.read_task import WHERE, Reader, Task
+from millrace.resources.consumption.collected_task import WHERE, Reader, Task
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_log_source.arrow import arrow_connection
 from millrace.resources.event_store import EventStore
 from tests.support.building.drains import assert_equals_a_clean_run, drain, fill, later, observer, thing, things

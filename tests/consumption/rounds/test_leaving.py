@@ -9,13 +9,13 @@ import pytest
 
 from millrace import fold
 from millrace.ops import ReadModel
+from millrace.resources.consumption import collected as planning
+from millrace.resources.consumption import drain as draining
+from millrace.resources.consumption import member as membership
+from millrace.resources.consumption import round as one_round
+from millrace.resources.consumption.collected_task import union
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds import attachment as membership
-from millrace.resources.consumption.rounds import drain as draining
-from millrace.resources.consumption.rounds import plan as planning
-from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import Drain
-from millrace.resources.consumption.rounds.read_task import union
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State

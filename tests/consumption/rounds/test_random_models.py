@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
 from tests.support.building.drains import assert_equals_a_clean_run, machines, things

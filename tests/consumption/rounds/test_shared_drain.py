@@ -9,12 +9,12 @@ import pytest
 
 from millrace import last, read_model, stream_id
 from millrace.ops import ReadModel
+from millrace.resources.consumption import collected as planning
+from millrace.resources.consumption import drain as draining
+from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.rounds import drain as draining
-from millrace.resources.consumption.rounds import plan as planning
-from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.attachment import Member
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
+from millrace.resources.consumption.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version, versions
 from tests.support.building import read_models as models

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from millrace.resources.consumption import drain as draining
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds import drain as draining
 from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_store import EventStore
 from tests.long import seeds

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 
 from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.rounds.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built import fold_task
@@ -195,7 +195,7 @@ LOCALLY = """
 import sys
 from pathlib import Path
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.spark import spark_session
 from tests.support.building.hanging import Hanging, all_over
 from tests.support.building.shared_drains import FEW, why_away

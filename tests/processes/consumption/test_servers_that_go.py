@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from millrace.resources.consumption import drain as draining
+from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.connection import connect_patiently, is_shut_out
-from millrace.resources.consumption.rounds import drain as draining
-from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres

@@ -18,7 +18,7 @@ import psycopg
 from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models

@@ -34,8 +34,8 @@ with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "vict
 # a drain of several views, as the run that shares one is one
 SHARING_VICTIM = """
 import sys
-from millrace.resources.consumption.rounds import round as one_round
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption import round as one_round
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
 one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 
-from millrace.resources.consumption.rounds.drain import Drain
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models

@@ -1,7 +1,7 @@
 """One round: claim, build, commit; of many views at once, or of one by itself, with all that this one is due.
 
 Belongs here: the way from claims to commits, by which door rows go, and what happens to a view that fails. Not here:
-the plan for many (`plan`), the door for many events and the search for failing streams (`staged`), which views take
+the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which views take
 part (`drain`).
 
 A view's commit is one transaction of its checkpoints and its rows. So a round that dies at any moment has committed
@@ -30,15 +30,15 @@ from millrace.resources.consumption.build_errors import (
     is_gone,
     spark_is_gone,
 )
+from millrace.resources.consumption.collected import Built, RoundPlan, fits
 from millrace.resources.consumption.commit import Commit, Rows, Work, commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import owner_keeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import Misread, without_misread
-from millrace.resources.consumption.rounds.plan import Built, RoundPlan, fits
-from millrace.resources.consumption.rounds.worker_connections import LOCK_TIMEOUT
 from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
+from millrace.resources.consumption.worker_connections import LOCK_TIMEOUT
 from millrace.resources.errors import LeaseLost, MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel

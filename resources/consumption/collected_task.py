@@ -1,6 +1,6 @@
 """What the Spark task of a round does: read what an owner has leased, once, and give each model its events in slots.
 
-Belongs here: everything that runs in the task. Not here: which slots there are (`slots`), the plan (`plan`), what
+Belongs here: everything that runs in the task. Not here: which slots there are (`slots`), the plan (`collected`), what
 becomes of the rows (`round`).
 
 The task is the same in every round. What it reads stands in the store: the leases of its owner. So Spark plans once.
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.resources.connecting import lasting
-from millrace.resources.consumption.rounds.worker_connections import KeptQuery, read
+from millrace.resources.consumption.worker_connections import KeptQuery, read
 from millrace.resources.event_log_source import DataLoss, EventLogOptions, LogRange
 from millrace.resources.event_log_source.arrow import ArrowConnection
 from millrace.resources.event_log_source.reading import PLAN, HistoryShortened, fields_apart, query

@@ -1,6 +1,6 @@
 """The Spark plan of a round: constant, for all models at once, and executed again and again.
 
-Belongs here: the plan, and the rows of each model that come out of it. Not here: what its task reads (`read_task`),
+Belongs here: the plan, and the rows of each model that come out of it. Not here: what its task reads (`collected_task`),
 when it runs and what is committed (`round`).
 
 One task reads, and one aggregate of slots builds the rows of all models of columns. It groups by model, log partition
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.resources.consumption.failing_streams import Failure
-from millrace.resources.consumption.rounds.read_task import (
+from millrace.resources.consumption.collected_task import (
     PAYLOAD,
     REPORT,
     WHERE,
@@ -24,6 +23,7 @@ from millrace.resources.consumption.rounds.read_task import (
     Reader,
     Task,
 )
+from millrace.resources.consumption.failing_streams import Failure
 from millrace.resources.event_store import Lease
 from millrace.resources.read_models.built.plans import (
     MISREAD,
