@@ -1,8 +1,8 @@
 """One round: claim, build, commit; of many views at once, or of one by itself, with all that this one is due.
 
 Belongs here: the way from claims to commits, by which door rows go, and what happens to a view that fails. Not here:
-the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which views take
-part (`drain`).
+the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which views
+take part (`drain`).
 
 A view's commit is one transaction of its checkpoints and its rows. So a round that dies at any moment has committed
 some views and not others, and each is whole.

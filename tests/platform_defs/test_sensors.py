@@ -17,6 +17,7 @@ from millrace.platform_defs import polling, sensors
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
+from millrace.resources.consumption import member
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
