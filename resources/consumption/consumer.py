@@ -77,6 +77,7 @@ class Consumer(Drain):
         report = member.report = DrainReport()
         self._on_commit = lambda _, commit: on_commit(commit)
         self._most, self._is_whole = batch_events, False
+        self._indexing.begin(self._store.connection, self.model)
         self.run(budget_s=budget_s, idle_s=idle_s, stop=stop)
         if report.failed:
             raise no_progress(self.model.name, report.failed)

@@ -118,7 +118,7 @@ class Drain:
         try:
             self.members = [Member(model) for model in models] if alone else self._that_fit(models)
             if alone:
-                self._take_on(self.members[0])
+                self.members[0].join(self._store, owner, archive, alone=True)
         except BaseException:
             self._store.connection.close()
             raise
@@ -289,6 +289,8 @@ class Drain:
 
     def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
         if self._is_whole:
+            # the door for few events would read again what a log partition that failed keeps leased
+            self._rounds.collects = self._rounds.collects and not member.report.failed
             self._rounds.run_alone(self._store, model, outcome, self._most)
         else:
             self._is_whole = self._rebuild_next(member, model, outcome, stop)
@@ -377,14 +379,11 @@ class Drain:
                 raise
             self._leave(member, str(error))
 
-    def _take_on(self, member: Member) -> None:
-        member.join(self._store, self.owner, self._archive, alone=self._alone)
-        if member.joined and member.model is not None:
-            self._indexing.begin(self._store.connection, member.model)
-
     def _join(self, member: Member) -> None:
         try:
-            self._take_on(member)
+            member.join(self._store, self.owner, self._archive)
+            if member.joined and member.model is not None:
+                self._indexing.begin(self._store.connection, member.model)
         except (MillraceError, psycopg.Error) as error:
             if self._store.connection.closed:
                 raise

@@ -105,7 +105,8 @@ def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=False), thing("endless"), thing("other")])
-    with Consumer(dsn, Hanging, lambda: spark, "own") as consumer:
+    # the door for few events gives up soon
+    with Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.failed_streams, report.failed) == (1, {})
     ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
