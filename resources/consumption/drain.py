@@ -29,7 +29,6 @@ from millrace.resources.consumption.member import Member, alone_behind
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import no_progress
 from millrace.resources.consumption.round import Outcome, Rounds
-from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -106,7 +105,6 @@ class Drain:
         self._on_change = on_change
         self._alone = alone
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
-        self._builds = StagedBuilds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
         self._looked_at = self._attached_at = float("-inf")
         self._knocked_at, self._shut_out = time.monotonic(), 0
@@ -325,7 +323,7 @@ class Drain:
 
     def _rebuild(self, member: Member, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
         assert member.model is not None
-        rebuild = Rebuild(self._store, self._builds, member.model, member.declared, self._archive)
+        rebuild = Rebuild(self._store, self._rounds.builds, member.model, member.declared, self._archive)
         return rebuild.run(partitions, wait_s, stop)
 
     def _look(self) -> None:

@@ -93,6 +93,7 @@ class Rounds:
     Attributes:
         owes: Whether leases may be left that nobody gave back: the next round begins with it.
         collects: Whether a view by itself goes by the door for few events, if it has few: not after a failure.
+        builds: The other door.
 
     Args:
         dsn: The event store.
@@ -108,21 +109,14 @@ class Rounds:
         self._spark = spark
         self._limits = limits
         self._seconds = min(limits.round_s, limits.build_s)
-        self._builds = StagedBuilds(dsn, spark, owner, lease_s, limits)
+        self.builds = StagedBuilds(dsn, spark, owner, lease_s, limits)
         # positions that the next round reads, and that a view by itself claims
         self._events = ROUND_EVENTS
         self._batch = BATCH_EVENTS
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
-    def run(
-        self,
-        store: EventStore,
-        models: Sequence[ReadModel],
-        known: Sequence[ReadModel],
-        outcome: Outcome,
-        most: int = MOST_EVENTS,
-    ) -> None:
+    def run(self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel], outcome: Outcome) -> None:
         """Claim for some models and build and commit what there is.
 
         Args:
@@ -130,14 +124,13 @@ class Rounds:
             models: The models to claim for.
             known: All models that may be among them in a later round: the plan is for all of these.
             outcome: Is told what the round does.
-            most: How many positions it reads of all views together.
 
         Raises:
             Overtaken: The store was told of an upcast that the events were not read with.
 
         Raises the errors of `build_errors` where they are of no model.
         """
-        limit = max(min(self._events, most) // len(models), 1)
+        limit = max(self._events // len(models), 1)
         works = self._claim(store, models, limit, outcome)
         if not works:
             return
@@ -197,12 +190,12 @@ class Rounds:
                 self._batch = batch_size(self._spark(), self._limits.cores)
 
     def _kept(self) -> AbstractContextManager[None]:
-        return owner_keeper(self._builds.dsn, self._builds.owner, self._builds.lease_s)
+        return owner_keeper(self.builds.dsn, self.builds.owner, self.builds.lease_s)
 
     def _claim(
         self, store: EventStore, models: Sequence[ReadModel], limit: int, outcome: Outcome, *, alone: bool = False
     ) -> list[Work]:
-        owner, lease_s = self._builds.owner, self._builds.lease_s
+        owner, lease_s = self.builds.owner, self.builds.lease_s
         if self.owes:
             store.release_owner(owner)
             self.owes = False
@@ -258,7 +251,7 @@ class Rounds:
     def _staged(self, store: EventStore, work: Work, outcome: Outcome) -> None:
         """Build and commit what is claimed for a view by itself; where that fails, each log partition alone."""
         try:
-            outcome.add(work.model.view, self._builds.build(store, work))
+            outcome.add(work.model.view, self.builds.build(store, work))
         except NothingBuilds as error:
             # not each by itself: of few streams, a search would blame all of them for a shared reason
             outcome.failed |= {lease.partition: str(error) for lease in work.leases}
@@ -369,10 +362,10 @@ class Rounds:
 
     def _plan(self, models: Sequence[ReadModel], without: Sequence[Failure] = ()) -> RoundPlan:
         if without:  # never again
-            return RoundPlan(self._spark(), self._builds.dsn, self._builds.owner, models, self._seconds, without)
+            return RoundPlan(self._spark(), self.builds.dsn, self.builds.owner, models, self._seconds, without)
         key = tuple(sorted(model.view for model in models))
         if key not in self._plans:
-            self._plans[key] = RoundPlan(self._spark(), self._builds.dsn, self._builds.owner, models, self._seconds)
+            self._plans[key] = RoundPlan(self._spark(), self.builds.dsn, self.builds.owner, models, self._seconds)
         return self._plans[key]
 
 

@@ -290,7 +290,7 @@ def test_a_search_that_gives_up_moves_no_checkpoint_and_a_stream_that_it_named_g
     things.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
     with Consumer(at(dsn, 0), model, lambda: spark, "first") as consumer:
         work = Work(model, tuple(consumer._store.claim_batch(model.view, "first", 2)))
-        assert not consumer._builds.build(consumer._store, work).whole
+        assert not consumer._rounds.builds.build(consumer._store, work).whole
     counted = sql.SQL("select thing_id, n from read_models.{}").format(sql.Identifier(model.name))
     assert things.connection.execute(counted).fetchall() == [("bad", 1)]
     correct(things.connection, "bad", "{}")
