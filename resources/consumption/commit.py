@@ -46,11 +46,15 @@ from millrace.resources.read_models.stored.versions import mark_built
 
 @dataclass
 class Rebuilt:
-    """The log partitions that a rebuild has committed, each by itself: the rows of each, how many changed, failures."""
+    """The log partitions that a rebuild has committed, each by itself: the rows of each, how many changed, failures.
+
+    `at` is the one whose commit is under way.
+    """
 
     rows_of: dict[int, int] = field(default_factory=dict)
     changed: int = 0
     failures: list[Failure] = field(default_factory=list)
+    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,16 @@ class Work:
     def retries(self) -> bool:
         """Whether streams that failed before are tried again."""
         return any(locked.retries for locked in self.locked)
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """Offsets of events that a rebuild leaves out."""
+        return frozenset() if self.history is None else self.history.given_up
+
+    @property
+    def carrying(self) -> frozenset[int]:
+        """Those of them that are read all the same, for the keys that later events of their streams take over."""
+        return frozenset() if self.model.carried is None else self.given_up
 
     @property
     def begun(self) -> frozenset[int]:
@@ -215,6 +229,7 @@ def commit_rebuild(store: EventStore, work: Work) -> Commit:
     # else Postgres would guess how many there are
     analyze_staged(connection, model)
     for lease in work.left:
+        rebuilt.at = lease.partition
         for attempt in attempts(store, model):
             with attempt, transaction(store, model):
                 require_known(connection, model.upcasts)

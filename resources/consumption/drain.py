@@ -137,7 +137,7 @@ class Drain:
 
         Raises, of one view, why its declared indexes were not made.
         """
-        failed = self._indexing.end()
+        failed: dict[str, MillraceError] = {}
         try:
             end_interrupted(self._store.connection)
             try:
@@ -147,12 +147,14 @@ class Drain:
                 self._store.connection.close()
                 self._store = self._connect()
                 self._give_back()
+            failed = self._indexing.end()
             for member in self.members:
                 if member.view in failed and not self._alone:
                     # a run of its own tries again, and says it
                     self._store.end_drain(member.declared.view, self.owner, cause(failed[member.view]))
         finally:
             self._store.connection.close()
+            self._indexing.end()
         if self._alone and failed:
             raise failed[self.members[0].view]
 
@@ -211,6 +213,8 @@ class Drain:
             self._look()
             return Outcome() if self.overtaken else self._tried(stop)
         except CONFLICTS:
+            if self._alone:
+                raise
             # somebody held what a few statements need
             self._rounds.owes = True
             return None
@@ -256,7 +260,7 @@ class Drain:
         began = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
-        outcome = Outcome()
+        outcome = Outcome(tell=self._note if self._alone else None)
         try:
             if models and self._alone:
                 self._of_one(joined[0], models[0], outcome, stop)
@@ -265,13 +269,13 @@ class Drain:
                 self._rounds.run(self._store, models, known, outcome)
         finally:
             # what was committed is told, whatever failed then
+            for view, commits in outcome.commits.items() if outcome.tell is None else ():
+                for commit in commits:
+                    self._note(view, commit)
             for member in joined:
-                for commit in outcome.commits.get(member.view, ()):
-                    member.report.add(commit)
-                    self._on_commit(member, commit)
+                member.report.failed |= outcome.failed
         for member in joined:
             view = member.view
-            member.report.failed |= outcome.failed
             member.next_at = self._turn(member, outcome, began)
             if view in outcome.commits and member.is_new and not self._alone:
                 self._store.end_drain(member.declared.view, self.owner)
@@ -284,6 +288,11 @@ class Drain:
             elif view in outcome.slow:
                 self._leave(member, outcome.slow[view], slow=True)
         return outcome
+
+    def _note(self, view: str, commit: Commit) -> None:
+        member = next(one for one in self.members if one.view == view)
+        member.report.add(commit)
+        self._on_commit(member, commit)
 
     def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
         if self._is_whole:
@@ -329,7 +338,7 @@ class Drain:
     def _look(self) -> None:
         """Let views join and leave, by who else consumes them, if it is time to look."""
         now = time.monotonic()
-        if now - self._knocked_at >= KNOCK_EVERY_S:
+        if now - self._knocked_at >= KNOCK_EVERY_S and not self._alone:
             self._knocked_at = now
             self._knock()
         if now - self._looked_at < LOOK_EVERY_S:
@@ -339,8 +348,9 @@ class Drain:
             for member in self.members:
                 if member.joined:
                     self._attach(member)
-            self.overtaken = [member.declared.name for member in self.members if member.is_overtaken(self._store)]
             self._attached_at = now
+            if not self._alone:
+                self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
         if self._alone:
             return
         for member in self.members:
@@ -422,6 +432,8 @@ class Drain:
 
     def _next_at(self) -> float:
         """Return when the next round begins, by the monotonic clock."""
+        if self._alone:
+            return self.members[0].next_at
         if self._failures:
             return time.monotonic() + float(ROUND_EVERY_S * 2**self._failures)
         return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])

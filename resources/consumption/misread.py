@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.build_errors import in_one_line
-from millrace.resources.consumption.commit import Rows, Work
+from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.failing_streams import Failure, PartFails, Stream
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.failing.events import MisreadEvent
@@ -18,7 +18,7 @@ Misread = Sequence[MisreadEvent]
 
 
 def without_misread(
-    store: EventStore, work: Work, misread: Misread, again: Callable[[tuple[Failure, ...]], tuple[Rows | None, Misread]]
+    store: EventStore, work: Work, misread: Misread, again: Callable[[tuple[Failure, ...]], tuple[Work, Misread]]
 ) -> Work:
     """Return work without the streams of events that its build misread, and with these as failures.
 
@@ -41,12 +41,12 @@ def without_misread(
     failures = tuple(
         Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, errors[one.offset]) for one in found
     )
-    rows = work.rows
+    built = work
     if work.model.each is not None or any(one.is_followed for one in found):
-        rows, still = again(failures)
+        built, still = again(failures)
         if still:
             raise PartFails(failures[0].error)
     new = sum(not (work.retries and one.is_locked) for one in found)
-    if new >= failing_streams.ALL_FAIL and (work.retries or not rows):
+    if new >= failing_streams.ALL_FAIL and (work.retries or not built.rows):
         raise PartFails(failures[0].error)
-    return replace(work, rows=rows, failures=failures)
+    return replace(built, failures=failures)

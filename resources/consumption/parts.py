@@ -97,7 +97,7 @@ class LeasedParts:
         Raises:
             PartFails: An event does not even let it look.
         """
-        events = self._events(part)
+        events = FrameEvents(self._events(part), self._work.carrying)
         with _part_fails(), self._in_time():
             failing = failing_events(events, self._work.model, self._dsn, self._work.begun)
         return [
@@ -108,7 +108,9 @@ class LeasedParts:
     def _stage(self, events: "DataFrame") -> list[StagedRows]:
         work = self._work
         with self._in_time():
-            staged = stage_events(FrameEvents(events), self._dsn, work.model, work.begun, self._batch, self._limits)
+            staged = stage_events(
+                FrameEvents(events, work.carrying), self._dsn, work.model, work.begun, self._batch, self._limits
+            )
         if staged.misread:
             raise PartFails(in_one_line(min(staged.misread, key=lambda event: event.offset).error))
         return staged.rows

@@ -8,7 +8,7 @@ A task reads as a stream, and what is made of an event is made in that task: no 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,10 +47,12 @@ class LeasedEvents:
     Attributes:
         spark: The session.
         reader: What each task reads, and how.
+        given_up: Offsets of events that are read for the keys alone that they carry.
     """
 
     spark: "SparkSession"
     reader: "Reader"
+    given_up: frozenset[int]
 
     @property
     def frame(self) -> "DataFrame":
@@ -85,14 +87,14 @@ class Reader:
         schema: The columns of what is read.
         parts: By the number of a task, what it reads.
         view: The view whose locked streams are left out of the log's ranges; None for none.
-        given_up: Offsets of events that are left out.
+        left_out: Offsets of events that are left out.
     """
 
     options: EventLogOptions
     schema: pa.Schema
     parts: tuple[Part, ...]
     view: str | None
-    given_up: frozenset[int]
+    left_out: frozenset[int]
 
     def tables(self, task: int) -> Iterator[pa.Table]:
         """Read what a task reads, in batches."""
@@ -100,11 +102,11 @@ class Reader:
 
         if task >= len(self.parts):
             return
-        given_up = pa.array(self.given_up, pa.int64())
+        left_out = pa.array(self.left_out, pa.int64())
         for batch in self._batches(self.parts[task]):
             events = pa.Table.from_batches([batch.rename_columns(self.schema.names)]).cast(self.schema)
-            if len(given_up):
-                events = events.filter(pc.invert(pc.is_in(events.column(ORDER), given_up)))
+            if len(left_out):
+                events = events.filter(pc.invert(pc.is_in(events.column(ORDER), left_out)))
             yield events
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
@@ -169,13 +171,17 @@ def leased_events(
     tasks = min(task_number(spark, positions, limits.cores), limits.live_readers - bool(again))
     parts = [Part(slices=task) for task in split(slices, max(positions, 1), max(tasks, 1))]
     parts += [Part(files=tuple(task)) for task in files]
-    parts += [Part(retries=again)] if again else []
+    if again and len(parts) >= limits.live_readers and parts[0].slices:
+        parts[0] = replace(parts[0], retries=again)
+    elif again:
+        parts.append(Part(retries=again))
     schema = arrow_schema({name: COLUMNS[name][0] for name in columns} | dict.fromkeys(model.extracted, "string"))
-    given_up = frozenset() if history is None else history.given_up
+    # also an event that is given up carries keys
+    left_out = work.given_up - work.carrying
     reader = Reader(
-        EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if work.locked else None, given_up
+        EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if work.locked else None, left_out
     )
-    return LeasedEvents(spark, reader)
+    return LeasedEvents(spark, reader, work.carrying)
 
 
 def _held(ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:

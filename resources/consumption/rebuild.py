@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_
 from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit, Work
-from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.leases import lease_keeper
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
@@ -71,14 +71,13 @@ class Rebuild:
             sleep=sleep_using_event(stop),
             reraise=True,
         )
-        builds = self.builds
+        builds, view, taken = self.builds, self.model.view, list[Lease]()
         # the leases that there are already are kept while the next one is waited for
-        with owner_keeper(builds.dsn, builds.owner, builds.lease_s):
+        with lease_keeper(builds.dsn, view, lambda: tuple(taken), builds.lease_s):
             # in order, so that two rebuilds never wait for each other
-            return tuple(
-                waiting(self.store.claim_partition, self.model.view, partition, builds.owner, builds.lease_s)
-                for partition in sorted(set(partitions))
-            )
+            for partition in sorted(set(partitions)):
+                taken.append(waiting(self.store.claim_partition, view, partition, builds.owner, builds.lease_s))
+        return tuple(taken)
 
     def _history(self, leases: Sequence[Lease]) -> LogHistory | None:
         """Return where the events of leased log partitions are read from; None: from Postgres alone.

@@ -31,10 +31,10 @@ from millrace.resources.consumption.build_errors import (
     spark_is_gone,
 )
 from millrace.resources.consumption.collected import Built, RoundPlan, fits
-from millrace.resources.consumption.commit import Commit, Rows, Work, commit
+from millrace.resources.consumption.commit import Commit, Work, commit
 from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
-from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.leases import lease_keeper, owner_keeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import Misread, without_misread
 from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
@@ -73,6 +73,7 @@ class Outcome:
         full: The views that got as many events as one gets in a round, so that there may be more.
         failed: Of a view by itself the log partitions that made no progress, and why.
         claimed: Whether there was something to claim.
+        tell: Is told of each commit at once; None: nobody is.
     """
 
     commits: dict[str, list[Commit]] = field(default_factory=dict)
@@ -81,10 +82,13 @@ class Outcome:
     full: set[str] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     claimed: bool = False
+    tell: Callable[[str, Commit], None] | None = None
 
     def add(self, view: str, commit: Commit) -> None:
         """Note a commit."""
         self.commits.setdefault(view, []).append(commit)
+        if self.tell is not None:
+            self.tell(view, commit)
 
 
 class Rounds:
@@ -179,7 +183,10 @@ class Rounds:
         if not works:
             return
         (work,) = works
-        if not (self.collects and self._collected(store, work, outcome)):
+        if self.collects and self._collected(store, work, outcome):
+            # what is slow in one task is built by many
+            self.collects = model.view not in outcome.slow
+        else:
             self._staged(store, work, outcome)
             self.collects = not outcome.full and not any(
                 commit.failures for commits in outcome.commits.values() for commit in commits
@@ -278,12 +285,15 @@ class Rounds:
         # another order in each drain, so that none is always behind one that does not end
         turns = random.sample(work.leases, len(work.leases)) if is_late else work.leases
         for done, lease in enumerate(turns, start=1):
+            left, view = turns[done:], work.model.view
             locked = tuple(one for one in work.locked if one.partition == lease.partition)
-            self._staged(store, Work(work.model, (lease,), locked), outcome)
+            # the turn of the others may come late
+            with lease_keeper(self.builds.dsn, view, partial(tuple, left), self.builds.lease_s):
+                self._staged(store, Work(work.model, (lease,), locked), outcome)
             late += is_late and lease.partition in outcome.failed
             if late >= MOST_LATE:
                 why = f"not tried: {outcome.failed[lease.partition]}"
-                outcome.failed |= {one.partition: why for one in turns[done:]}
+                outcome.failed |= {one.partition: why for one in left}
                 return
 
     def _commit(self, store: EventStore, work: Work, built: Built, outcome: Outcome) -> str | None:
@@ -297,8 +307,7 @@ class Rounds:
         view = work.model.view
         if view not in built.leases:
             return None
-        read = replace(work, leases=tuple(built.leases[view]), rows=built.rows.get(view))
-        read = without_misread(store, read, built.misread.get(view, ()), partial(self._again, work.model))
+        read = without_misread(store, _read(work, built), built.misread.get(view, ()), partial(self._again, work))
         # the consumer that claims next reads the events again
         with suppress(*_RETRIED):
             outcome.add(view, commit(store, read, LOCK_TIMEOUT))
@@ -306,18 +315,18 @@ class Rounds:
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
         return None
 
-    def _again(self, model: ReadModel, without: tuple[Failure, ...]) -> tuple[Rows | None, Misread]:
-        """Build what is leased for a model without failing streams."""
+    def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Misread]:
+        """Build what is leased for a model without failing streams: some leases may have ended since."""
         try:
             with self._kept():
-                built = self._plan([model], without).run()
+                built = self._plan([work.model], without).run()
         except Exception as error:
             if is_gone(error):
                 raise
             raise PartFails(cause(error)) from error
         if built.failed or built.is_too_large:
             raise PartFails(without[0].error)
-        return built.rows.get(model.view), built.misread.get(model.view, ())
+        return _read(work, built), built.misread.get(work.model.view, ())
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
         """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
@@ -367,6 +376,12 @@ class Rounds:
         if key not in self._plans:
             self._plans[key] = RoundPlan(self._spark(), self.builds.dsn, self.builds.owner, models, self._seconds)
         return self._plans[key]
+
+
+def _read(work: Work, built: Built) -> Work:
+    """Return work as a task has read it: under which leases, and with which rows."""
+    view = work.model.view
+    return replace(work, leases=tuple(built.leases.get(view, ())), rows=built.rows.get(view))
 
 
 def _errors(*ours: type[Exception]) -> tuple[type[Exception], ...]:

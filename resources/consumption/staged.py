@@ -8,6 +8,7 @@ streams. Not here: the door for few events (`collected`), the transactions (`com
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,13 +27,13 @@ from millrace.resources.consumption.commit import (
     try_rows,
 )
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
-from millrace.resources.consumption.leases import owner_keeper
+from millrace.resources.consumption.leases import lease_keeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import without_misread
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.consumption.staging import Staged, events_of, stage_events
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.built.plans import Events, FrameEvents
 from millrace.resources.read_models.failing.events import MisreadEvent
 from millrace.resources.read_models.stored.merge import StagedRows
@@ -77,10 +78,9 @@ class StagedBuilds:
         Raises the errors of `build_errors` where they are not of events. Work of a rebuild says what is committed.
         """
         try:
-            with owner_keeper(self.dsn, self.owner, self.lease_s), staging(store.connection, work.model) as number:
-                staged = self.stage(work, number)
-                built = replace(work, rows=StagedBatch(number, tuple(staged.rows)))
-                return _commit(store, without_misread(store, built, staged.misread, partial(self._again, work, number)))
+            with self._kept(work), staging(store.connection, work.model) as number:
+                built, misread = self._staged(work, number)
+                return _commit(store, without_misread(store, built, misread, partial(self._staged, work, number)))
         except _errors_of_builds() as error:
             # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
@@ -99,12 +99,19 @@ class StagedBuilds:
         with at_most(spark, self.limits.seconds_for(work.positions)):
             events: Events = leased_events(spark, self.dsn, work, self.limits, streams=bool(without))
             if without:
-                events = FrameEvents(events_of(events.frame, without))
+                events = FrameEvents(events_of(events.frame, without), work.carrying)
             return stage_events(events, self.dsn, model, work.begun, batch, self.limits)
 
-    def _again(self, work: Work, batch: int, without: tuple[Failure, ...]) -> tuple[StagedBatch, list[MisreadEvent]]:
+    def _staged(self, work: Work, batch: int, without: tuple[Failure, ...] = ()) -> tuple[Work, list[MisreadEvent]]:
         staged = self.stage(work, batch, without)
-        return StagedBatch(batch, tuple(staged.rows)), staged.misread
+        return replace(work, rows=StagedBatch(batch, tuple(staged.rows))), staged.misread
+
+    def _kept(self, work: Work) -> AbstractContextManager[None]:
+        def waiting() -> list[Lease]:
+            return [lease for lease in work.left if lease.partition != work.rebuilt.at]
+
+        # one that ends with a commit would hold up the extension of the others
+        return lease_keeper(self.dsn, work.model.view, waiting, self.lease_s)
 
     def _build_without_failing_streams(self, store: EventStore, work: Work, error: Exception, until: float) -> Commit:
         """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest.
@@ -112,7 +119,7 @@ class StagedBuilds:
         The search ends at that time of the monotonic clock.
         """
         try:
-            with owner_keeper(self.dsn, self.owner, self.lease_s), staging(store.connection, work.model) as number:
+            with self._kept(work), staging(store.connection, work.model) as number:
                 # Streams that Spark refuses are found without merges, which would cost as much again.
                 attempt = partial(try_rows, store, work, number) if isinstance(error, psycopg.Error) else None
                 with LeasedParts(self.spark, self.dsn, work, self.limits, number, attempt, until) as parts:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from millrace import carried, read_model, sum_
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.loading import build_defs
@@ -345,3 +346,32 @@ def test_what_was_discarded_and_purged_stays_given_up_and_what_fails_in_the_arch
         consumer.drain(budget_s=patience(), idle_s=0)
     built = rows(things.connection, "select thing_id, events from read_models.everything_state_v2 where partition = 6")
     assert dict(built) == {streams[6][0]: 1, streams[6][1]: 3}
+
+
+@read_model(view="per_patient", deciders=["thing"], key=["patient"])
+class PerPatient:
+    """One row per patient, whom the first event of a visit names."""
+
+    patient = carried("data.patient")
+    seen = count()
+    n = sum_("data.n")
+
+
+def test_an_event_that_was_discarded_and_purged_still_names_the_key_of_those_after_it(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    model = cast("ReadModel", PerPatient)
+    things.append_events([thing("visit", patient="ann", n="a lot")])
+    drain(dsn, spark, model)
+    things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
+    things.discard_dead_letter("per_patient", "thing", "visit", "a test")
+    things.append_events([thing("visit", n=2)])
+    drain(dsn, spark, model)
+    archive(dsn, tmp_path, tail=True)
+    purge(things)
+    for each in (model, replace(model, columns={**model.columns, "again": count()})):
+        with Consumer(dsn, each, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+            consumer.rebuild(*range(16))
+        assert rows_of(things.connection, model) == [("ann", 1, 2)]
+    (row,) = rows(things.connection, "select patient, seen from read_models.per_patient_state_v2")
+    assert row == ("ann", 1)

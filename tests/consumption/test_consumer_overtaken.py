@@ -1,11 +1,12 @@
 """Drains and rebuilds whose leases others take, or share the work with: nothing is consumed twice."""
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
 
+from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
@@ -19,9 +20,11 @@ from tests.support.building.drains import (
     fill,
     later,
     observer,
+    thing,
     things,
 )
-from tests.support.factories import start, value
+from tests.support.building.poison import WORTHS
+from tests.support.factories import ids_of_one_partition, rows, start, value
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
@@ -131,4 +134,49 @@ def test_two_drains_of_one_view_share_the_work_and_nothing_is_consumed_twice(
     events = [report.result(patience()).events for report in reports]
     assert min(events) > 0
     assert sum(events) == 60
+    assert_equals_a_clean_run(things, Counted)
+
+
+END_ALL: LiteralString = (
+    "update event_store.checkpoints set leased_until = event_store_private.clock() - interval '1 s'"
+    " where lease_owner is not null"
+)
+
+
+def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_passed_over(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = ids_of_one_partition(things.connection, 2, partition=3)
+    # an event follows the one that no column holds, so the round is built again
+    things.append_events(thing(who, worth=worth) for who, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3)))
+    again = one_round.Rounds._again
+
+    def late(self: one_round.Rounds, *given: Any) -> Any:  # noqa: ANN401 - passed on
+        things.connection.execute(END_ALL)
+        return again(self, *given)
+
+    monkeypatch.setattr(one_round.Rounds, "_again", late)
+    drain(dsn, spark, WORTHS)
+    assert value(things.connection, "select sum(position) from event_store.checkpoints") == 4
+    assert rows(things.connection, "select decider_id from event_store.stream_locks") == [(bad,)]
+    assert rows(things.connection, "select sum(events) from read_models.worths") == [(2,)]
+
+
+def test_a_lease_that_has_ended_and_that_nobody_took_over_is_extended_again(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    fill(things, 60)
+    drain(dsn, spark, Counted)
+    in_force: LiteralString = (
+        "select bool_and(leased_until > event_store_private.clock()) from event_store.checkpoints"
+        " where lease_owner is not null"
+    )
+
+    def late() -> "SparkSession":
+        things.connection.execute(END_ALL)
+        wait_until(lambda: value(things.connection, in_force), "its leases are in force again")
+        return spark
+
+    with Consumer(dsn, Counted, late, "rebuilder", lease_s=3) as consumer:
+        consumer.rebuild(*range(16))
     assert_equals_a_clean_run(things, Counted)

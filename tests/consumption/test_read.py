@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from millrace.resources.consumption.commit import Work
+from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.bulk.test_claim_batch import bulk
@@ -65,3 +66,7 @@ def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
     assert {decider_id for decider_id, _ in read(new=False)} == {due}
     # a task for what is tried again, beside that for ranges
     assert len(leased_events(spark, dsn, work).reader.parts) == 2
+    # but where only one may read
+    assert len(leased_events(spark, dsn, work, Limits(live_readers=1)).reader.parts) == 1
+    alone = leased_events(spark, dsn, work, Limits(live_readers=1), streams=True).frame
+    assert sorted((row["decider_id"], row["offset"]) for row in alone.collect()) == expected

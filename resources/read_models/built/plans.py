@@ -48,6 +48,10 @@ class Events(Protocol):
     """Events as Spark reads them."""
 
     @property
+    def given_up(self) -> frozenset[int]:
+        """Offsets of events that are there for the keys alone that they carry."""
+
+    @property
     def frame(self) -> "DataFrame":
         """The events."""
 
@@ -60,6 +64,7 @@ class FrameEvents:
     """The events of a DataFrame."""
 
     frame: "DataFrame"
+    given_up: frozenset[int] = frozenset()
 
     def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
         """Return what a function makes of the events, in the tasks that have them, with this schema."""
@@ -109,9 +114,11 @@ def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept:
     if carried is None:
         return events.through(rows.of, rows.schema)
 
+    given_up = events.given_up
+
     def fill(batches: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         with TaskQuery(dsn, carried.query) as log:
-            yield from rows.of_streams(batches, log.rows)
+            yield from rows.of_streams(batches, log.rows, given_up)
 
     ordered = events.frame.repartition(*STREAM).sortWithinPartitions(*STREAM, ORDER)
     return FrameEvents(ordered).through(fill, rows.schema)

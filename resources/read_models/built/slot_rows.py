@@ -44,9 +44,19 @@ class SlotRows:
     item_keys: tuple[str, ...]
     carried: Carried | None
 
-    def of_streams(self, batches: Iterator[pa.Table], ask: Ask) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of events that are sorted by stream and offset; `ask` looks up what keys are carried from."""
-        return self.of(self.carried.filled(batches, ask) if self.carried is not None else batches)
+    def of_streams(
+        self, batches: Iterator[pa.Table], ask: Ask, given_up: frozenset[int] = frozenset()
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of events that are sorted by stream and offset; `ask` looks up what keys are carried from.
+
+        Events at the offsets in `given_up` have no rows, but others take over keys from them.
+        """
+        filled = self.carried.filled(batches, ask) if self.carried is not None else batches
+        left_out = pa.array(given_up, pa.int64())
+        return self.of(
+            events.filter(pc.invert(pc.is_in(events.column(ORDER), left_out))) if given_up else events
+            for events in filled
+        )
 
     def of(self, batches: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of events: of those that have all keys. Of the others no field is looked at, not a key's.

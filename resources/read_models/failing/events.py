@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.resources.read_models.built.fold_task import TOLD, teller
 from millrace.resources.read_models.built.plans import (
     MISREAD,
-    FrameEvents,
+    Events,
     arrow_schema,
     columns_read,
     fold_task,
@@ -64,11 +64,11 @@ def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadE
     return MisreadEvent(found["partition"], found[ORDER], refusal(found[name], str(column.source), column.type))
 
 
-def failing_events(events: "DataFrame", model: ReadModel, dsn: str, begun: frozenset[int]) -> list[FailingEvent]:
+def failing_events(events: Events, model: ReadModel, dsn: str, begun: frozenset[int]) -> list[FailingEvent]:
     """Return the first failing event of each stream that fails at one; none if the kind of model does not tell."""
     if isinstance(model, Fold):
         run = teller(fold_task(model, dsn, begun), arrow_schema(TOLD))
-        told = ordered_events(events).mapInArrow(run, spark_schema(TOLD))
+        told = ordered_events(events.frame).mapInArrow(run, spark_schema(TOLD))
         return [FailingEvent(*row) for row in told.collect()]
     return [] if isinstance(model, FunctionModel) else _misread_events(events, model, dsn)
 
@@ -92,11 +92,11 @@ def without_failing(events: "DataFrame", failing: Sequence[tuple[str, str, int]]
     )
 
 
-def _misread_events(events: "DataFrame", model: ReadModel, dsn: str) -> list[FailingEvent]:
+def _misread_events(events: Events, model: ReadModel, dsn: str) -> list[FailingEvent]:
     from pyspark.sql import functions as f
 
     told, slots = f.col(f"`{MISREAD}`"), slots_of([model])
-    wide = wide_events(FrameEvents(events), model, dsn, slots, *STREAM[1:])
+    wide = wide_events(events, model, dsn, slots, *STREAM[1:])
     failing = valued(wide, slots, *STREAM[1:]).where(told.isNotNull())
     firsts = failing.groupBy(*STREAM).agg(f.min_by(told, f.col(ORDER))).collect()
     read = columns_read(model)
