@@ -84,6 +84,7 @@ class Member:
         if self.model is None or self._serving is None or self.model.view != model.view:
             self.model, self._serving = model, Serving(model)
         self.joined, self.is_new, self.away = True, True, None
+        self.report.in_the_way = None
 
     def leave(self, why: str, *, slow: bool = False) -> None:
         """Take part no more for the present; a run of its own consumes the view meanwhile.

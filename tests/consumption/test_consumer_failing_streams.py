@@ -14,7 +14,7 @@ from millrace import fold
 from millrace.resources.consumption import failing_streams, limits
 from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.failing_streams import Part
+from millrace.resources.consumption.failing_streams import Failure, Part
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
@@ -180,14 +180,14 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
                 raise PySparkException("only all together fail")
             return build(builds, store, work)
 
-        def slow(builds: StagedBuilds, work: Work, batch: int) -> Staged:
+        def slow(builds: StagedBuilds, work: Work, batch: int, without: tuple[Failure, ...] = ()) -> Staged:
             waited.remove(work.leases[0].partition)
             before: dict[int, datetime] = dict(rows(observer, leased, waited))
             wait_until(
                 lambda: all(until > before[p] for p, until in rows(observer, leased, waited)),
                 "the leases of those that wait are extended",
             )
-            return stage(builds, work, batch)
+            return stage(builds, work, batch, without)
 
         monkeypatch.setattr(StagedBuilds, "build", one_by_one)
         monkeypatch.setattr(StagedBuilds, "stage", slow)

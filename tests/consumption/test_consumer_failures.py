@@ -1,8 +1,10 @@
 """Drains that fail, in Spark, in the merge or for want of a server: what failed is named, the rest goes on."""
 
 import os
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -11,13 +13,18 @@ import pytest
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.consumption import commit as commits
 from millrace.resources.consumption import connection
+from millrace.resources.consumption import drain as draining
+from millrace.resources.consumption import round as rounds
+from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import PartitionsFailed
+from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
+from millrace.resources.spark.bounded import TookTooLong
 from tests.support.building.drains import (
     Counted,
     Everything,
@@ -206,3 +213,63 @@ def test_a_spark_server_that_dies_in_mid_drain_fails_it_and_the_next_drain_goes_
     assert things.lease_owners("counted") == []
     drain(dsn, spark, Counted)
     assert_equals_a_clean_run(things, Counted)
+
+
+def test_each_commit_is_told_at_once_and_what_a_log_partition_that_failed_keeps_leased_is_not_built_again(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good, other = (ids_of_one_partition(things.connection, 1, partition)[0] for partition in (3, 5, 7))
+    things.append_events([thing(bad), thing(good), thing(other)])
+    build, collect = StagedBuilds.build, rounds.Rounds._collected
+    told: list[Commit] = []
+    seen: list[tuple[set[int], int]] = []
+    collected: list[object] = []
+
+    def built(builds: StagedBuilds, store: EventStore, work: Work) -> Commit:
+        seen.append(({lease.partition for lease in work.leases}, len(told)))
+        if 3 in seen[-1][0]:
+            raise TookTooLong("late") if len(work.leases) > 1 else NothingBuilds("not now")
+        return build(builds, store, work)
+
+    def collecting(self: rounds.Rounds, *given: Any) -> bool:  # noqa: ANN401 - passed on
+        collected.append(given)
+        return collect(self, *given)
+
+    def more(commit: Commit) -> None:
+        told.append(commit)
+        if len(told) <= 3:
+            things.append_events([thing(good)])
+
+    monkeypatch.setattr(StagedBuilds, "build", built)
+    monkeypatch.setattr(rounds.Rounds, "_collected", collecting)
+    with Consumer(dsn, Counted, lambda: spark, "own") as consumer, pytest.raises(PartitionsFailed, match="1 log"):
+        staged(consumer).drain(budget_s=patience(), idle_s=0, on_commit=more)
+    assert seen[0] == ({3, 5, 7}, 0)
+    alone = [tells for partitions, tells in seen[1:] if partitions & {5, 7}]
+    assert alone == [*range(len(alone))]
+    assert collected == []
+
+
+def test_a_drain_asks_once_more_after_each_delay_before_it_ends(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(threading.Event):
+        """A clock that goes on where the drain waits, and the event that it waits for."""
+
+        now, waits = 0.0, 0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout and not self.waits:
+                self.waits += 1
+                fill(things, 7, seed=2)
+            self.now += timeout or 0.0
+            return False
+
+    clock = Clock()
+    monkeypatch.setattr(draining, "time", clock)
+    fill(things, 5)
+    with Consumer(dsn, replace(Counted, pooling_delay_s=9), lambda: spark, "own") as consumer:
+        assert consumer.drain(budget_s=100, idle_s=5, stop=clock).events == 12
