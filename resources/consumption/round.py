@@ -308,6 +308,8 @@ class Rounds:
         if view not in built.leases:
             return None
         read = without_misread(store, _read(work, built), built.misread.get(view, ()), partial(self._again, work))
+        if not read.leases:
+            return None
         # the consumer that claims next reads the events again
         with suppress(*_RETRIED):
             outcome.add(view, commit(store, read, LOCK_TIMEOUT))

@@ -24,6 +24,7 @@ from tests.support.building.drains import (
     things,
 )
 from tests.support.building.poison import WORTHS
+from tests.support.building.shared_drains import share
 from tests.support.factories import ids_of_one_partition, rows, start, value
 from tests.support.patience import patience, wait_until
 
@@ -143,8 +144,9 @@ END_ALL: LiteralString = (
 )
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
 def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_passed_over(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     good, bad = ids_of_one_partition(things.connection, 2, partition=3)
     # an event follows the one that no column holds, so the round is built again
@@ -152,12 +154,16 @@ def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_pas
     again = one_round.Rounds._again
 
     def late(self: one_round.Rounds, *given: Any) -> Any:  # noqa: ANN401 - passed on
+        monkeypatch.setattr(one_round.Rounds, "_again", again)
         things.connection.execute(END_ALL)
         return again(self, *given)
 
     monkeypatch.setattr(one_round.Rounds, "_again", late)
-    drain(dsn, spark, WORTHS)
-    assert value(things.connection, "select sum(position) from event_store.checkpoints") == 4
+    if shared:
+        assert share(dsn, spark, [WORTHS, Counted]) == {"worths": None, "counted": None}
+    else:
+        drain(dsn, spark, WORTHS)
+    assert value(things.connection, "select sum(position) from event_store.checkpoints where view = 'worths'") == 4
     assert rows(things.connection, "select decider_id from event_store.stream_locks") == [(bad,)]
     assert rows(things.connection, "select sum(events) from read_models.worths") == [(2,)]
 
