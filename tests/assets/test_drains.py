@@ -20,7 +20,7 @@ from millrace.assets.partitions import log_partitions
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
@@ -359,8 +359,7 @@ def test_each_way_to_build_keeps_to_the_settings(
         given.append(limits)
         raise MillraceError("far enough")
 
-    monkeypatch.setattr(Consumer, "open", far_enough)
-    monkeypatch.setattr("millrace.assets.rounds.Drain", far_enough)
+    monkeypatch.setattr(Drain, "__init__", far_enough)
     monkeypatch.setenv("MILLRACE_CORES", "3")
     monkeypatch.setenv("MILLRACE_BUILD_TIMEOUT_S", "50")
     assert "far enough" in failed_with(drain())
