@@ -160,7 +160,9 @@ def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_pas
 
     monkeypatch.setattr(one_round.Rounds, "_again", late)
     if shared:
-        assert share(dsn, spark, [WORTHS, Counted]) == {"worths": None, "counted": None}
+        # the first drain may end before it asks for that view again
+        for _ in range(2):
+            assert share(dsn, spark, [WORTHS, Counted]) == {"worths": None, "counted": None}
     else:
         drain(dsn, spark, WORTHS)
     assert value(things.connection, "select sum(position) from event_store.checkpoints where view = 'worths'") == 4
