@@ -46,17 +46,17 @@ class Fault(Enum):
     UNCLEAR = "unclear"
 
 
-def build_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of errors that a build and its merge may raise."""
+def build_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the classes of errors that a build and its merge may raise, and others."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, psycopg.Error)
+    return (*others, PySparkException, Py4JError, psycopg.Error)
 
 
 def failures() -> tuple[type[Exception], ...]:
     """Return the classes of errors of ours, and of a build and its merge."""
-    return (MillraceError, *build_errors())
+    return build_errors(MillraceError)
 
 
 def is_gone(error: Exception) -> bool:

@@ -3,10 +3,9 @@
 Belongs here: the loop, its connection, views that join and leave, rebuilds of what the archive alone has. Not here: a
 round (`round`), Dagster.
 
-Of many views one takes part while nobody else consumes it. Where a run of its own does, it leaves, and comes back when
+Of many views one takes part while no other consumer has it. Where a run of its own does, it leaves, and comes back when
 that run is over. It leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended
-well. Who wants to know whether rounds serve a view asks for its consumers: the drain is attached to those that take
-part, and to no other.
+well. A view's consumers tell whether a drain serves it: the drain is attached to those that take part, and to no other.
 """
 
 import threading
@@ -162,7 +161,7 @@ class Drain:
         self._store.release_owner(self.owner)
         for member in self.members:
             if member.joined:
-                # the session may end a moment later, and who removes the model meanwhile would be refused
+                # the session may end a moment later, and a removal of the model would be refused meanwhile
                 self._store.detach_consumer(member.view, self.owner)
 
     def __enter__(self) -> Self:

@@ -94,7 +94,7 @@ class Member:
         self.joined, self.away, self._slow = False, why, slow
 
     def may_join(self, poll: ViewPoll | None, own: DrainState) -> bool:
-        """Say whether it may take part: nobody else consumes the view, and its own run, where it failed, ended well."""
+        """Say whether it may take part: no other consumer has the view, and its own run, if it failed, ended well."""
         if self._slow or (self.away is not None and own.failures):
             return False
         if poll is None:  # not registered yet, or no more

@@ -73,7 +73,7 @@ class Outcome:
         full: The views that got as many events as one gets in a round, so that there may be more.
         failed: Of a view by itself the log partitions that made no progress, and why.
         claimed: Whether there was something to claim.
-        tell: Is told of each commit at once; None: nobody is.
+        tell: Is told of each commit at once, if it is there.
     """
 
     commits: dict[str, list[Commit]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Rounds:
     """Builds and commits rounds under the leases of one owner.
 
     Attributes:
-        owes: Whether leases may be left that nobody gave back: the next round begins with it.
+        owes: Whether leases may be left that were not given back: the next round begins with it.
         collects: Whether a view by itself goes by the door for few events, if it has few: not after a failure.
         builds: The other door.
 
@@ -145,12 +145,10 @@ class Rounds:
             return
         for work in works:
             view = work.model.view
+            why = in_one_line(built.failed[view]) if view in built.failed else None
             try:
-                why = (
-                    in_one_line(built.failed[view])
-                    if view in built.failed
-                    else self._commit(store, work, built, outcome)
-                )
+                if why is None:
+                    self._commit(store, work, built, outcome)
             except Overtaken:
                 raise
             except (PartFails, psycopg.Error, MillraceError) as error:
@@ -247,7 +245,7 @@ class Rounds:
                 self._commit(store, work, built, outcome)
         except Overtaken:
             raise
-        except _errors(PartFails, MillraceError) as error:
+        except build_errors(PartFails, MillraceError) as error:
             # whose fault it is the other door finds out
             if store.connection.closed or isinstance(error, Unreachable):
                 raise
@@ -265,7 +263,7 @@ class Rounds:
         except (*_RETRIED, psycopg.errors.LockNotAvailable):
             # the consumer that claims next reads the events again
             store.release_batch(work.model.view, work.leases)
-        except _errors(TookTooLong) as error:
+        except build_errors(TookTooLong) as error:
             if isinstance(error, psycopg.Error) and store.connection.closed:
                 raise  # nothing is wrong with the batch
             if is_gone(error):
@@ -296,8 +294,8 @@ class Rounds:
                 outcome.failed |= {one.partition: why for one in left}
                 return
 
-    def _commit(self, store: EventStore, work: Work, built: Built, outcome: Outcome) -> str | None:
-        """Commit what was collected of a model; return why its view has to go on by itself, if it has to.
+    def _commit(self, store: EventStore, work: Work, built: Built, outcome: Outcome) -> None:
+        """Commit what was collected of a model.
 
         What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.
 
@@ -306,16 +304,15 @@ class Rounds:
         """
         view = work.model.view
         if view not in built.leases:
-            return None
+            return
         read = without_misread(store, _read(work, built), built.misread.get(view, ()), partial(self._again, work))
         if not read.leases:
-            return None
+            return
         # the consumer that claims next reads the events again
         with suppress(*_RETRIED):
             outcome.add(view, commit(store, read, LOCK_TIMEOUT))
             if built.seconds.get(view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
-        return None
 
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Misread]:
         """Build what is leased for a model without failing streams: some leases may have ended since."""
@@ -384,7 +381,3 @@ def _read(work: Work, built: Built) -> Work:
     """Return work as a task has read it: under which leases, and with which rows."""
     view = work.model.view
     return replace(work, leases=tuple(built.leases.get(view, ())), rows=built.rows.get(view))
-
-
-def _errors(*ours: type[Exception]) -> tuple[type[Exception], ...]:
-    return (*ours, *build_errors())

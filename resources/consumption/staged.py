@@ -81,7 +81,7 @@ class StagedBuilds:
             with self._kept(work), staging(store.connection, work.model) as number:
                 built, misread = self._staged(work, number)
                 return _commit(store, without_misread(store, built, misread, partial(self._staged, work, number)))
-        except _errors_of_builds() as error:
+        except build_errors(PartFails) as error:
             # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
                 raise
@@ -171,10 +171,6 @@ def _require_some(work: Work, found: Findings[list[StagedRows]], error: Exceptio
         ) from error
     if found.end is End.LATE:
         logger.warning("%s. The %d that it named wait, the rest is read again.", late, len(found.failures))
-
-
-def _errors_of_builds() -> tuple[type[Exception], ...]:
-    return (PartFails, *build_errors())
 
 
 def _may_be_of_events(store: EventStore, error: Exception) -> bool:

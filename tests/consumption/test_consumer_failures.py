@@ -250,26 +250,51 @@ def test_each_commit_is_told_at_once_and_what_a_log_partition_that_failed_keeps_
     assert collected == []
 
 
+class Clock(threading.Event):
+    """A clock that goes on where a drain waits, and the event that it waits for."""
+
+    def __init__(self, on_wait: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.now = 0.0
+        self._on_wait = on_wait
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout:
+            self._on_wait()
+        self.now += timeout or 0.0
+        return False
+
+
 def test_a_drain_asks_once_more_after_each_delay_before_it_ends(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Clock(threading.Event):
-        """A clock that goes on where the drain waits, and the event that it waits for."""
+    later: list[int] = []
 
-        now, waits = 0.0, 0
+    def more() -> None:
+        if not later:
+            later.append(7)
+            fill(things, 7, seed=2)
 
-        def monotonic(self) -> float:
-            return self.now
-
-        def wait(self, timeout: float | None = None) -> bool:
-            if timeout and not self.waits:
-                self.waits += 1
-                fill(things, 7, seed=2)
-            self.now += timeout or 0.0
-            return False
-
-    clock = Clock()
+    clock = Clock(more)
     monkeypatch.setattr(draining, "time", clock)
     fill(things, 5)
     with Consumer(dsn, replace(Counted, pooling_delay_s=9), lambda: spark, "own") as consumer:
         assert consumer.drain(budget_s=100, idle_s=5, stop=clock).events == 12
+
+
+def test_a_drain_that_nothing_could_be_built_in_says_so_at_once(
+    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(*_: object) -> Commit:
+        raise NothingBuilds("not now")
+
+    clock = Clock()
+    monkeypatch.setattr(draining, "time", clock)
+    monkeypatch.setattr(StagedBuilds, "build", built)
+    fill(things, 5)
+    with Consumer(dsn, Counted, lambda: spark, "own") as consumer, pytest.raises(PartitionsFailed, match="not now"):
+        staged(consumer).drain(budget_s=100, idle_s=50, stop=clock)
+    assert clock.now < 50

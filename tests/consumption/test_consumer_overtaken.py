@@ -150,7 +150,7 @@ def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_pas
 ) -> None:
     good, bad = ids_of_one_partition(things.connection, 2, partition=3)
     # an event follows the one that no column holds, so the round is built again
-    things.append_events(thing(who, worth=worth) for who, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3)))
+    things.append_events(thing(name, worth=worth) for name, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3)))
     again = one_round.Rounds._again
 
     def late(self: one_round.Rounds, *given: Any) -> Any:  # noqa: ANN401 - passed on
@@ -170,7 +170,7 @@ def test_what_a_second_build_did_not_read_because_its_lease_had_ended_is_not_pas
     assert rows(things.connection, "select sum(events) from read_models.worths") == [(2,)]
 
 
-def test_a_lease_that_has_ended_and_that_nobody_took_over_is_extended_again(
+def test_a_lease_that_has_ended_and_was_not_taken_over_is_extended_again(
     things: EventStore, dsn: str, spark: "SparkSession"
 ) -> None:
     fill(things, 60)
