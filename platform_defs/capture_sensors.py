@@ -1,7 +1,7 @@
 """The sensors of captures: each starts a run when its source has changes.
 
 Belongs here: gathering the facts, and refusing what could only fail. Not here: asking for runs (`sensors`), the
-decision (`polling`), capturing (`millrace.resources.capture`).
+decision (`decision`), capturing (`millrace.resources.capture`).
 """
 
 from dataclasses import replace

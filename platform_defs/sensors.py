@@ -1,7 +1,7 @@
 """The sensors that start drains: one per declared view, one for all of these, one for views of the database only.
 
-Belongs here: gathering the facts for `polling` and asking for runs. Not here: the decision (`polling`), the drain, the
-sensors of captures (`capture_sensors`).
+Belongs here: gathering the facts and asking for runs. Not here: the decision (`decision`), the drain, the sensors of
+captures (`capture_sensors`).
 
 Each tick of a sensor costs Dagster some 30 ms of CPU. So the sensors of many views look rarely, and `poll_read_models`
 looks at all of them often.
@@ -20,9 +20,17 @@ from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
-from millrace.platform_defs.polling import PUSHES_AT_ONCE, Poll, Start, in_turn, is_served, plan
 from millrace.resources.consumption.collected import fits
-from millrace.resources.consumption.member import LARGE_BACKLOG, alone_behind
+from millrace.resources.consumption.decision import (
+    LARGE_BACKLOG,
+    PUSHES_AT_ONCE,
+    Poll,
+    Start,
+    alone_behind,
+    in_turn,
+    is_served,
+    plan,
+)
 from millrace.resources.event_store import DrainState, EventStore, ViewPoll
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource

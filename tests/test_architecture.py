@@ -64,7 +64,7 @@ PURE = (
     "resources.archive.json_fields",
     "resources.events.jsonb_text",
     "resources.event_log_source.ranges",
-    "platform_defs.polling",
+    "resources.consumption.decision",
     "resources.read_models.declared.column_types",
     "resources.errors",
     "resources.redact",

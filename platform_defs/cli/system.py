@@ -16,8 +16,8 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
-from millrace.platform_defs.polling import due
 from millrace.platform_defs.screen import Screen
+from millrace.resources.consumption.decision import due
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Problem, ViewInfo
 from millrace.resources.settings import Settings

@@ -22,9 +22,10 @@ from millrace.resources.consumption.build_errors import cause, failures, is_gone
 from millrace.resources.consumption.collected import fits
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted, is_shut_out
+from millrace.resources.consumption.decision import alone_behind
 from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.limits import DEFAULTS, LEASE_S, Limits
-from millrace.resources.consumption.member import Member, alone_behind
+from millrace.resources.consumption.member import Member
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import no_progress
 from millrace.resources.consumption.round import Outcome, Rounds

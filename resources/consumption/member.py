@@ -3,7 +3,6 @@
 Belongs here: one view. Not here: the round (`round`), the loop over all views (`drain`).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,15 +17,6 @@ from millrace.resources.read_models.stored.versions import (
     newest_version,
     unbuilt_partitions,
 )
-
-# a view that alone is more positions behind than this is for a run of its own, and holds up no other
-LARGE_BACKLOG = 100_000
-
-
-def alone_behind(polls: Iterable[ViewPoll]) -> str | None:
-    """Return the view that is far behind if one alone is; what several want is read once for all of them."""
-    far = [poll.view for poll in polls if poll.ahead > LARGE_BACKLOG]
-    return far[0] if len(far) == 1 else None
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Sensors on an instance with real run records and a real database.
 
-Not here: each decision (`test_polling.py`).
+Not here: each decision (`test_decision.py`).
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
-from millrace.platform_defs import polling, sensors
+from millrace.platform_defs import sensors
 from millrace.platform_defs.loading import build_defs
-from millrace.platform_defs.polling import PUSHES_AT_ONCE
 from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
-from millrace.resources.consumption import member
+from millrace.resources.consumption import decision
+from millrace.resources.consumption.decision import PUSHES_AT_ONCE
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -128,7 +128,7 @@ def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own_until_o
     shop.connection.execute("update event_store.drains set ended_at = ended_at - interval '1 minute'")
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
     # one that lives and does not consume it is of no use to it
-    monkeypatch.setattr(polling, "JOIN_S", -1.0)
+    monkeypatch.setattr(decision, "JOIN_S", -1.0)
     shop.register_view("other", "-infinity", mode="bulk")
     serve_all(shop, "other")
     instance.add_dynamic_partitions("views", ["orders"])
@@ -174,7 +174,7 @@ def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
 def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one(
     kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member, "LARGE_BACKLOG", 0)
+    monkeypatch.setattr(decision, "LARGE_BACKLOG", 0)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
     place(shop)
     for sensor in ("poll_orders", "poll_read_models"):
@@ -241,14 +241,14 @@ def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
 
 def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: str, shop: EventStore) -> None:
     place(shop)
-    for start in polling.Start:
-        found = polling.Poll("orders", start, "orders: 1 due")
+    for start in decision.Start:
+        found = decision.Poll("orders", start, "orders: 1 due")
         assert sensors.ask(postgres_at(dsn), [found, found], set()) == [
             found,
             replace(
                 found,
                 start=None,
-                reason=f"orders: 1 due; a drain{' of all views' * (start is polling.Start.TOGETHER)} was asked for",
+                reason=f"orders: 1 due; a drain{' of all views' * (start is decision.Start.TOGETHER)} was asked for",
             ),
         ]
 

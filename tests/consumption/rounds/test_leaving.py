@@ -10,8 +10,8 @@ import pytest
 from millrace import fold
 from millrace.ops import ReadModel
 from millrace.resources.consumption import collected as planning
+from millrace.resources.consumption import decision
 from millrace.resources.consumption import drain as draining
-from millrace.resources.consumption import member as membership
 from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.collected_task import union
 from millrace.resources.consumption.consumer import Consumer
@@ -282,7 +282,7 @@ def test_a_view_that_alone_is_far_behind_is_not_taken_on_several_are_and_what_li
     share(dsn, spark, THREE)
     fill(things, 60)
     share(dsn, spark, [Counted, Third])
-    monkeypatch.setattr(membership, "LARGE_BACKLOG", 59)
+    monkeypatch.setattr(decision, "LARGE_BACKLOG", 59)
 
     def joined() -> list[bool]:
         with Drain(dsn, THREE, lambda: spark, "rounds") as shared:

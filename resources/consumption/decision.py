@@ -1,10 +1,11 @@
-"""When to start a drain: a pure function over what the store knows of a view and of drains.
+"""Who drains a view now: nobody, a drain of its own, or the one of all views; from what the store knows of them.
 
-Belongs here: the decision. Not here: where the facts come from (`sensors`), what a drain does
-(`millrace.resources.consumption`).
+Belongs here: the decision, which sensors print. Not here: where the facts come from, a drain's look at who joins and
+leaves (`drain`): one that begins gives each view a try.
+Of those that decide the same at once, the store's `begin_drain` lets one go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ SHARED_REST_S = 300.0
 PUSHES_AT_ONCE = 8
 # so far poll_views counts events, and streams to try again
 MOST_COUNTED = 1000
+# a view that alone is more positions behind than this is for a run of its own, and holds up no other
+LARGE_BACKLOG = 100_000
 
 
 class Start(Enum):
@@ -58,6 +61,12 @@ def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None,
     if shared.since_s is not None:
         return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
     return _try(row, shared, Start.TOGETHER)
+
+
+def alone_behind(polls: "Iterable[ViewPoll]") -> str | None:
+    """Return the view that is far behind if one alone is; what several want is read once for all of them."""
+    far = [poll.view for poll in polls if poll.ahead > LARGE_BACKLOG]
+    return far[0] if len(far) == 1 else None
 
 
 def in_turn(views: Sequence[str], after: str | None, room: int) -> list[str]:

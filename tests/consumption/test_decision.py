@@ -2,8 +2,16 @@
 
 from dataclasses import replace
 
-from millrace.platform_defs.polling import JOIN_S, SHARED_FAILURES, SHARED_REST_S, Start, in_turn, plan
-from millrace.resources.consumption.member import LARGE_BACKLOG, alone_behind
+from millrace.resources.consumption.decision import (
+    JOIN_S,
+    LARGE_BACKLOG,
+    SHARED_FAILURES,
+    SHARED_REST_S,
+    Start,
+    alone_behind,
+    in_turn,
+    plan,
+)
 from millrace.resources.event_store import DrainState, ViewPoll
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
