@@ -1,7 +1,7 @@
 """The connection of a consumer, which outlasts a restart of the server.
 
-Belongs here: connecting, time limits, whether the password is still the right one, the errors of a transaction that is
-only tried again, the end of a statement that was interrupted. Not here: when to connect anew (`drain`).
+Belongs here: connecting, time limits, the errors of a transaction that is only tried again, the end of a statement that
+was interrupted. Not here: when to connect anew (`drain`).
 """
 
 from contextlib import suppress
@@ -75,15 +75,6 @@ def end_interrupted(connection: psycopg.Connection) -> None:
         with suppress(psycopg.Error):
             connection.cancel_safe(timeout=CANCEL_S)
         connection.close()
-
-
-def is_shut_out(dsn: str) -> bool:
-    """Say whether a server answers, asks for a password, and lets nobody in with that of a connection string."""
-    try:
-        connecting.connect(dsn).close()
-    except psycopg.OperationalError as error:
-        return _refuses(error)
-    return False
 
 
 def _refuses(error: psycopg.OperationalError) -> bool:

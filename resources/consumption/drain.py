@@ -21,7 +21,7 @@ import psycopg
 from millrace.resources.consumption.build_errors import cause, failures, is_gone, spark_is_gone
 from millrace.resources.consumption.collected import fits
 from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted, is_shut_out
+from millrace.resources.consumption.connection import CONFLICTS, connect_patiently, end_interrupted
 from millrace.resources.consumption.decision import alone_behind
 from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.limits import DEFAULTS, LEASE_S, Limits
@@ -45,9 +45,6 @@ ROUND_EVERY_S = 0.25
 LOOK_EVERY_S = 2.0
 # a consumer that did not say for 15 minutes that it lives counts as dead
 ATTACH_EVERY_S = 60.0
-# how often the drain sees whether its password is taken, and how often in a row it may not be
-KNOCK_EVERY_S = 20.0
-MOST_SHUT_OUT = 2
 # rounds in a row that may fail for a reason of no view's; then the drain ends
 FAILURES = 3
 # nothing that a drain does besides its commits waits longer for a lock
@@ -107,7 +104,6 @@ class Drain:
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
         self._looked_at = self._attached_at = float("-inf")
-        self._knocked_at, self._shut_out = time.monotonic(), 0
         self._failures = 0
         # of one view by itself: the most positions of a batch, and whether nothing is left that the archive alone has
         self._most: int | None = None
@@ -184,7 +180,7 @@ class Drain:
         Also ends when a declaration changed, or the store was told of an upcast: the next drain knows it.
 
         Raises:
-            Unreachable: Spark went away; or the store's server does not take the password any more.
+            Unreachable: Spark went away.
 
         Raises the errors of `build_errors` where they are of no view, after some tries.
         """
@@ -338,9 +334,6 @@ class Drain:
     def _look(self) -> None:
         """Let views join and leave, by who else consumes them, if it is time to look."""
         now = time.monotonic()
-        if now - self._knocked_at >= KNOCK_EVERY_S and not self._alone:
-            self._knocked_at = now
-            self._knock()
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
@@ -364,20 +357,6 @@ class Drain:
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
-
-    def _knock(self) -> None:
-        """End the drain if its password is none any more: what is connected stays so, but no new worker gets in.
-
-        Raises:
-            Unreachable: It was not taken twice.
-        """
-        self._shut_out = self._shut_out + 1 if is_shut_out(self._dsn) else 0
-        if self._shut_out >= MOST_SHUT_OUT:
-            raise Unreachable(
-                "The event store does not let this drain in any more.",
-                detail="Its sessions are open, but a new one with the same password is refused.",
-                hint="Check MILLRACE_DSN. Nothing is lost: the next drain goes on from the last commits.",
-            )
 
     def _attach(self, member: Member) -> None:
         try:
