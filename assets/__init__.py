@@ -1,8 +1,4 @@
-"""The asset graph, one file per stage. Bodies call functions of `resources`, and show the outcome.
-
-Belongs here: the owners of assets, and the one table of groups. Not here: jobs, schedules, sensors
-(`millrace.platform_defs`).
-"""
+"""The asset graph, one file per stage. Bodies call functions of `resources`, and show the outcome."""
 
 import re
 

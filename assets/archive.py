@@ -1,8 +1,4 @@
-"""The archive as an asset, one partition per log partition: materializing some extends their Parquet files.
-
-Belongs here: the group `archive`. Not here: writing files (`millrace.resources.archive.writer`), deleting archived
-events from Postgres (`millrace.resources.archive.purge`).
-"""
+"""The archive as an asset, one partition per log partition: materializing some extends their Parquet files."""
 
 from collections.abc import Iterator
 from pathlib import Path

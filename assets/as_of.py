@@ -1,7 +1,4 @@
-"""Read models as of moments of the log, as an asset: a run builds one, and says what it built.
-
-Belongs here: the asset `consumption/as_of`. Not here: the build (`millrace.resources.consumption.as_of`).
-"""
+"""Read models as of moments of the log, as an asset: a run builds one, and says what it built."""
 
 import time
 from datetime import timedelta

@@ -1,8 +1,4 @@
-"""Drains: the asset `consumption/view_events`, one partition per view.
-
-Belongs here: starting a consumer for a view and showing its work in Dagster. Not here: the loop
-(`millrace.resources.consumption.consumer`).
-"""
+"""Drains: the asset `consumption/view_events`, one partition per view."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Stand-ins for declarations that fail to load: the place in the graph stays, and says why it is empty.
-
-Belongs here: one asset per file that fails. Not here: finding these (`declarations`), the check that fails on each
-(`millrace.platform_defs.checks`).
-"""
+"""Stand-ins for declarations that fail to load: the place in the graph stays, and says why it is empty."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,4 @@
-"""The event store's tables as assets: materializing them applies `sql/` and reports their rows.
-
-Belongs here: the group `event_store`. Not here: the schema itself (`sql/`), how it is applied
-(`millrace.resources.event_store.migrations`).
-"""
+"""The event store's tables as assets: materializing them applies `sql/` and reports their rows."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict

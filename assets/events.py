@@ -1,8 +1,4 @@
-"""Declared events as assets, one per decider: between the store's events and the read models that take them.
-
-Belongs here: the group `events`, and the fields of data as Dagster shows them. Not here: declarations (a user's
-package), registering (`event_store`), whether code and store agree (`millrace.platform_defs.checks`).
-"""
+"""Declared events as assets, one per decider: between the store's events and the read models that take them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

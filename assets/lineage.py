@@ -1,8 +1,4 @@
-"""The lineage of columns as Dagster shows it: from captured tables and events to read models.
-
-Belongs here: which asset a source of a column is in. Not here: what a declaration says
-(`millrace.resources.read_models.shown.lineage`).
-"""
+"""The lineage of columns as Dagster shows it: from captured tables and events to read models."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

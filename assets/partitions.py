@@ -1,7 +1,4 @@
-"""The partitions of assets: log partitions (fixed per database) and views (they come and go).
-
-Belongs here: partition definitions and how their keys are written. Not here: their users.
-"""
+"""The partitions of assets: log partitions (fixed per database) and views (they come and go)."""
 
 import re
 

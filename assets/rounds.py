@@ -1,8 +1,5 @@
 """Drains of many views: one run that consumes every view that is due, in rounds.
 
-Belongs here: starting a shared drain and showing the work of each view in Dagster. Not here: the loop
-(`millrace.resources.consumption.drain`), a drain of one view (`consumption`).
-
 The run belongs to no partition. It records the progress of each view on the view's own partition of
 `consumption/view_events`, and on those of its read model, as a run of its own would. A view that fails leaves, and a
 run of its own is started for it: that one is red.

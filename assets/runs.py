@@ -1,7 +1,4 @@
-"""Runs of Dagster as the store sees them: drains that begin and end, the owners of leases, the progress of a long run.
-
-Belongs here: the common part of drains and captures as runs. Not here: their work, and the numbers that they show.
-"""
+"""Runs of Dagster as the store sees them: drains that begin and end, owners of leases, the progress of a long run."""
 
 import signal
 import threading

@@ -1,8 +1,4 @@
-"""The assets that Dagster shows and never runs: captured tables, events, subscriptions, rollups, files that fail.
-
-Belongs here: putting them together. Not here: what each of them is (`captures`, `events`, `subscriptions`,
-`read_models`, `errors_in_runs`).
-"""
+"""The assets that Dagster shows and never runs: captured tables, events, subscriptions, rollups, files that fail."""
 
 from collections.abc import Iterable
 

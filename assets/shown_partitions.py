@@ -1,8 +1,5 @@
 """The log partitions of a read model on its page in Dagster: which are green, and making them green or red.
 
-Belongs here: what Dagster keeps of them. Not here: when that changes (`consumption`, `rounds`), rebuilds
-(`read_models.asset`).
-
 Dagster takes a partition for failed where its newest event is a planned materialization of a run that failed. It plans
 one for each partition that a run is started for; a drain is started for a view, and learns only in the end which log
 partitions made no progress. So a drain that fails plans those late, under its own run: their page then leads to that

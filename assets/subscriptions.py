@@ -1,8 +1,4 @@
-"""Declared subscriptions as assets: consumers of the log that run elsewhere, so that the lineage knows them.
-
-Belongs here: the group `subscriptions`, and how far a view is behind as Dagster shows it. Not here: declarations (a
-user's package), consuming (`millrace run handlers`), when it is looked at (`millrace.platform_defs.freshness`).
-"""
+"""Declared subscriptions as assets: consumers of the log that run elsewhere, so that the lineage knows them."""
 
 import inspect
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""The tables of read models as Dagster's pages show them: their rows, their bytes, their indexes.
-
-Belongs here: what is shown of them. Not here: making them (`millrace.resources.read_models.stored`).
-"""
+"""The tables of read models as Dagster's pages show them: their rows, their bytes, their indexes."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,5 @@
 """The checks of read models as Dagster's pages show them: a verdict stays to be seen beside what is materialized.
 
-Belongs here: saying a verdict again. Not here: judging (`millrace.platform_defs.checks`), materializations
-(`shown_partitions`).
-
 Dagster shows a verdict only of an asset's newest materialization, and drains record one each few minutes. A verdict
 that is said again names the materialization that it is of: clocks do not decide whether it is seen.
 """

@@ -1,7 +1,4 @@
-"""Everything that Dagster loads, assembled. Nothing here talks to a database.
-
-Belongs here: putting together. Not here: any logic, any declaration.
-"""
+"""Everything that Dagster loads, assembled. Nothing here talks to a database."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,4 @@
-"""What alerts tell beside the store's judgement: the services of `millrace up`, and Dagster.
-
-Belongs here: the sources, and that a storage of Dagster's which hangs holds nobody up. Not here: what Dagster says is
-wrong (`standing`, which is imported only where somebody asks: it takes seconds), sending (`resources.alerts`).
-"""
+"""What alerts tell beside the store's judgement: the services of `millrace up`, and Dagster."""
 
 import os
 import threading

@@ -1,7 +1,4 @@
-"""Asset checks: promises that Dagster looks after, every hour and on demand.
-
-Belongs here: what is checked and how bad a breach is. Not here: repairing anything.
-"""
+"""Asset checks: promises that Dagster looks after, every hour and on demand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,4 @@
-"""Which runs may fill Dagster's places: what must go on has some that nothing else takes.
-
-Belongs here: telling those apart. Not here: how many places there are (`dagster.yaml`), when drains start (`decision`).
-"""
+"""Which runs may fill Dagster's places: what must go on has some that nothing else takes."""
 
 import dagster as dg
 

@@ -1,7 +1,4 @@
-"""What Dagster loads: the definitions of the package that the settings name.
-
-Belongs here: nothing but them. Not here: making them (`loading`).
-"""
+"""What Dagster loads: the definitions of the package that the settings name."""
 
 from millrace.platform_defs.loading import build_defs
 

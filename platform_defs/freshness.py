@@ -1,7 +1,5 @@
 """The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand.
 
-Belongs here: telling that the state changed. Not here: what late means (`standing.sql`), starting drains (`sensors`).
-
 Every hour the check of the model says it, too.
 """
 

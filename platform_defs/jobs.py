@@ -1,8 +1,4 @@
-"""The jobs that a person or a schedule starts by name.
-
-Belongs here: selections of assets, and a job of one call. Not here: what assets do; the jobs of reports, which their
-schedules make (`schedules`).
-"""
+"""The jobs that a person or a schedule starts by name."""
 
 import dagster as dg
 

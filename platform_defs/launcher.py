@@ -1,8 +1,4 @@
-"""How Dagster's daemon starts a run: a code server that takes long is waited for.
-
-Belongs here: what a late answer means. Not here: what becomes of a run whose process never begins it, which run
-monitoring decides (`dagster.yaml`).
-"""
+"""How Dagster's daemon starts a run: a code server that takes long is waited for."""
 
 from typing import Any
 

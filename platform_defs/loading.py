@@ -1,8 +1,4 @@
-"""The definitions of a package of declarations, without what Dagster does not take of it.
-
-Belongs here: finding what Dagster does not take. Not here: putting together (`assembly`), files that Python does not
-load (`millrace.assets.declarations`).
-"""
+"""The definitions of a package of declarations, without what Dagster does not take of it."""
 
 import re
 from collections.abc import Mapping

@@ -1,8 +1,5 @@
 """Forgetting old runs, and old evaluations of checks: Dagster itself keeps both for ever.
 
-Belongs here: what is forgotten. Not here: the event store, which forgets nothing; ticks, which Dagster forgets as
-`dagster.yaml` says.
-
 With a run Dagster forgets what it materialized, and shows as missing what nothing materialized since. So a run is kept
 while it has the newest materialization of an asset or of one of its partitions.
 

@@ -1,7 +1,4 @@
-"""Where Dagster keeps what a step returns: a folder of its instance.
-
-Belongs here: that nobody who launches a run names another folder. Not here: what steps return.
-"""
+"""Where Dagster keeps what a step returns: a folder of its instance."""
 
 import dagster as dg
 

@@ -1,8 +1,4 @@
-"""What runs by the clock.
-
-Belongs here: times, and the jobs of reports, which follow from what users declare. Not here: the other jobs (`jobs`),
-schedules that users declare.
-"""
+"""What runs by the clock."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,7 +1,4 @@
-"""What writes to the terminal: nothing that somebody else wrote makes it do something.
-
-Belongs here: the console of every command. Not here: what is printed.
-"""
+"""What writes to the terminal: nothing that somebody else wrote makes it do something."""
 
 from collections.abc import Iterable
 from typing import Any

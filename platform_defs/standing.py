@@ -1,8 +1,5 @@
 """What is wrong as Dagster's own storage says it: runs and sensors that fail, breached checks, a dead daemon.
 
-Belongs here: reading the storage, and the judgement of what only Dagster knows. Not here: what the event store says
-(`standing.sql`), telling somebody (`millrace.resources.alerts`), how long the storage is waited for (`beside_store`).
-
 A check that shows a row of `standing.sql` is left to the store, which answers also while Dagster is dead.
 """
 

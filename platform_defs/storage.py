@@ -1,7 +1,5 @@
 """Dagster's Postgres storage with connections that are kept.
 
-Belongs here: how Dagster connects to its own database. Not here: the event store and its connections.
-
 dagster-postgres opens a connection for every statement, which costs the server fifteen times the CPU of the
 statements themselves when forty sensors tick. It has no option for that, so its engines are replaced after it
 made them: `_engine` is private, so dagster is pinned and a test counts connections.

@@ -1,7 +1,5 @@
 """The UI: Dagster's webserver behind our gate. `python -m millrace.platform_defs.web` takes all its options.
 
-Belongs here: putting the gate in front of the webserver. Not here: which requests pass (`gate`).
-
 Dagster's command makes its app by a function of its own module, which is replaced here: dagster is pinned, and whoever
 starts this asks `gated` before it takes the UI for ready.
 """

@@ -71,9 +71,6 @@ An exception that one module alone raises is declared in that module, below `Mil
     settings         InvalidSetting
     testing          StreamsFailed
     user_code        NeverRan
-
-Belongs here: what can go wrong, as types, without any import. Not here: messages, which the raising code writes; the
-SQLSTATE of each refusal as code (`event_store.refusals`).
 """
 
 

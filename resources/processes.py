@@ -1,7 +1,4 @@
-"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own.
-
-Belongs here: what holds for any process of this machine. Not here: which processes there should be.
-"""
+"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own."""
 
 import fcntl
 import os

@@ -1,7 +1,4 @@
-"""Texts that people see: without passwords, and without what makes a terminal do something.
-
-Belongs here: what may be shown of a text that somebody else wrote. Not here: where it is shown.
-"""
+"""Texts that people see: without passwords, and without what makes a terminal do something."""
 
 import re
 import unicodedata

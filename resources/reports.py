@@ -1,8 +1,4 @@
-"""The tables of reports: rows of a day, written in place of what was there.
-
-Belongs here: writing a day. Not here: a report's plan and its columns, which a user declares; the events of a day
-(`archive.history`).
-"""
+"""The tables of reports: rows of a day, written in place of what was there."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

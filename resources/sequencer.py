@@ -1,8 +1,5 @@
 """The loop that keeps the log in order: sequences new events, dispatches them to rows views, ends overdue transactions.
 
-Belongs here: when to call, and who keeps everybody from it. Not here: the algorithm (`sequence_events.sql`,
-`dispatch_events.sql`, `expire_transactions.sql`).
-
 Bulk consumers sequence for themselves. The loop helps consumers that work in long transactions, and keeps every lag
 short. Any number of loops may run: they take turns.
 """

@@ -1,8 +1,4 @@
-"""Whether a connection to the store, or to a source, is a session of its own, as captures and drains need it.
-
-Belongs here: telling a pooler that gives each transaction any session. Not here: what sessions are needed for
-(`capture`, `consumption`).
-"""
+"""Whether a connection to the store, or to a source, is a session of its own, as captures and drains need it."""
 
 import psycopg
 

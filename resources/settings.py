@@ -1,7 +1,4 @@
-"""What a deployment can set, read from the environment when it is asked for, never at import.
-
-Belongs here: names, defaults and meaning of settings. Not here: what is done with them; settings of what users declare.
-"""
+"""What a deployment can set, read from the environment when it is asked for, never at import."""
 
 import ipaddress
 import re

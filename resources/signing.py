@@ -1,8 +1,4 @@
-"""Signing what is sent to receivers, as the specification Standard Webhooks says (https://www.standardwebhooks.com).
-
-Belongs here: secrets as texts, and the headers of a signed message. Not here: where secrets are kept, and what is sent
-(`millrace.resources.alerts`, `millrace.resources.subscriptions`).
-"""
+"""Signing what is sent to receivers, as the specification Standard Webhooks says (https://www.standardwebhooks.com)."""
 
 import binascii
 import secrets

@@ -1,9 +1,5 @@
 """The times and days of data: the forms that Python, Spark and Postgres read as the same moment.
 
-Belongs here: these forms, as patterns that Python and Java read alike, and what a text of them means. Not here: other
-forms, which an import turns into these (`importer.times`), types that are no times
-(`read_models.declared.column_types`).
-
 | part | forms                                                                                   |
 |------|-----------------------------------------------------------------------------------------|
 | day  | 2024-02-29; month and day may have one digit; years 0001 to 9999                        |

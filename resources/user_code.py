@@ -1,8 +1,4 @@
-"""What users declare, before it is called: its name for the store, and whether a call of it runs its body.
-
-Belongs here: telling that by the declaration, and by its result. Not here: calling it, and what follows where it
-did not run.
-"""
+"""What users declare, before it is called: its name for the store, and whether a call of it runs its body."""
 
 import inspect
 import re

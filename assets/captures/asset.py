@@ -1,8 +1,4 @@
-"""Change capture: the assets `change_capture/wal_events` and `change_capture/change_events`, one partition per capture.
-
-Belongs here: running a capture and showing its work in Dagster. Not here: the steps
-(`millrace.resources.capture.drain`), the captured tables, which a user declares.
-"""
+"""Change capture: the assets `change_capture/wal_events` and `…/change_events`, one partition per capture."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

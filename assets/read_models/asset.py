@@ -1,8 +1,4 @@
-"""The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log.
-
-Belongs here: the group `read_models`. Not here: declarations (a user's package), the rebuild
-(`millrace.resources.consumption.rebuild`).
-"""
+"""The read models as assets, one partition per log partition: materializing one rebuilds it from archive and log."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,4 @@
-"""The command line `millrace`: verbs, and groups of commands.
-
-Belongs here: how commands come together, how the first help and errors look. Not here: the commands (a file for each
-group), what they do.
-"""
+"""The command line `millrace`: verbs, and groups of commands."""
 
 import re
 import sys

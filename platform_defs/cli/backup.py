@@ -1,8 +1,4 @@
-"""The commands on history as a whole: `millrace backup`, `restore`, `purge`.
-
-Belongs here: their options, their progress bars, how results look. Not here: what may be deleted
-(`millrace.resources.archive`), what a backup holds (`millrace.resources.backup`).
-"""
+"""The commands on history as a whole: `millrace backup`, `restore`, `purge`."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

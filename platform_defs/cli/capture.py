@@ -1,8 +1,4 @@
-"""The commands for operators of captures, `millrace capture …`.
-
-Belongs here: their options and how results look. Not here: what they do (`millrace.resources.capture`,
-`sql/functions/capture`).
-"""
+"""The commands for operators of captures, `millrace capture …`."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

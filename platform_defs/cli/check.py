@@ -1,8 +1,4 @@
-"""The command that compares declarations with a store, for CI: `millrace check`.
-
-Belongs here: its options, what it prints, and its exit code. Not here: how an event stands in a store
-(`resources.events.registering`), which names are unknown (`resources.read_models.shown.known_names`).
-"""
+"""The command that compares declarations with a store, for CI: `millrace check`."""
 
 from typing import TYPE_CHECKING, Annotated
 

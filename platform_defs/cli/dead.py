@@ -1,8 +1,4 @@
-"""The commands on dead letters, `millrace dead …`.
-
-Belongs here: their options, and how dead letters look, each event beside its error. Not here: what is done about them
-(`sql/functions/rows`).
-"""
+"""The commands on dead letters, `millrace dead …`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,4 @@
-"""The commands for whoever develops: `millrace dev psql`, and those that the package of declarations adds.
-
-Belongs here: psql, loading the commands of that package. Not here: what they do.
-"""
+"""The commands for whoever develops: `millrace dev psql`, and those that the package of declarations adds."""
 
 import os
 import sys

@@ -1,7 +1,4 @@
-"""The command `millrace import`.
-
-Belongs here: its options, the progress bar, how results look. Not here: importing (`millrace.resources.importer`).
-"""
+"""The command `millrace import`."""
 
 import shlex
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""What several commands are given: the event store, a view, a reason, a read model.
-
-Belongs here: which store a command means, and the connection to it. Not here: where a running deployment is; that is
-`millrace.resources.postgres.dsn`.
-"""
+"""What several commands are given: the event store, a view, a reason, a read model."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""How a command shows rows: as a table, or as JSON; and how it complains.
-
-Belongs here: one way for each. Not here: what is in it; each command says that.
-"""
+"""How a command shows rows: as a table, or as JSON; and how it complains."""
 
 import json
 import os

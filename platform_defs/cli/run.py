@@ -1,7 +1,4 @@
-"""The commands that run until they are stopped, `millrace run …`.
-
-Belongs here: their options, which subscriptions are meant. Not here: what they do (`millrace.resources`).
-"""
+"""The commands that run until they are stopped, `millrace run …`."""
 
 import logging
 import shlex

@@ -1,8 +1,4 @@
-"""Commands that run until somebody stops them.
-
-Belongs here: a request to stop as an event. Not here: `millrace up`, which has servers to stop
-(`millrace.platform_defs.local`).
-"""
+"""Commands that run until somebody stops them."""
 
 import signal
 import threading

@@ -1,8 +1,4 @@
-"""The commands on a deployment as a whole: `millrace up`, `migrate`, `status`.
-
-Belongs here: their options and how results look. Not here: what they do (`millrace.platform_defs.local`,
-`millrace.resources`).
-"""
+"""The commands on a deployment as a whole: `millrace up`, `migrate`, `status`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

@@ -1,8 +1,4 @@
-"""The command that looks at a whole store: `millrace verify`.
-
-Belongs here: its options, its progress, how faults look, its exit code. Not here: the looks
-(`millrace.resources.verification`).
-"""
+"""The command that looks at a whole store: `millrace verify`."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated

@@ -1,7 +1,4 @@
-"""The commands for operators of views, `millrace view …`.
-
-Belongs here: their options and how results look. Not here: what they do (`sql/functions/views`), dead letters (`dead`).
-"""
+"""The commands for operators of views, `millrace view …`."""
 
 import os
 import shlex

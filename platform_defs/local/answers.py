@@ -1,8 +1,5 @@
 """What the services of `millrace up` are asked: each something that only its working part can answer.
 
-Belongs here: one question for each kind of service, cheap enough for every ten seconds. Not here: when it is asked
-(`asking`); the question to the UI, which is about its gate (`millrace.platform_defs.web`).
-
 Spark and the code server are asked by gRPC in plain bytes: the modules that Spark and Dagster have for it would take
 90 MB here, or are private to them. The versions are pinned, and a test asks the real servers.
 """

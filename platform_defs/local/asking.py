@@ -1,8 +1,4 @@
-"""Asking services while they run whether they work: in threads, so that one that hangs holds nobody up.
-
-Belongs here: when to ask, and what counts as a miss. Not here: what is asked (`answers`), what becomes of a service
-that misses (`supervisor`).
-"""
+"""Asking services while they run whether they work: in threads, so that one that hangs holds nobody up."""
 
 import threading
 import time

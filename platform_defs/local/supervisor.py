@@ -1,8 +1,5 @@
 """Local services: child processes that are started, watched, restarted and ended together.
 
-Belongs here: the life of child processes, whatever they run. Not here: which ones there are (`services`), when they are
-asked whether they work (`asking`).
-
 Every process of a service inherits one environment variable, `MILLRACE_SERVICE=<home>/run/<name>`. It finds
 what left its group, its session and its parent, also after the supervisor was killed, and nothing else.
 """

@@ -1,8 +1,4 @@
-"""What a package of declarations is told when it says which processes of its own `millrace up` shall run.
-
-Belongs here: what such a package may know and do. Not here: the platform's own services (`services`), how a process is
-kept alive (`supervisor`).
-"""
+"""What a package of declarations is told when it says which processes of its own `millrace up` shall run."""
 
 import sys
 from collections.abc import Callable

@@ -1,8 +1,5 @@
 """One service of `millrace up` below systemd, such as `millrace run service code`.
 
-Belongs here: which service, and what systemd is told. Not here: how the service is started, asked and started again,
-which is as `millrace up` does it (`services`, `supervisor`).
-
 systemd starts this process again if it ends, or has not said for `WatchdogSec` that it is at work.
 """
 

@@ -1,7 +1,4 @@
-"""The metrics of Dagster: its queue, its daemons, its sensors.
-
-Belongs here: what Dagster's own storage says. Not here: what the event store says (`millrace.resources.metrics`).
-"""
+"""The metrics of Dagster: its queue, its daemons, its sensors."""
 
 import logging
 import threading

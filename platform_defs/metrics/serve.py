@@ -1,7 +1,4 @@
-"""The server that answers `GET /metrics`.
-
-Belongs here: one HTTP server over the collectors. Not here: what they collect.
-"""
+"""The server that answers `GET /metrics`."""
 
 import ipaddress
 import logging

@@ -1,9 +1,5 @@
 """Builds a read model as it was at a recorded moment of the log.
 
-Belongs here: choosing the moment, and the way from there to rows that are done. Not here: the build itself, which is a
-rebuild of all log partitions that ends at the moment's marks (`rebuild`), the names and the end of the tables
-(`read_models.stored.past`).
-
 Where it fails, what was begun is removed. Killed anywhere, the next call goes on: rows count only once they are
 recorded as built. Of several calls for one moment one builds, and the others wait for it.
 """

@@ -1,8 +1,5 @@
 """What the Spark task of a round does: read what an owner has leased, once, and give each model its events in slots.
 
-Belongs here: everything that runs in the task. Not here: which slots there are (`slots`), the plan (`collected`), what
-becomes of the rows (`round`).
-
 The task is the same in every round. What it reads stands in the store: the leases of its owner. So Spark plans once.
 It says under which leases it read, and the driver commits nothing else.
 """

@@ -1,8 +1,4 @@
-"""The connection of a consumer, which outlasts a restart of the server.
-
-Belongs here: connecting, time limits, the errors of a transaction that is only tried again, the end of a statement that
-was interrupted. Not here: when to connect anew (`drain`).
-"""
+"""The connection of a consumer, which outlasts a restart of the server."""
 
 from contextlib import suppress
 

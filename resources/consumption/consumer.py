@@ -1,7 +1,5 @@
 """One consumer of one view: a drain of that view by itself, and rebuilds.
 
-Belongs here: what callers of one read model ask for. Not here: the loop (`drain`), rebuilds (`rebuild`).
-
 A stream that fails is handed over to its lock in the transaction that commits all others of its batch. A later batch
 tries it again. In the end it becomes a dead letter.
 """

@@ -1,9 +1,4 @@
-"""Who drains a view now: nobody, a drain of its own, or the one of all views; from what the store knows of them.
-
-Belongs here: the decision, which sensors print. Not here: where the facts come from, a drain's look at who joins and
-leaves (`drain`): one that begins gives each view a try.
-Of those that decide the same at once, the store's `begin_drain` lets one go.
-"""
+"""Who drains a view now: nobody, a drain of its own, or the one of all views; from what the store knows of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

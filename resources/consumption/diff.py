@@ -1,8 +1,5 @@
 """Compares a declaration with what serves: builds it up to where that stands.
 
-Belongs here: the way to a comparison. Not here: the copy of what serves, and comparing
-(`read_models.stored.differences`), the build (`rebuild`).
-
 Where it fails, the copy is removed. Killed anywhere, the next call goes on with the same copy, for an hour. Of several
 calls for one copy one builds, and the others wait.
 """

@@ -1,8 +1,5 @@
 """A drain: rounds, as long as there is something to do, of many views or of one by itself.
 
-Belongs here: the loop, its connection, views that join and leave, rebuilds of what the archive alone has. Not here: a
-round (`round`), Dagster.
-
 Of many views one takes part while no other consumer has it. Where a run of its own does, it leaves, and comes back when
 that run is over. It leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended
 well. A view's consumers tell whether a drain serves it: the drain is attached to those that take part, and to no other.

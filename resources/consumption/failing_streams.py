@@ -4,13 +4,12 @@ Belongs here: the choice of what is looked at next, as a search without Spark an
 and building it (`parts`), handing over a stream that fails (`commit`).
 
 Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
-pass builds the rest. That is all, however many streams fail; if the rest fails for
-another such reason, a few passes more.
+pass builds the rest; a few passes more if the rest fails for another such reason.
 
 Where something else is the reason (other rows that Postgres refuses, a function of whole streams, a process that
-crashes), a search by halves follows. It builds one half of a part, then the other. A half that
-can be built is kept, so that each good stream is built once. A half that fails is divided again: by a hash of the
-stream while its streams are many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
+crashes), a search by halves follows. It builds one half of a part, then the other. A half that can be built is kept, so
+that each good stream is built once. A half that fails is divided again: by a hash of the stream while its streams are
+many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
 further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
 goes on. After a rebuild there is no next batch: its search goes on as long as it has time.
 

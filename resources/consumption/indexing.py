@@ -1,7 +1,5 @@
 """Makes the declared indexes of read models while a drain goes on.
 
-Belongs here: the thread. Not here: which indexes, and their statements (`read_models.stored.indexes`).
-
 A drain looks once, when it takes up a model. So of two deployments that declare different indexes the one whose drain
 began last decides, and a drain that goes on for long undoes nothing.
 """

@@ -1,7 +1,4 @@
-"""Leases kept alive while Spark builds.
-
-Belongs here: the thread that extends them. Not here: claiming and giving back (`round`, `rebuild`).
-"""
+"""Leases kept alive while Spark builds."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,4 @@
-"""How much of Spark and of Postgres one consumer takes at once, and for how long.
-
-Belongs here: the limits, with the settings that they come from. Not here: what keeps to them (`staged`, `read`,
-`round`).
-"""
+"""How much of Spark and of Postgres one consumer takes at once, and for how long."""
 
 from dataclasses import dataclass
 from typing import Self

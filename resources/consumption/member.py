@@ -1,7 +1,4 @@
-"""A view that takes part in rounds: its version of the model, its report, whether it is in, and why not.
-
-Belongs here: one view. Not here: the round (`round`), the loop over all views (`drain`).
-"""
+"""A view that takes part in rounds: its version of the model, its report, whether it is in, and why not."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

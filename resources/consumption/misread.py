@@ -1,8 +1,4 @@
-"""Names the streams of events that a build misread, so that the build's other rows can be committed.
-
-Belongs here: whose events they are, and whether the build's rows can stay. Not here: which values are misread
-(`read_models.built.plans`), streams that fail for another reason (`failing_streams`).
-"""
+"""Names the streams of events that a build misread, so that the build's other rows can be committed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

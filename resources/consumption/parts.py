@@ -1,8 +1,4 @@
-"""What is claimed for a model, as the search for failing streams looks at it: in parts, which Spark builds.
-
-Belongs here: looking at parts, and staging their rows. Not here: which part is next (`failing_streams`), the commit
-(`commit`).
-"""
+"""What is claimed for a model, as the search for failing streams looks at it: in parts, which Spark builds."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

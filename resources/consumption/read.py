@@ -1,8 +1,5 @@
 """Reads the events that leases deliver to a read model, in Spark's tasks: from Postgres, and from the archive.
 
-Belongs here: which task reads what, and its reading. Not here: the SELECT (`event_log_source.reading`), files
-(`archive.spark_reader`), what is made of the events (`read_models.built.plans`).
-
 A task reads as a stream, and what is made of an event is made in that task: no more of a range is held than one batch.
 """
 

@@ -1,8 +1,4 @@
-"""Rebuilds log partitions of a read model: from all their events, in archive and Postgres.
-
-Belongs here: leasing whole log partitions, the place of their events, the error of a failure. Not here: building them
-and writing what differs (`staged`, `commit`), the loop of a drain (`drain`).
-"""
+"""Rebuilds log partitions of a read model: from all their events, in archive and Postgres."""
 
 import threading
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""The outcome of a drain.
-
-Belongs here: its numbers, and the error of log partitions that made no progress. Not here: a single batch's outcome
-(`commit.Commit`), how Dagster shows it.
-"""
+"""The outcome of a drain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

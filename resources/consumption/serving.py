@@ -1,7 +1,4 @@
-"""When a version of a read model begins to serve.
-
-Belongs here: the tries of one consumer. Not here: what serving is (`read_models.stored.versions`).
-"""
+"""When a version of a read model begins to serve."""
 
 import time
 

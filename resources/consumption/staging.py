@@ -1,8 +1,5 @@
 """Writes the rows that Spark makes of leased events into the staging table.
 
-Belongs here: the tasks that write, and parts of a batch. Not here: reading (`read`), the plan
-(`read_models.built.plans`), leases and commits (`staged`, `commit`), merging (`read_models.stored.merge`).
-
 A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
 speculative or late attempt leaves rows that no commit reads.
 """

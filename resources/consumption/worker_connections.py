@@ -1,8 +1,4 @@
-"""The connections that a Spark worker keeps from round to round: connecting costs more than reading a few events.
-
-Belongs here: keeping them, and connecting anew where one was lost. Not here: what is read through them
-(`collected_task`).
-"""
+"""The connections that a Spark worker keeps from round to round: connecting costs more than reading a few events."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack

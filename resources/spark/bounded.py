@@ -1,8 +1,5 @@
 """An end for work that does not end by itself: in Spark, and in the process that makes a plan for it.
 
-Belongs here: cancelling what a thread asks a session for, giving up a server that does not even answer to that, ending
-a function of the user's. Not here: how long something may take, and what happens then (`consumption`).
-
 Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that: also one whose
 function never returns.
 """

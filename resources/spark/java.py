@@ -1,8 +1,4 @@
-"""Which Java Spark runs on.
-
-Belongs here: finding a Java that Spark 4.3 accepts, or making the one from PyPI acceptable. Not here: starting Spark,
-with `JAVA_HOME=<home>` in its environment (`session`).
-"""
+"""Which Java Spark runs on."""
 
 import os
 import re

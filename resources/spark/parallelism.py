@@ -1,8 +1,5 @@
 """How many tasks, and how large a batch, a session is worth.
 
-Belongs here: the number of cores, and what follows from it. Not here: reading and staging (`consumption`), settings of
-sessions (`session`).
-
 One machine has sizes that do not depend on its cores (`session.ONE_MACHINE`). On a cluster, of this session or behind
 Spark Connect, a batch and its tasks grow with the cores.
 """

@@ -1,7 +1,5 @@
 """Spark as a Dagster resource.
 
-Belongs here: when a run opens and closes its session. Not here: how (`session`).
-
 The resource has no field: a field is run config, and settings of Spark start programs and choose the server that gets
 the connection string. What a session needs besides stands in `spark-defaults.conf`.
 """

@@ -1,7 +1,4 @@
-"""What a Python process of Spark's does besides its tasks.
-
-Belongs here: the process that Spark keeps from task to task. Not here: a task's work (`consumption`).
-"""
+"""What a Python process of Spark's does besides its tasks."""
 
 import gc
 from functools import cache

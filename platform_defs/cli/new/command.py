@@ -1,8 +1,4 @@
-"""The command `millrace new`: a repository for one's own declarations.
-
-Belongs here: where it goes and what it is called; what is in it lies in `template`. Not here: how declarations are
-found (`millrace.assets.declarations`).
-"""
+"""The command `millrace new`: a repository for one's own declarations."""
 
 import json
 import keyword
