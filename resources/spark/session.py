@@ -73,6 +73,8 @@ LOCAL_CONFIGURATION = {
 # These loggers write each exception of Spark's to stderr when it is raised, as a line of JSON with a stack of Java.
 # Whoever catches the exception says it once.
 _LOGGERS_OF_EXCEPTIONS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# before a sentence of Spark's its condition, behind it its SQLSTATE: whoever asks for them has methods of the error
+_CODES = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: [A-Z0-9]{5};?(?=( \(?line [\w, ]+[;)])?$)")
 CONNECT_S = 5
 CONNECT_PORT = 15002
 MASTER_PORT = 7077
@@ -266,9 +268,16 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
             raise Unreachable(
                 "Spark does not start here." if here else f"The Spark master {master} gives no session.",
                 # of Java the first line says which call failed, the second one why
-                detail=" ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": "),
+                detail=without_codes(
+                    " ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": ")
+                ),
                 hint=f"{log} says why. A master must run the same version of Spark, and accept applications from here.",
             ) from error
+
+
+def without_codes(line: str) -> str:
+    """Return what a line of Spark's says to a person."""
+    return _CODES.sub("", line)
 
 
 @contextmanager

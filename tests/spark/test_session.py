@@ -128,7 +128,7 @@ def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
         check=False,
     )
     assert "/no/such.jar" in done.stderr  # Java's own words
-    assert "Spark does not start here.\n[JAVA_GATEWAY_EXITED]" in done.stderr
+    assert "Spark does not start here.\nJava gateway process exited" in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
