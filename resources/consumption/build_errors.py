@@ -126,6 +126,9 @@ def cause(error: Exception) -> str:
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
+    # gRPC says what happened in one of several lines
+    if text.startswith("<_"):
+        text = text.partition('details = "')[2].partition('"\n')[0] or text
     # of errors that were raised from each other the last; its text may have more lines, such as a remedy
     if stacks := [*_RAISED.finditer(text)]:
         return _storable(text[stacks[-1].start(1) :].splitlines()[0])
