@@ -29,7 +29,7 @@ from uuid import UUID, uuid5
 from millrace.resources import event_log_source
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_log_source import EventLogSource
-from millrace.resources.settings import Settings
+from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.shipped_code import shipped_code
 
@@ -58,14 +58,17 @@ REDACTION = {
     "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
     "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
 }
-# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, does not draw on the
-# terminal, and outlives a pause
+# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, writes errors alone on
+# the terminal, and outlives a pause
 LOCAL_CONFIGURATION = {
     "spark.authenticate": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # not `extraJavaOptions`, which are the user's and come after these
+    "spark.driver.defaultJavaOptions": "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties,"
+    + (PROJECT / "resources" / "spark" / "log4j2.properties").as_uri(),
     # Its executor is this process: it is silent only while the whole process is paused, as when a laptop sleeps. By
     # default it is given up after two minutes, can never come back, and no job runs until the process ends.
     "spark.storage.blockManagerHeartbeatTimeoutMs": "1d",
