@@ -1,7 +1,10 @@
 """Processes: whether others live, waiting for their end, being the only one that does something, files of one's own."""
 
+import atexit
 import fcntl
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -65,3 +68,18 @@ def private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def folder_of_code() -> Path:
+    """Make a private temporary folder that goes with this process; remove those of processes that were killed."""
+    # a number of a process means something within its container; several may share the folder of temporary files
+    ours = f"millrace-code-{Path('/proc/self/ns/pid').stat().st_ino}-"
+    found = [*Path(tempfile.gettempdir()).glob(f"{ours}*")]
+    # asked later: whoever is making a folder now is among them
+    living = {str(pid) for pid in psutil.pids()}
+    for left in found:
+        if left.name.removeprefix(ours).partition("-")[0] not in living:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

@@ -18,7 +18,6 @@ wants a token, and the code server listens in a folder that only we may enter. T
 (`millrace.platform_defs.gate`).
 """
 
-import atexit
 import hashlib
 import json
 import logging
@@ -27,7 +26,6 @@ import secrets
 import shutil
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,6 +47,7 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.postgres.logins import DRAIN, owned_database
+from millrace.resources.processes import folder_of_code
 from millrace.resources.redact import masked
 from millrace.resources.settings import PROJECT, THIS_MACHINE, Settings
 from millrace.resources.spark.java import find_java
@@ -148,9 +147,7 @@ def _code_socket(settings: Settings) -> Path:
         # also where somebody made it for others
         near.parent.chmod(0o700)
         return near
-    folder = tempfile.mkdtemp(prefix="millrace-code-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder) / "socket"
+    return folder_of_code() / "socket"
 
 
 def _schema_for_dagster(dsn: str) -> str:

@@ -329,8 +329,9 @@ def _watch(
             elif time.monotonic() - plain_at >= PLAIN_S:
                 plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
                 # What did not change is not said again: this is somebody's log file.
-                for line in plain if plain != shown else []:
-                    _say(out, line)
+                for line in plain:
+                    if line not in shown:
+                        _say(out, line)
                 shown, plain_at = plain, time.monotonic()
             time.sleep(LOOK_S)
 

@@ -20,7 +20,7 @@ from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_log_source import DataLoss, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import HistoryShortened
 from millrace.resources.spark.bounded import TookTooLong
-from millrace.resources.spark.session import is_closed
+from millrace.resources.spark.session import is_closed, without_codes
 
 _LONGEST_CAUSE = 2000
 # errors of a merge whose reason is in the rows and not in the server
@@ -126,11 +126,14 @@ def cause(error: Exception) -> str:
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
+    # gRPC says what happened in one of several lines
+    if text.startswith("<_"):
+        text = text.partition('details = "')[2].partition('"\n')[0] or text
     # of errors that were raised from each other the last; its text may have more lines, such as a remedy
     if stacks := [*_RAISED.finditer(text)]:
         return _storable(text[stacks[-1].start(1) :].splitlines()[0])
     said = _lines(text)
-    return _storable(said[0] if said else type(error).__name__)
+    return _storable(without_codes(said[0]) if said else type(error).__name__)
 
 
 def in_one_line(told: str) -> str:

@@ -29,7 +29,7 @@ from uuid import UUID, uuid5
 from millrace.resources import event_log_source
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_log_source import EventLogSource
-from millrace.resources.settings import Settings
+from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.shipped_code import shipped_code
 
@@ -58,14 +58,17 @@ REDACTION = {
     "spark.sql.redaction.options.regex": r"(?i)url|dsn|secret|password|token",
     "spark.sql.redaction.string.regex": r"(?i)(?<=://)[^\s/@]*@|password=('[^']*'|[^\s&;,\])]*)",
 }
-# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, does not draw on the
-# terminal, and outlives a pause
+# what a Spark of this process needs besides: it listens on loopback only, speaks to itself only, writes errors alone on
+# the terminal, and outlives a pause
 LOCAL_CONFIGURATION = {
     "spark.authenticate": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # not `extraJavaOptions`, which are the user's and come after these
+    "spark.driver.defaultJavaOptions": "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties,"
+    + (PROJECT / "resources" / "spark" / "log4j2.properties").as_uri(),
     # Its executor is this process: it is silent only while the whole process is paused, as when a laptop sleeps. By
     # default it is given up after two minutes, can never come back, and no job runs until the process ends.
     "spark.storage.blockManagerHeartbeatTimeoutMs": "1d",
@@ -73,6 +76,8 @@ LOCAL_CONFIGURATION = {
 # These loggers write each exception of Spark's to stderr when it is raised, as a line of JSON with a stack of Java.
 # Whoever catches the exception says it once.
 _LOGGERS_OF_EXCEPTIONS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# before a sentence of Spark's its condition, behind it its SQLSTATE: whoever asks for them has methods of the error
+_CODES = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: [A-Z0-9]{5};?(?=( \(?line [\w, ]+[;)])?$)")
 CONNECT_S = 5
 CONNECT_PORT = 15002
 MASTER_PORT = 7077
@@ -266,9 +271,16 @@ def _started(builder: "SparkSession.Builder", master: str, settings: Settings) -
             raise Unreachable(
                 "Spark does not start here." if here else f"The Spark master {master} gives no session.",
                 # of Java the first line says which call failed, the second one why
-                detail=" ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": "),
+                detail=without_codes(
+                    " ".join(str(error).splitlines()[isinstance(error, Py4JError) :][:1]).lstrip(": ")
+                ),
                 hint=f"{log} says why. A master must run the same version of Spark, and accept applications from here.",
             ) from error
+
+
+def without_codes(line: str) -> str:
+    """Return what a line of Spark's says to a person."""
+    return _CODES.sub("", line)
 
 
 @contextmanager

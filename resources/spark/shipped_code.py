@@ -10,13 +10,10 @@ must be installed where the tasks run; after it was installed anew there, Spark 
 """
 
 import ast
-import atexit
 import hashlib
 import io
 import os
-import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.processes import folder_of_code
 
 # the oldest date that a zip can hold: the same code makes the same file, whenever it was checked out
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -55,9 +53,7 @@ def shipped_code(declarations: str | None) -> Path:
 def _zip_of_packages(packages: tuple[str, ...]) -> Path:
     shipped, left = with_their_helpers({package: _folders(package) for package in packages})
     content = zip_of(shipped, left)
-    folder = Path(tempfile.mkdtemp(prefix="millrace-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
+    path = folder_of_code() / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     path.write_bytes(content)
     return path
 

@@ -160,6 +160,26 @@ def test_of_a_python_stack_the_last_line_is_told_and_of_a_java_stack_nothing() -
     assert cause(RuntimeError(text)) == "ValueError: no amount"
 
 
+GRPC = (
+    ' of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "no "one": (111)"\n\tdebug = "x"\n>'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"<_MultiThreadedRendezvous{GRPC}", 'no "one": (111)'),
+        (f"<_InactiveRpcError{GRPC}", 'no "one": (111)'),
+        ("[PATH_NOT_FOUND] No path /x. SQLSTATE: 42K03", "No path /x."),
+        ("[NO_COLUMN.WITH_SUGGESTION] No `a`. SQLSTATE: 42703; line 1 pos 7;\n'Project", "No `a`. line 1 pos 7;"),
+        ("\n[PARSE_SYNTAX_ERROR] Near 'x'. SQLSTATE: 42601 (line 1, pos 0)\n", "Near 'x'. (line 1, pos 0)"),
+        ("[USER_RAISED_EXCEPTION] [a] SQLSTATE: 53100; b SQLSTATE: P0001", "[a] SQLSTATE: 53100; b"),
+    ],
+)
+def test_the_sentence_is_told_without_what_is_around_it(text: str, told: str) -> None:
+    assert cause(RuntimeError(text)) == told
+
+
 def test_what_postgres_does_not_take_is_replaced_and_a_long_value_is_cut() -> None:
     assert cause(ValueError("a\0b\ud800")) == "a\N{REPLACEMENT CHARACTER}b?"
     assert len(cause(ValueError("x" * 1_000_000))) == 2000

@@ -90,8 +90,7 @@ def micros(moment: datetime) -> int:
 
 
 def test_a_refusal_names_field_text_and_type() -> None:
-    said = "[USER_RAISED_EXCEPTION] data.v is 'a lot', which is not exactly a bigint SQLSTATE: P0001"
-    assert refusal("a lot", "data.v", "bigint") == said
+    assert refusal("a lot", "data.v", "bigint") == "data.v is 'a lot', which is not exactly a bigint"
 
 
 def test_a_fold_and_an_import_read_it_as_the_same() -> None:

@@ -128,8 +128,32 @@ def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
         check=False,
     )
     assert "/no/such.jar" in done.stderr  # Java's own words
-    assert "Spark does not start here.\n[JAVA_GATEWAY_EXITED]" in done.stderr
+    assert "Spark does not start here.\nJava gateway process exited" in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+
+
+def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
+    program = """if True:
+        from millrace.resources.spark import spark_session
+        with spark_session() as spark:
+            log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("of.a.test")
+            log.warn("it is slow")
+            log.error("it is broken")
+            print(spark._jvm.java.lang.System.getenv("SPARK_LOCAL_HOSTNAME"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+        check=True,
+    )
+    *_, first, last = done.stderr.splitlines()
+    # the first is Java's own, before it runs anything
+    assert ("incubator" in first, last.partition(" ERROR ")[2]) == (True, "test: it is broken")
+    # the machine's own name need not resolve
+    assert done.stdout == "localhost\n"
 
 
 def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -59,6 +60,22 @@ def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PackageMissing, match="a single file"):
         shipped_code("not_here.declared")
+
+
+def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
+    def made(how: str) -> str:
+        program = "import os\nfrom millrace.resources.processes import folder_of_code\n"
+        program += f"print(folder_of_code().name, flush=True)\n{how}"
+        env = {**os.environ, "TMPDIR": str(tmp_path)}
+        told = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+        return told.stdout.strip()
+
+    killed = made("os.kill(os.getpid(), 9)")
+    assert [path.name for path in tmp_path.iterdir()] == [killed]
+    living = tmp_path / "-".join([*killed.split("-")[:3], str(os.getpid()), "x"])
+    living.mkdir()
+    assert made("") not in {"", killed}
+    assert [*tmp_path.iterdir()] == [living]
 
 
 def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:

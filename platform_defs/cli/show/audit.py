@@ -4,13 +4,14 @@ Belongs here: its options, and how entries look. Not here: what is audited (`sql
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Column
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
-from millrace.platform_defs.cli.output import in_utc, table
+from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.event_store import AuditEntry
 
@@ -21,6 +22,7 @@ app = typer.Typer()
 def audit_command(
     view: Annotated[str | None, typer.Option(help="Only what was done to this view; by default all.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many entries, the newest first.")] = 20,
+    as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
     """List what operators did to views and to history, who and why."""
@@ -28,6 +30,12 @@ def audit_command(
         entries = store.audit_log(view, limit)
         if view is not None and not entries:
             store.view_info(view)  # refuses an unknown one; one that was removed has entries
+    if as_json:
+        for each in entries:
+            fields = asdict(each)
+            fields["detail"] = JsonText(fields.pop("detail_json"))
+            print_json(fields)
+        return
     if not entries:
         Screen().print("Nothing was done that is written down.")
         return

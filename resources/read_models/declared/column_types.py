@@ -148,12 +148,7 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
 
 def refusal(text: str, source: str, type_: str) -> str:
     """Return what is said of a text, or its beginning, that a type does not hold exactly."""
-    return raised(f"{source} is '{text}', which is not exactly a {type_}")
-
-
-def raised(said: str) -> str:
-    """Return a sentence as Spark tells it of an expression that raises it."""
-    return f"[USER_RAISED_EXCEPTION] {said} SQLSTATE: P0001"
+    return f"{source} is '{text}', which is not exactly a {type_}"
 
 
 def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":

@@ -7,7 +7,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.command_line import cells, millrace, typed
+from tests.support.command_line import cells, millrace, parsed, typed
 from tests.support.factories import append_to, give_to_read_model, pump, register_orders, rows
 
 
@@ -164,6 +164,8 @@ def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> Non
     assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
     assert '{"enabled": false}' in newest
     assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)
+    (told, _) = parsed(millrace("show", "audit", "--view", "v", "--json", dsn=dsn))
+    assert (told["done_by"], told["reason"], told["detail"]) == (user, "a [bold] reason", {"enabled": False})
 
 
 def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:

@@ -118,6 +118,8 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
     with pytest.raises(ValueError, match="without SPARK_CONNECT_AUTHENTICATE_TOKEN would serve every account"):
         spark_service(settings, 1, {})
     assert "local[3]" in spark.argv
+    # the machine's own name need not resolve
+    assert spark.env["SPARK_LOCAL_HOSTNAME"] == "localhost"
     assert "hunter2" not in str(spark.env)
     assert "of-spark" not in str(spark.argv)
     listed = {service.name: service for service in services(settings, endpoints)}

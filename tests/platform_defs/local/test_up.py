@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,10 @@ import requests
 from rich.console import Console
 
 from millrace.platform_defs.cli.new.command import make_repository
+from millrace.platform_defs.local import up as local_up
 from millrace.platform_defs.local.services import Endpoints, free_port
-from millrace.platform_defs.local.supervisor import ServiceState
-from millrace.platform_defs.local.up import CannotStart, _table, open_to_others, up, where_to_look
+from millrace.platform_defs.local.supervisor import ServiceState, Supervisor
+from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, open_to_others, up, where_to_look
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, NOTE, Settings
@@ -58,6 +60,28 @@ def test_the_names_of_services_are_shown_whole_also_where_nothing_is_said_of_any
     shown = StringIO()
     Console(width=80, file=shown).print(_table([ServiceState("sequence", "ready", 1, 0, "")], []))
     assert "sequence  ready" in shown.getvalue()
+
+
+def test_where_nobody_looks_only_lines_that_changed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_up, "PLAIN_S", 0)
+    monkeypatch.setattr(local_up, "LOOK_S", 0)
+    orders = iter(["orders: 1", "orders: 2", "orders: 2", "orders: 1"])
+    lines = ["", "mails: 0"]
+
+    class Standing(Supervisor):
+        def poll(self) -> list[str]:
+            lines[0] = next(orders, "")
+            if not lines[0]:
+                raise _Stop
+            return []
+
+        def states(self) -> list[ServiceState]:
+            return [ServiceState("code", "ready", 1, 0, "")]
+
+    shown = StringIO()
+    with pytest.raises(_Stop):
+        _watch(Console(file=shown), Standing(Path("home"), []), None, lines, threading.Event())
+    assert shown.getvalue().splitlines() == ["code ready", "orders: 1", "mails: 0", "orders: 2", "orders: 1"]
 
 
 def test_a_lock_just_taken_is_refused_too(home: Path) -> None:
