@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '03522e386ec02684b4ecdac1c645ae8332e09fd28677de3905bc444a5a0dcd95'),
+  (0, '0d7730cf35cc72212912d7472b61f783339cec85aafea15ff0092593f2c98113'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
