@@ -143,7 +143,7 @@ class NotInFlight(MillraceError):
 
 
 class ViewInUse(MillraceError):
-    """Something of the view is leased or in flight, so it cannot be moved, removed or consumed in another mode."""
+    """Something of the view is leased or in flight, so it cannot be moved or removed."""
 
 
 class NotParked(MillraceError):

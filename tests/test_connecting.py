@@ -36,6 +36,6 @@ def test_on_a_callers_session_whose_times_cannot_be_read_nothing_is_done(store: 
 
     async def append_nothing() -> None:
         async with await psycopg.AsyncConnection.connect(with_odd_settings(dsn), autocommit=True) as connection:
-            await AsyncEventStore(connection).sequence_events()
+            await AsyncEventStore(connection).get_events("o-1", "order")
 
     refusal(Malformed, lambda: asyncio.run(append_nothing()))

@@ -1,6 +1,6 @@
-"""The event store's client on psycopg's asynchronous connections: `EventStore` with coroutines for methods.
+"""The event store's client on psycopg's asynchronous connections: what a service calls of `EventStore`.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `rounds`, `waiting` and `client`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting` and `client`: change those.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 from uuid import UUID
 
 import psycopg
@@ -18,28 +18,12 @@ from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.client import LONGEST_WAIT_S, STREAM_PAGE, listed, moment_of, tokens_of
+from millrace.resources.event_store.client import LONGEST_WAIT_S, STREAM_PAGE, listed, moment_of
 from millrace.resources.event_store.json_text import events_json, flat, jsonb
-from millrace.resources.event_store.lease_rows import (
-    ExpiredLease,
-    Lease,
-    LockedPartition,
-    LockedStream,
-    MisreadStream,
-    StreamFailure,
-    ViewLease,
-)
 from millrace.resources.event_store.refusals import refusals
-from millrace.resources.event_store.rounds import by_view
 from millrace.resources.event_store.rows import (
     NEWEST_SHAPE,
-    AppendedCount,
     AppendedEvent,
-    AuditEntry,
-    AvailableRange,
-    BackupCut,
-    DatabaseIdentity,
-    DeadLetter,
     DeciderEvent,
     Delivery,
     Event,
@@ -49,13 +33,10 @@ from millrace.resources.event_store.rows import (
     EventUpcast,
     Json,
     Lock,
-    LogMark,
     LogPosition,
     NewEvent,
-    Seek,
     StreamHead,
     StreamState,
-    StreamView,
     View,
     in_their_streams,
 )
@@ -69,16 +50,7 @@ from millrace.resources.event_store.sql_functions import (
     shape_of,
 )
 from millrace.resources.event_store.status_rows import (
-    DrainState,
-    OldestWriter,
     PartitionInfo,
-    PartitionLag,
-    Problem,
-    SequencerHolder,
-    ViewBeyondLog,
-    ViewInfo,
-    ViewPoll,
-    WantingView,
 )
 from millrace.resources.event_store.tracing import all_passed_on, passed_on
 from millrace.resources.event_store.waiting import (
@@ -210,69 +182,6 @@ class AsyncSqlFunctions:
         return own
 
 
-class AsyncRounds(AsyncSqlFunctions):
-    """The part of `AsyncEventStore` about many views at once."""
-
-    async def poll_views(self, views: Sequence[str] | None = None) -> list[ViewPoll]:
-        """Return one row per view with what a poller needs to know; None for all views.
-
-        A name that is not registered gives no row.
-        """
-        return await self._all(
-            ViewPoll, "select * from event_store_platform.poll_views(%s)", (None if views is None else list(views),)
-        )
-
-    async def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
-        """Return the enabled rows views that want an event beyond the known marks; for none all of them."""
-        return await self._all(
-            WantingView, "select * from event_store_platform.wanting_views(%s::bigint[])", (list(known),)
-        )
-
-    async def claim_views(
-        self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None
-    ) -> dict[str, list[Lease]]:
-        """Lease log partitions with new events of many bulk views, `limit` positions of each; return them by view.
-
-        A view that gets nothing is not in the answer; nor is one that is not registered, or not enabled.
-        """
-        return by_view(
-            await self._all(
-                ViewLease,
-                "select * from event_store_platform.claim_views(%s, %s, %s, %s)",
-                (list(views), owner, limit, lease_s),
-            )
-        )
-
-    async def owned_leases(self, owner: str) -> dict[str, list[Lease]]:
-        """Return the leases in force of an owner, by view."""
-        return by_view(await self._all(ViewLease, "select * from event_store_platform.owned_leases(%s)", (owner,)))
-
-    async def locked_streams(self, owner: str) -> list[LockedStream]:
-        """Return the streams with a lock in an owner's leased log partitions: who reads the ranges leaves them out."""
-        return await self._all(LockedStream, "select * from event_store_platform.locked_streams(%s)", (owner,))
-
-    async def drain_states(self, *drains: str) -> dict[str, DrainState]:
-        """Return by name how drains stand: of a view, of a capture, or, with the empty name, of all views."""
-        states = await self._all(DrainState, "select * from event_store_platform.drain_states(%s)", (list(drains),))
-        return {state.drain: state for state in states}
-
-    async def begin_drain(self, drain: str, owner: str | None = None) -> bool:
-        """Ask for a drain, or begin it as its owner; return whether the caller has it, and nobody else."""
-        return await self._value(bool, "select event_store_platform.begin_drain(%s, %s)", (drain, owner))
-
-    async def end_drain(self, drain: str, owner: str, error: str | None = None) -> None:
-        """Say how a try at a drain ended: well, or with an error, which counts."""
-        await self._value(str, "select event_store_platform.end_drain(%s, %s, %s)", (drain, owner, error))
-
-    async def extend_owner(self, owner: str, lease_s: int | None = None) -> int:
-        """Let every lease in force of an owner last so many seconds from now; return how many."""
-        return await self._value(int, "select event_store_platform.extend_owner(%s, %s)", (owner, lease_s))
-
-    async def release_owner(self, owner: str) -> int:
-        """Give back every lease of an owner that is known to be dead; return how many."""
-        return await self._value(int, "select event_store_platform.release_owner(%s)", (owner,))
-
-
 class AsyncWaiting(AsyncSqlFunctions):
     """The part of `AsyncEventStore` for those who read what they wrote."""
 
@@ -336,8 +245,13 @@ class AsyncWaiting(AsyncSqlFunctions):
                     await connection.set_autocommit(before)
 
 
-class AsyncEventStore(AsyncRounds, AsyncWaiting):
-    """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
+class AsyncEventStore(AsyncWaiting):
+    """What a service calls of the event store, on a connection or a pool, as coroutines.
+
+    It registers, appends and reads, by stream and by the log, registers views and consumes them event by event
+    (`rows`), and waits for a view. The synchronous client has the rest: views of mode `bulk`, and what operators and
+    Millrace's own processes call. Every method raises the `MillraceError` of its SQL function.
+    """
 
     async def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
@@ -386,30 +300,6 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             EventUpcast,
             "select * from event_store.register_event_upcast(%s, %s, %s, %s)",
             (decider, event, to_version, jsonb(flat(moves))),
-        )
-
-    async def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
-        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
-
-        Returns whether that changed anything.
-        """
-        return await self._value(
-            bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason)
-        )
-
-    async def withdraw_registration(
-        self,
-        decider: str,
-        event: str,
-        event_version: int,
-        what: Literal["schema", "upcast", "event"],
-        reason: str | None = None,
-    ) -> bool:
-        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
-        return await self._value(
-            bool,
-            "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
-            (decider, event, event_version, what, reason),
         )
 
     async def append_event(
@@ -487,18 +377,6 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
         places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
         found = [replace(each, **places.get(each.event_id, {})) for each in appended]
         return in_their_streams(found, given)
-
-    async def append_json(self, events: str) -> AppendedCount:
-        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
-
-        No metadata are passed on: the text is what is stored.
-        """
-        return await self._one(
-            AppendedCount,
-            "select count(*) filter (where appended) as appended, count(*) filter (where previous_id is null) as first "
-            "from event_store.append_events(%s::jsonb)",
-            (events,),
-        )
 
     async def get_events(self, decider_id: str | UUID, decider: str, *, upcast: bool = False) -> list[Event]:
         """Return the events of one stream in order; with `upcast` their data in the newest shape."""
@@ -601,30 +479,6 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             state = StreamState(first.state, first.state_version, first.state_offset)
         return state, [row for row in rows if row.number is not None], first.is_stored
 
-    async def sequence_events(self) -> int:
-        """Give committed events their positions; return how many, 0 while another session does it."""
-        return await self._value(int, "select event_store_platform.sequence_events()")
-
-    async def mark_log(self, reason: str) -> LogMark:
-        """Record the present moment of the log for a reason, for ever."""
-        return await self._one(LogMark, "select * from event_store_platform.mark_log(%s)", (reason,))
-
-    async def marks_at(self, time: datetime | str) -> LogMark | None:
-        """Return the last recorded moment of the log that is not after a time; None where there is none."""
-        return await self._first(LogMark, "select * from event_store_platform.marks_at(%s)", (moment_of(time),))
-
-    async def is_attended(self) -> bool:
-        """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
-        return await self._value(bool, "select event_store_platform.is_attended()")
-
-    async def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
-        """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
-        return await self._value(bool, "select event_store_platform.attend_log(%s, %s)", (attended_s, sleeps))
-
-    async def announce_positions(self, known: Sequence[int]) -> list[int]:
-        """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
-        return await self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(known),))
-
     async def register_view(
         self,
         view: str,
@@ -650,7 +504,7 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds; 300 at first.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
             edge_function_url: The URL that events are pushed to; '' clears it.
-            mode: 'rows' or 'bulk'; 'rows' at first.
+            mode: 'rows' or 'bulk', in which the view stays; 'rows' at first.
             deciders: The deciders it wants; [] for all, as at first.
             events: The events it wants; [] for all, as at first.
             max_attempts: After how many failed attempts a stream is parked; 5 at first.
@@ -683,34 +537,6 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
     async def is_registered(self, view: str) -> bool:
         """Return whether a view of this name is registered."""
         return await self._value(bool, "select event_store.is_registered(%s)", (view,))
-
-    async def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
-        """Deliver events to a view from now on, or stop it."""
-        return await self._one(
-            View, "select * from event_store_platform.enable_view(%s, %s, %s)", (view, enabled, reason)
-        )
-
-    async def unregister_view(self, view: str, reason: str | None = None) -> None:
-        """Remove a view with its progress, its locks and its dead letters."""
-        await self._value(str, "select event_store_platform.unregister_view(%s, %s)", (view, reason))
-
-    async def has_caught_up(self, view: str, other: str) -> bool:
-        """Return whether a view is nowhere behind another one, which then stays there until the transaction ends."""
-        return await self._value(bool, "select event_store_platform.has_caught_up(%s, %s)", (view, other))
-
-    async def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
-        """Make locks for streams with new events; return how many positions were passed.
-
-        A call passes at most `window` positions of each log partition, and none while `max_waiting` streams wait for a
-        consumer already.
-        """
-        return await self._value(
-            int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting)
-        )
-
-    async def fail_dispatch(self, view: str, error: str) -> None:
-        """Note why the new events of a view could not be dispatched, until they are."""
-        await self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
 
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
@@ -800,190 +626,6 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             (view, decider_id, offset, seconds, lease_token),
         )
 
-    async def end_locks(
-        self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
-    ) -> int:
-        """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
-        return await self._value(
-            int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
-        )
-
-    async def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
-        """Return the parked streams of a view, None for all views."""
-        return await self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
-
-    async def retry_dead_letters(
-        self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
-    ) -> int:
-        """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
-        return await self._value(
-            int, "select event_store_platform.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
-        )
-
-    async def discard_dead_letter(
-        self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
-    ) -> Event | None:
-        """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
-        return await self._first(
-            Event,
-            "select * from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)",
-            (view, decider, decider_id, reason, offset),
-        )
-
-    async def seek_view(
-        self,
-        view: str,
-        kind: str,
-        position: int | None = None,
-        timestamp: datetime | str | None = None,
-        partition: int | None = None,
-        *,
-        dry_run: bool = False,
-        reason: str | None = None,
-    ) -> list[Seek]:
-        """Move a view to another position, in one log partition or in all; `seek_view.sql` names the kinds."""
-        return await self._all(
-            Seek,
-            "select * from event_store_platform.seek_view(%s, %s, %s, %s, %s, %s, %s)",
-            (view, kind, position, moment_of(timestamp), partition, dry_run, reason),
-        )
-
-    async def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
-        """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
-        await self._value(str, "select event_store_platform.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
-
-    async def detach_consumer(self, view: str, consumer: str | None = None) -> None:
-        """End what `attach_consumer` said; nothing happens where it is not attached."""
-        await self._value(str, "select event_store_platform.detach_consumer(%s, %s)", (view, consumer))
-
-    async def pass_over_unwanted(self, view: str) -> None:
-        """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
-        await self._value(list, "select event_store_platform.pass_over_unwanted(%s)", (view,))
-
-    async def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
-        """Lease log partitions with pending events, `limit` positions in all; none when there is nothing to do."""
-        return await self._all(
-            Lease, "select * from event_store.claim_batch(%s, %s, %s, %s)", (view, owner, limit, lease_s)
-        )
-
-    async def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
-        """Lease one log partition for a rebuild; the range is all that it holds."""
-        return await self._one(
-            Lease,
-            "select * from event_store_platform.claim_partition(%s, %s, %s, %s)",
-            (view, partition, owner, lease_s),
-        )
-
-    async def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
-        """Return those leased log partitions where streams have locks; the others deliver their whole range."""
-        return await self._all(
-            LockedPartition,
-            "select * from event_store_platform.locked_partitions(%s, %s, %s)",
-            (view, *tokens_of(leases)),
-        )
-
-    async def read_batch(self, view: str, lease: Lease) -> list[Event]:
-        """Return the events that a lease delivers, each stream's in order."""
-        return await self._all(
-            Event, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
-        )
-
-    async def misread_streams(
-        self, view: str, leases: Sequence[Lease], events: Sequence[tuple[int, int]]
-    ) -> list[MisreadStream]:
-        """Return the streams of events that a build misread under some leases: (log partition, offset) each."""
-        return await self._all(
-            MisreadStream,
-            "select * from event_store_platform.misread_streams(%s, %s::int[], %s::bigint[], %s::int[], %s::bigint[])",
-            (
-                view,
-                [partition for partition, _ in events],
-                [offset for _, offset in events],
-                [lease.partition for lease in leases],
-                [lease.to_position for lease in leases],
-            ),
-        )
-
-    async def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
-        """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many park."""
-        return await self._value(
-            int,
-            "select event_store.fail_streams(%s, %s, %s, %s)",
-            (view, lease.partition, lease.lease_token, jsonb([vars(failure) for failure in failures])),
-        )
-
-    async def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:
-        """Move the checkpoints to the leases' ends and end the leases; all of them or `LeaseLost`."""
-        await self._value(
-            str,
-            "select event_store.commit_batch(%s, %s, %s, %s)",
-            (
-                view,
-                [lease.partition for lease in leases],
-                [lease.to_position for lease in leases],
-                [lease.lease_token for lease in leases],
-            ),
-        )
-
-    async def extend_lease(self, view: str, leases: Sequence[Lease], lease_s: int | None = None) -> datetime:
-        """Let leases in force last so many seconds from now; return until when."""
-        return await self._value(
-            datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *tokens_of(leases), lease_s)
-        )
-
-    async def standing(self, most: int = 100_000) -> list[Problem]:
-        """Return what is wrong in the store now, the worst first; to count lags, so many events are read at most."""
-        return await self._all(Problem, "select * from event_store_platform.standing(%s)", (most,))
-
-    async def set_max_lag(self, view: str, max_lag_s: int) -> None:
-        """Say how old an event may become before the view is late."""
-        await self._value(str, "select event_store.set_max_lag(%s, %s)", (view, max_lag_s))
-
-    async def expired_leases(self) -> list[ExpiredLease]:
-        """Return the owners that hold leases of log partitions past their time, in all views."""
-        return await self._all(ExpiredLease, "select * from event_store_platform.expired_leases()")
-
-    async def views_beyond_log(self) -> list[ViewBeyondLog]:
-        """Return the checkpoints that stand beyond the end of their log partition."""
-        return await self._all(ViewBeyondLog, "select * from event_store_platform.views_beyond_log()")
-
-    async def sequencer_holder(self) -> SequencerHolder | None:
-        """Return the session whose open transaction holds the sequencer's row, if there is one."""
-        return next(
-            iter(await self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None
-        )
-
-    async def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
-        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
-        found = await self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
-        return next(iter(found), None)
-
-    async def oldest_writer(self) -> OldestWriter | None:
-        """Return the transaction that has been open for longest of all that have written, if there is one."""
-        return await self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")
-
-    async def last_sequenced(self) -> datetime:
-        """Return when somebody last looked for events without a position; the last of all times during a restore."""
-        return await self._value(datetime, "select event_store_platform.last_sequenced()")
-
-    async def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
-        """Give leases back without moving anything; return how many were still held."""
-        return await self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *tokens_of(leases)))
-
-    async def lease_owners(self, view: str) -> list[str]:
-        """Return the owners of a view's leases in force."""
-        return await self._values(str, "select * from event_store_platform.lease_owners(%s)", (view,))
-
-    async def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
-        """Return the positions that a log partition holds, None for all."""
-        return await self._all(AvailableRange, "select * from event_store.available_offset_range(%s)", (partition,))
-
-    async def validate_offset_range(self, partition: int, from_position: int, to_position: int) -> None:
-        """Refuse positions [from_position, to_position) that the log does not hold whole."""
-        await self._value(
-            str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
-        )
-
     async def read_log(
         self,
         partition: int,
@@ -1002,62 +644,10 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             (partition, from_position, limit, listed(deciders), listed(events)),
         )
 
-    async def latest_events(
-        self,
-        limit: int = 20,
-        decider: str | None = None,
-        decider_id: str | None = None,
-        event: str | None = None,
-        since: datetime | None = None,
-        correlation_id: str | None = None,
-        before_offset: int | None = None,
-    ) -> list[Event]:
-        """Return the newest events that fit all filters, the newest first; None does not filter."""
-        return await self._all(
-            Event,
-            "select * from event_store_platform.latest_events(%s, %s, %s, %s, %s, %s, %s)",
-            (limit, decider, decider_id, event, since, correlation_id, before_offset),
-        )
-
-    async def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:
-        """Return what each view that wants a decider has of one stream, and owes of its newest `most` events."""
-        call = "select * from event_store_platform.stream_views(%s, %s, %s)"
-        return await self._all(StreamView, call, (decider, decider_id, most))
-
     async def log_position(self, event_id: UUID) -> LogPosition | None:
         """Return where an event is in the log; None for an event that is not stored, or was purged."""
         return await self._first(LogPosition, "select * from event_store.log_position(%s)", (event_id,))
 
-    async def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
-        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
-        return await self._value(
-            int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp))
-        )
-
     async def partition_info(self) -> list[PartitionInfo]:
         """Return one row per log partition."""
         return await self._all(PartitionInfo, "select * from event_store.partition_info()")
-
-    async def view_info(self, view: str | None = None, most: int = 100_000) -> list[ViewInfo]:
-        """Return one row per view, or one view's; at most so many events are read to count what views have not."""
-        return await self._all(ViewInfo, "select * from event_store.view_info(%s, %s)", (view, most))
-
-    async def log_gaps(self, recent: int = 10_000) -> list[int]:
-        """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
-        return await self._values(int, "select event_store_platform.log_gaps(%s)", (recent,))
-
-    async def view_lag(self, view: str) -> list[PartitionLag]:
-        """Return how far a view is behind, per log partition."""
-        return await self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
-
-    async def database_identity(self) -> DatabaseIdentity:
-        """Return the identity of this database, which no copy of it has."""
-        return await self._one(DatabaseIdentity, "select * from event_store_platform.database_identity()")
-
-    async def backup_cut(self) -> BackupCut:
-        """Return the identity of this store, which copies share, and the numbers above which a restored one goes on."""
-        return await self._one(BackupCut, "select * from event_store_platform.backup_cut()")
-
-    async def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
-        return await self._all(AuditEntry, "select * from event_store_platform.audit_log(%s, %s)", (view, limit))

@@ -380,7 +380,7 @@ class EventStore(Rounds, Waiting):
             lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds; 300 at first.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
             edge_function_url: The URL that events are pushed to; '' clears it.
-            mode: 'rows' or 'bulk'; 'rows' at first.
+            mode: 'rows' or 'bulk', in which the view stays; 'rows' at first.
             deciders: The deciders it wants; [] for all, as at first.
             events: The events it wants; [] for all, as at first.
             max_attempts: After how many failed attempts a stream is parked; 5 at first.

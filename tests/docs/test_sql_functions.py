@@ -1,21 +1,58 @@
-"""docs/sql_functions.md and docs/platform_functions.md say what a new database says of its functions."""
+"""docs/sql_functions.md, docs/platform_functions.md and docs/who_may_do_what.md say of each function what it is."""
 
-from difflib import unified_diff
+import re
 
-import pytest
+from millrace.resources.event_store.migrations import function_files
+from millrace.resources.event_store.refusals import BY_SQLSTATE
+from millrace.resources.settings import PROJECT
+from tests.support.factories import Connect, rows
+from tests.support.pages.documents import quoted, table
 
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from tests.support.sql_functions_page import COMMAND, PAGE, PLATFORM_PAGE, page, platform_page
+DOCS = PROJECT / "docs"
+LOGINS = ("nobody", "writer", "consumer", "reader", "owner", "drain", "migrator")
+FUNCTIONS = """
+select p.pronamespace::regnamespace::text, p.proname, p.proargnames[1:p.pronargs], obj_description(p.oid, 'pg_proc'),
+  array(
+    select coalesce(substr(r.rolname, 13), 'nobody') from aclexplode(p.proacl) a
+    left join pg_roles r on r.oid = a.grantee where a.grantee <> p.proowner
+  )
+from pg_proc p
+where p.pronamespace::regnamespace::text in ('event_store', 'event_store_platform', 'event_store_private')
+"""
 
 
-def test_the_pages_are_what_a_new_database_says_of_its_functions(dsn: str, postgres: EmbeddedPostgres) -> None:
-    if postgres.programs != PROGRAMS:
-        pytest.skip("the page is what the server of the wheel prints; others quote other words")
-    for file, made in (PAGE, page(dsn)), (PLATFORM_PAGE, platform_page(dsn)):
-        written = file.read_text() if file.exists() else ""
-        difference = list(unified_diff(written.splitlines(), made.splitlines(), file.name, "new database"))
-        if difference:
-            pytest.fail(
-                f"docs/{file.name} is not what the functions' comments say. Run: {COMMAND}\n"
-                + "\n".join(difference[:50])
-            )
+def test_each_function_is_described_granted_as_its_file_says_and_told_on_its_page(connect: Connect) -> None:
+    files = {path.stem: path.read_text() for path in function_files()}
+    chapters = (DOCS / "sql_functions.md").read_text().split("\n## Rows\n")[0].split("\n### ")[1:]
+    sections = {chapter.split("\n")[0]: chapter for chapter in chapters}
+    listed = re.findall(
+        r"^- \[(\w+)\]\(\S+\)\s+\(([^)]*)\)", (DOCS / "platform_functions.md").read_text(), re.MULTILINE
+    )
+    lines = dict(listed)
+    cells = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", (DOCS / "who_may_do_what.md").read_text(), re.MULTILINE)
+    logins = {
+        name: {login for login, cell in zip(LOGINS, row.split(" | "), strict=False) if cell != "no"}
+        for name, row in cells
+    }
+    called: dict[str, set[str]] = {}
+    for schema, name, arguments, comment, granted in rows(connect(), FUNCTIONS):
+        assert comment, name
+        grants = re.findall(r"^grant execute on function[^;]*?\sto ([^;]*);", files[name], re.MULTILINE)
+        assert {*granted} == {*re.findall(r"event_store_(\w+)", " ".join(grants))}, name
+        if schema == "event_store_private":
+            assert granted == [], name
+            continue
+        called.setdefault(schema, set()).add(name)
+        drain = {"drain"} if "owner" in granted else set()
+        assert logins[name if schema == "event_store" else f"{schema}.{name}"] == {*granted, *drain, "migrator"}, name
+        told = sections[name].split("May be called by ")[1].split(".")[0] if schema == "event_store" else lines[name]
+        assert {*quoted(told)} == {*granted}, name
+        if schema == "event_store":
+            signature = sections[name].split("```text")[1].split("→")[0]
+            assert re.findall(r"\bv_\w+", signature) == (arguments or []), name
+            # the form that takes a UUID refers to the other one
+            if "Does the same for a UUID" not in comment:
+                assert {*re.findall(r"MR\d{3}", sections[name])} == {*re.findall(r"MR\d{3}", comment)}, name
+    assert called == {"event_store": {*sections}, "event_store_platform": {*lines}}
+    errors = {row[0]: quoted(row[1])[0] for row in table("docs/sql_functions.md", "SQLSTATE")}
+    assert errors == {state: refusal.__name__ for state, refusal in BY_SQLSTATE.items()}

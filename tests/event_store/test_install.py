@@ -12,8 +12,8 @@ from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store.migrations import migrate, validate
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import refusal, rows, value
+from tests.support.install_script import INSTALL, install, program_environment, snapshot
 from tests.support.migrators import VERSIONS, empty
-from tests.support.schema_snapshot import INSTALL, program_environment, snapshot
 
 __all__ = ["empty"]
 
@@ -50,6 +50,10 @@ class Psql:
 @pytest.fixture
 def psql(empty: str) -> Psql:
     return Psql(empty)
+
+
+def test_the_script_for_psql_lists_every_file_in_the_order_of_the_migrator_and_writes_its_books() -> None:
+    assert INSTALL.read_text() == install(), "Run: .venv/bin/python -m tests.support.install_script"
 
 
 def test_psql_makes_the_store_that_the_migrator_makes_and_it_delivers(psql: Psql, dsn: str) -> None:

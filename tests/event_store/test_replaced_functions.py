@@ -15,9 +15,9 @@ from millrace.resources.event_store.migrations import (
 )
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
+from tests.support.install_script import snapshot
 from tests.support.migrators import WAITING, consume_rows, empty
 from tests.support.patience import patience, wait_until
-from tests.support.schema_snapshot import snapshot
 
 __all__ = ["empty"]
 

@@ -100,7 +100,7 @@ def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(conn
         assert len(codes) == len(set(codes)), signature
         assert set(codes) <= set(BY_SQLSTATE), signature
         assert comment.endswith("."), signature
-        # a page is made of these
+        # it is the promise that a page has
         assert len(comment) > 40 or "Does the same for a UUID" in comment, signature
 
 

@@ -1,6 +1,6 @@
 """What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray.
 
-Not here: which functions and tables each login may use (tests/docs/test_who_may_do_what.py).
+Not here: which functions each role may call (tests/docs/test_sql_functions.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,10 @@ from tests.support.factories import new_event, rows, value
 from tests.support.logins import logins
 
 TABLES: LiteralString = (
-    "select relname from pg_class where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'v')"
+    "select c.oid::regclass::text, relnamespace::regnamespace::text from pg_class c"
+    " where relnamespace::regnamespace::text in ('event_store', 'read_models') and relkind in ('r', 'v')"
 )
+CHANGES = ("insert", "update", "delete")
 
 Login = Callable[[str], EventStore]
 
@@ -27,27 +29,34 @@ def login(orders: EventStore) -> Iterator[Login]:
         yield lambda role: EventStore(made(role))
 
 
-def test_readers_and_owners_read_every_table_and_nobody_changes_one(orders: EventStore) -> None:
-    """By what they are granted; applications have no right to any table."""
+def test_readers_and_owners_read_every_table_and_owners_change_those_of_read_models(orders: EventStore) -> None:
+    """By what they are granted: docs/who_may_do_what.md. Applications have no right to any table."""
     granted = rows(
         orders.connection,
         """
-        select r.rolname, c.relname, p.privilege
-        from pg_class c cross join pg_roles r
+        select r.rolname, c.oid::regclass::text, p.privilege
+        from pg_class c cross join (select rolname from pg_roles union all values ('public')) r
         cross join unnest('{select,insert,update,delete,truncate,references,trigger}'::text[]) p(privilege)
-        where c.relnamespace = 'event_store'::regnamespace and c.relkind in ('r', 'v') and r.rolname ~ '^event_store_'
+        where c.relnamespace::regnamespace::text in ('event_store', 'read_models') and c.relkind in ('r', 'v')
+          and r.rolname ~ '^event_store_|^public$'
           and has_table_privilege(r.rolname, c.oid, p.privilege)
         """,
     )
-    tables = {table for (table,) in rows(orders.connection, TABLES)}
+    tables = dict(rows(orders.connection, TABLES))
     # a URL may hold a secret: see test_readers_of_tables_do_not_see_urls; nor do they see what pushes are signed with
-    hidden = {"views", "push_secrets"}
+    hidden = {"event_store.views", "event_store.push_secrets"}
     assert set(granted) == {
-        *(("event_store_reader", table, "select") for table in tables - hidden),
+        *(("event_store_reader", table, "select") for table in tables.keys() - hidden),
         *(("event_store_owner", table, "select") for table in tables),
         # what a source's log has comes by COPY, and whose lock is deleted is free: see free_deleted_lock
-        ("event_store_owner", "wal_events", "insert"),
-        ("event_store_owner", "locks", "delete"),
+        ("event_store_owner", "event_store.wal_events", "insert"),
+        ("event_store_owner", "event_store.locks", "delete"),
+        *(
+            ("event_store_owner", table, verb)
+            for table, schema in tables.items()
+            for verb in CHANGES
+            if schema == "read_models"
+        ),
     }
 
 

@@ -5,8 +5,7 @@
 -- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
 -- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
 -- Register a view in a short transaction: until that ends, events may get no position.
--- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. Another mode is taken up where the
--- view stands, streams that wait or are parked included, but not while something is in flight (MR017).
+-- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. A view stays in its mode (MR012).
 -- v_deciders and v_events: what the view wants; of a new view null is for all. v_max_attempts: after how many a failing
 -- stream is parked.
 -- v_version: of the program that registers. Settings of a lower version than the view has change nothing: two versions
@@ -143,12 +142,18 @@ begin
     return next _view;
     return;
   end if;
+  if v_mode <> _view.mode then
+    raise exception 'a view stays in its mode'
+      using
+        errcode = 'MR012',
+        detail = format('view %L is in mode %s; v_mode is %s', v_view, _view.mode, v_mode),
+        hint = 'To consume it in the other mode, unregister it, register it with that mode, and seek_view it to a position.';
+  end if;
   _new := _view;
   _new.version := coalesce(v_version, _view.version);
   _new.lock_timeout_s := coalesce(v_lock_timeout_s, _view.lock_timeout_s);
   _new.pooling_delay_s := coalesce(v_pooling_delay_s, _view.pooling_delay_s);
   _new.edge_function_url := nullif(coalesce(v_edge_function_url, _view.edge_function_url), '');
-  _new.mode := coalesce(v_mode, _view.mode);
   _new.deciders := nullif(coalesce(v_deciders, _view.deciders), '{}');
   _new.events := nullif(coalesce(v_events, _view.events), '{}');
   _new.max_attempts := coalesce(v_max_attempts, _view.max_attempts);
@@ -159,17 +164,9 @@ begin
     return next _view;
     return;
   end if;
-  if _new.mode <> _view.mode then
-    perform event_store_private.refuse_if_read_model(v_view);
-    perform event_store_private.lock_idle_view(v_view);
-    -- who leases with an older snapshot must fail (40001): it cannot see that the mode is another one
-    update event_store.checkpoints set position = position where view = v_view;
-    update event_store.stream_locks set updated_at = _now, revision = revision + 1 where view = v_view;
-  end if;
-  if _new.mode = 'bulk' and _new.edge_function_url is not null then
+  if _view.mode = 'bulk' and _new.edge_function_url is not null then
     perform event_store_private.refuse_request(
-      format('view %L: only a rows view is pushed to an edge_function_url', v_view),
-      'Clear the URL with an empty text; nothing was registered or changed.'
+      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
     );
   end if;
   if (_view.deciders, _view.events) is distinct from (_new.deciders, _new.events) then
@@ -183,7 +180,6 @@ begin
     lock_timeout_s = _new.lock_timeout_s,
     pooling_delay_s = _new.pooling_delay_s,
     edge_function_url = _new.edge_function_url,
-    mode = _new.mode,
     deciders = _new.deciders,
     events = _new.events,
     max_attempts = _new.max_attempts,
@@ -212,8 +208,8 @@ comment on function event_store.register_view(text, timestamptz, bigint, bigint,
 'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), '
 'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
 'v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
-'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an argument is malformed; MR017 another mode while something is '
-'leased or in flight; MR019 another mode for the view of a read model; MR041 it is another role''s, or the caller is no '
+'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an '
+'argument is malformed; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
 revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;
 grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean)

@@ -1,6 +1,6 @@
 """The login that drains the embedded store, and who else may enter its databases.
 
-Not here: what each role may do in a store (`tests/docs/test_who_may_do_what.py`).
+Not here: what each role may do in a store (`tests/docs/test_sql_functions.py`, `tests/sql/test_privileges.py`).
 """
 
 from collections.abc import Callable, Iterator

@@ -105,7 +105,7 @@ PAGES = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can run a program under another account: run this as root.")
 def test_another_account_gets_what_the_page_says(platform: Deployment) -> None:
-    """Compare with the list that docs/who_may_do_what.md is made of; here no simulator runs."""
+    """Compare with docs/who_may_do_what.md; here no simulator runs."""
     port = int(platform.url.rpartition(":")[2])
     expected = {
         kind: {name: gets for name, gets in rows.items() if name not in SIMULATORS} for kind, rows in ROWS.items()

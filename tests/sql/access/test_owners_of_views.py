@@ -10,7 +10,9 @@ import pytest
 
 from millrace.resources.errors import Malformed, NotViewOwner
 from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.lease_rows import StreamFailure
 from millrace.resources.read_models.stored.versions import WrongView, ensure_version
+from millrace.resources.subscriptions.store import PushStore
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 from tests.support.logins import logins
@@ -107,7 +109,6 @@ def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: EventStore, l
 
 
 def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: EventStore, login: Login) -> None:
-    """Which functions refuse it: docs/who_may_do_what.md."""
     append_to(orders, "a")
     url = "https://example.com/hook?key=secret"
     holder, other = login("event_store_consumer"), login("event_store_consumer")
@@ -135,6 +136,45 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     orders.connection.execute("set lock_timeout = '30s'")
     orders.unregister_view("v")
     other.connection.rollback()
+
+
+def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: EventStore, login: Login) -> None:
+    """By each function that docs/who_may_do_what.md calls `own`."""
+    append_to(orders, "a")
+    holder, other = login("event_store_consumer"), login("event_store_consumer")
+    holder.register_view("v", "-infinity")
+    holder.register_view("b", "-infinity", mode="bulk")
+    pump(orders, "v")
+    (event,) = holder.lease_events("v")
+    leases = holder.claim_batch("b", "run 1")
+    answer = ("v", event.decider_id, event.offset, event.lease_token)
+    for attempt in (
+        partial(other.register_view, "v", max_attempts=1),
+        partial(other.attach_consumer, "v", "c"),
+        partial(other.detach_consumer, "v", "c"),
+        partial(PushStore(other.connection).push_options, "v"),
+        partial(other.stream_events, "v"),
+        partial(other.ack_event, *answer),
+        partial(other.ack_events, "v", [event.offset], [event.lease_token]),
+        partial(other.nack_event, *answer),
+        partial(other.schedule_nack_event, "v", event.decider_id, 5, event.offset, event.lease_token),
+        partial(other.fail_event, *answer[:3], "no", event.lease_token),
+        partial(other.extend_lock, *answer[:3], 60, event.lease_token),
+        partial(other.claim_batch, "b", "run 2"),
+        partial(other.claim_partition, "b", leases[0].partition, "run 2"),
+        partial(other.claim_views, ["b"], "run 2"),
+        partial(other.locked_partitions, "b", leases),
+        partial(other.read_batch, "b", leases[0]),
+        partial(other.misread_streams, "b", leases, [(leases[0].partition, event.offset)]),
+        partial(other.fail_streams, "b", leases[0], [StreamFailure("order", "a", "no")]),
+        partial(other.commit_batch, "b", leases),
+        partial(other.extend_lease, "b", leases),
+        partial(other.release_batch, "b", leases),
+        partial(other.pass_over_unwanted, "b"),
+    ):
+        assert "is no member" in str(refusal(NotViewOwner, attempt).detail)
+    assert holder.owned_leases("run 1") == {"b": leases}
+    holder.ack_event(*answer)
 
 
 def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> None:

@@ -1,7 +1,7 @@
 """Owners, operators and the log's guards while sessions race or are killed: all of a change happens, or nothing of it.
 
 Belongs here: races and kills around end_locks, owners of views, the archive's lock and the audit
-log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_who_may_do_what).
+log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_sql_functions.py).
 """
 
 from collections.abc import Callable

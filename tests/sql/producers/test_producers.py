@@ -11,7 +11,18 @@ from psycopg.errors import LockNotAvailable
 from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore, RegisteredProducer
-from tests.support.factories import Connect, append_to, at_once, refusal, rows, set_clock, start, value, wait_blocked
+from tests.support.factories import (
+    Connect,
+    append_to,
+    at_once,
+    new_event,
+    refusal,
+    rows,
+    set_clock,
+    start,
+    value,
+    wait_blocked,
+)
 from tests.support.logins import Login
 from tests.support.patience import patience
 from tests.support.producing.messages import another, begin, do, effects, opened, staged, statistics
@@ -151,16 +162,25 @@ def name(connection: psycopg.Connection) -> str:
 
 
 def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
-    """Each function that refuses it: docs/who_may_do_what.md."""
+    """By each function that docs/who_may_do_what.md calls `own`."""
     owner, other = ProducerStore(login(WRITER)), ProducerStore(login(WRITER))
     owner.register_producer("p")
     settled = owner.begin_transaction("p", 0, 1, 0).transaction_id
     assert settled is not None
     owner.commit_transaction(settled, "the answer")
+    later = owner.begin_transaction("p", 0, 1, 1).transaction_id
+    assert later is not None
     for attempt in (
         partial(other.register_producer, "p", 0, name(other.connection)),
         partial(other.begin_transaction, "p", 0, 1, 1),
         partial(other.commit_transaction, settled),
+        partial(other.add_events, later, [new_event("o-1")]),
+        partial(other.add_state_change, later, "total", 1),
+        partial(other.commit_transaction, later),
+        partial(other.abandon_transaction, later, "no"),
+        partial(other.abort_transaction, later),
+        partial(other.ingest_events, "p", 0, 1, 1, state={"a": 1}),
+        partial(other.get_producer_state, "p", 0),
     ):
         assert name(owner.connection) in str(refusal(NotProducerOwner, attempt).detail)
 

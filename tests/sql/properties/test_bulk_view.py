@@ -36,18 +36,13 @@ failing = st.sets(stream_numbers, max_size=3)
 class BulkLife(Life):
     """What owners of a bulk view do."""
 
-    first_mode = "bulk"
+    mode = "bulk"
 
-    def is_bulk(self) -> bool:
-        return self.mode == "bulk"
-
-    @precondition(is_bulk)
     @rule(number=consumers, limit=st.sampled_from([1000, 1, 2, 5]), seconds=durations, cuts=maybe_cuts, failing=failing)
     def claim(self, number: int, limit: int, seconds: int, cuts: list[int] | None, failing: set[int]) -> None:
         if self.take_batch(self.consumers[number], limit, seconds) and cuts:
             self.commit(number, 0, cuts, failing)
 
-    @precondition(is_bulk)
     @rule(number=consumers, other=consumers)
     def take_over_batch(self, number: int, other: int) -> None:
         """Let the leases of one owner end and another one get them."""
@@ -102,7 +97,6 @@ class BulkLife(Life):
             self.claims.append(claimed)
         return claimed
 
-    @precondition(is_bulk)
     @rule(number=consumers, partition=partitions, seconds=durations, cuts=maybe_cuts, failing=failing)
     def claim_for_rebuild(
         self, number: int, partition: int, seconds: int, cuts: list[int] | None, failing: set[int]
@@ -153,7 +147,7 @@ class BulkLife(Life):
         tokens = {held.lease.lease_token for held in self.leases.values()}
         return all(held.lease.lease_token in tokens for held in claim)
 
-    @precondition(lambda self: self.is_bulk() and self.claims)
+    @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks)
     def read(self, number: int, pick: int) -> None:
         consumer = self.consumers[number]
@@ -170,7 +164,7 @@ class BulkLife(Life):
                 return
             assert call() == {name: [entry.offset for entry in entries] for name, entries in held.delivers.items()}
 
-    @precondition(lambda self: self.is_bulk() and self.claims)
+    @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks, cuts=cuts, failing=failing)
     def commit(self, number: int, pick: int, cuts: list[int], failing: set[int]) -> None:
         """Commit a claim, or less of it or more, by its owner or by anybody else, with streams that fail."""
@@ -179,7 +173,6 @@ class BulkLife(Life):
             with self.one_transaction(consumer):
                 self.commit_claim(consumer, claim, cuts, failing)
 
-    @precondition(is_bulk)
     @rule(number=consumers, failing=st.sets(picks, min_size=1, max_size=2), cuts=st.tuples(cuts, cuts, cuts))
     def stumble(self, number: int, failing: set[int], cuts: tuple[list[int], ...]) -> None:
         """Fail with some streams in a part of a batch, twice, and try them again with a part of the next one."""
@@ -243,7 +236,7 @@ class BulkLife(Life):
                     elif name in held.retries:
                         self.touch(consumer, name).go_on(self.now)
 
-    @precondition(lambda self: self.is_bulk() and self.claims)
+    @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks)
     def fail_what_was_not_delivered(self, number: int, pick: int) -> None:
         consumer = self.consumers[number]
@@ -254,7 +247,7 @@ class BulkLife(Life):
             error = NotInFlight if self.in_force(claim[:1]) else LeaseLost
             self.refused(consumer, error, lambda: consumer.store.fail_streams("v", claim[0].lease, failures))
 
-    @precondition(lambda self: self.is_bulk() and self.claims)
+    @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks)
     def release(self, number: int, pick: int) -> None:
         consumer = self.consumers[number]
@@ -265,7 +258,7 @@ class BulkLife(Life):
             self.touch_lease(consumer, held.lease.partition)
             del self.leases[held.lease.partition]
 
-    @precondition(lambda self: self.is_bulk() and self.claims)
+    @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks, seconds=durations)
     def extend(self, number: int, pick: int, seconds: int) -> None:
         consumer = self.consumers[number]
@@ -282,7 +275,6 @@ class BulkLife(Life):
                 self.touch_lease(consumer, held.lease.partition)
                 self.leases[held.lease.partition] = replace(held, until=self.now + seconds)
 
-    @precondition(is_bulk)
     @rule(number=consumers, limit=st.sampled_from([2, 1000]))
     def build(self, number: int, limit: int) -> None:
         """Do as a healthy owner does."""
@@ -293,12 +285,10 @@ class BulkLife(Life):
             with self.one_transaction(consumer):
                 self.commit_claim(consumer, claim, [0] * PARTITIONS, set())
 
-    @precondition(is_bulk)
     @rule()
     def pass_over(self) -> None:
         self.operator.pass_over_unwanted("v")
 
-    @precondition(is_bulk)
     @rule(number=consumers, how=seeks)
     def commit_late(self, number: int, how: Seek) -> None:
         """Commit what was claimed before the view was moved."""
@@ -306,7 +296,6 @@ class BulkLife(Life):
             self.seek_when_idle(how)
             self.commit(number, 0, [0] * PARTITIONS, set())
 
-    @precondition(is_bulk)
     @rule(number=consumers, other=consumers)
     def be_declared_dead(self, number: int, other: int) -> None:
         """Lose every lease to whoever believes that the owner is dead, and commit all the same."""

@@ -31,22 +31,17 @@ answers = st.lists(
 class RowsLife(Life):
     """What consumers of a rows view do."""
 
-    first_mode = "rows"
-
-    def is_rows(self) -> bool:
-        return self.mode == "rows"
+    mode = "rows"
 
     def pump(self) -> None:
         self.sequence(0)
         self.dispatch(5000)
         self.the_store_and_the_model_agree_on_what_is_pending()
 
-    @precondition(is_rows)
     @rule(window=st.sampled_from([5000, 1, 2]))
     def dispatch(self, window: int) -> None:
         self.operator.dispatch_events("v", window)
 
-    @precondition(is_rows)
     @rule(
         number=consumers, limit=st.sampled_from([1, 2, 100]), seconds=durations, tokens=st.booleans(), answers=answers
     )
@@ -57,7 +52,6 @@ class RowsLife(Life):
         self.take(self.consumers[number], limit, seconds, tokens=tokens)
         self.answer_all(number, answers)
 
-    @precondition(is_rows)
     @rule(number=consumers, other=consumers, tokens=st.booleans(), answers=answers)
     def take_over(self, number: int, other: int, tokens: bool, answers: list[tuple[str, str, int, int]]) -> None:
         """Let the locks of one consumer end and another one get its events; then either answers."""
@@ -169,7 +163,7 @@ class RowsLife(Life):
             state.in_flight, state.attempts = None, max(state.attempts - 1, 0)
             state.until = self.now + (seconds if answer == "schedule_nack" else 0)
 
-    @precondition(lambda self: self.is_rows() and self.deliveries)
+    @precondition(lambda self: self.deliveries)
     @rule(number=consumers, pick=picks)
     def give_back_whatever_is_in_flight(self, number: int, pick: int) -> None:
         """As fstore-sql's clients do, which state no offset."""
@@ -188,7 +182,7 @@ class RowsLife(Life):
         else:
             self.refused(consumer, Malformed if held else NotInFlight, call)
 
-    @precondition(lambda self: self.is_rows() and self.deliveries)
+    @precondition(lambda self: self.deliveries)
     @rule(number=consumers, chosen=st.lists(picks, min_size=1, max_size=3), tokens=st.booleans())
     def acknowledge_many(self, number: int, chosen: list[int], tokens: bool) -> None:
         consumer = self.consumers[number]
@@ -212,7 +206,6 @@ class RowsLife(Life):
         for offset, name in expected.items():
             self.touch(consumer, name).acknowledge(offset, self.now)
 
-    @precondition(is_rows)
     @rule(number=consumers, limit=st.sampled_from([1, 100]))
     def work(self, number: int, limit: int) -> None:
         """Do as a healthy consumer does."""
@@ -224,7 +217,6 @@ class RowsLife(Life):
         for delivery in given:
             self.touch(consumer, delivery.stream).acknowledge(delivery.offset, self.now)
 
-    @precondition(is_rows)
     @rule(number=consumers, stream=stream_numbers)
     def run_ahead(self, number: int, stream: int) -> None:
         """Acknowledge a stream beyond the checkpoint, as a long transaction can: it leaves dispatching to others."""
@@ -237,7 +229,6 @@ class RowsLife(Life):
                 self.work(number, 100)
         self.dispatch(1)
 
-    @precondition(is_rows)
     @rule(number=consumers, how=seeks)
     def answer_late(self, number: int, how: Seek) -> None:
         """Acknowledge what was delivered before the view was moved."""

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
 import pytest
 
-from millrace.resources.errors import Malformed
+from millrace.resources.errors import Malformed, WrongMode
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock, value
 
@@ -55,7 +56,7 @@ def test_registering_again_changes_what_is_stated_and_leaves_every_other_setting
     assert (start_at, settings[:3]) == (made.start_at, [60, 5, url])
     assert len(orders.audit_log("v")) == 2
     for mode in ("rows", "bulk"):
-        assert orders.register_view("w", mode=mode).mode == orders.register_view("w").mode == mode
+        assert orders.register_view(mode, mode=mode).mode == orders.register_view(mode).mode == mode
 
 
 def test_what_is_empty_clears_a_url_and_a_filter(orders: EventStore) -> None:
@@ -66,12 +67,21 @@ def test_what_is_empty_clears_a_url_and_a_filter(orders: EventStore) -> None:
     assert (view.deciders, view.events) == (None, ["paid"])
     view = orders.register_view("v", events=[])
     assert (view.deciders, view.events) == (None, None)
-    # a URL that is cleared makes way for the other mode
-    orders.register_view("v", edge_function_url="http://localhost/hook")
-    refusal(Malformed, lambda: orders.register_view("v", mode="bulk"))
-    assert orders.register_view("v", edge_function_url="", mode="bulk").mode == "bulk"
     new = orders.register_view("w", edge_function_url="", deciders=[], events=[])
     assert (new.edge_function_url, new.deciders, new.events) == (None, None, None)
+
+
+@pytest.mark.parametrize(("mode", "other"), [("rows", "bulk"), ("bulk", "rows")])
+def test_a_view_stays_in_its_mode_until_it_is_unregistered(orders: EventStore, mode: str, other: str) -> None:
+    made = orders.register_view("v", "-infinity", mode=mode, version=2)
+    assert f"is in mode {mode}" in str(refusal(WrongMode, partial(orders.register_view, "v", mode=other)).detail)
+    # an older program changes nothing
+    assert orders.register_view("v", mode=other, version=1) == orders.register_view("v") == made
+    assert len(orders.audit_log("v")) == 1
+    orders.unregister_view("v")
+    assert orders.register_view("v", "-infinity", mode=other).mode == other
+    if other == "bulk":
+        refusal(Malformed, partial(orders.register_view, "v", edge_function_url="http://localhost/hook"))
 
 
 def test_start_at_counts_with_its_time_zone(orders: EventStore) -> None:

@@ -1,7 +1,7 @@
-"""A view that is removed, moved or switched to the other mode: not while it is used, and waiting for no consumer.
+"""A view that is removed or moved: not while it is used, and waiting for no consumer.
 
-Belongs here: what these three operations have in common. Not here: what each of them does (test_unregister_view,
-test_register_view, test_seek_view).
+Belongs here: what both operations have in common. Not here: what each of them does (test_unregister_view,
+test_seek_view).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from millrace.resources.errors import (
     PartitionLeased,
     UnknownView,
     ViewInUse,
-    WrongMode,
 )
 from millrace.resources.event_store import Delivery, EventStore
 from tests.support.factories import (
@@ -40,7 +39,6 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 OPERATIONS: dict[str, Callable[[EventStore, str], object]] = {
     "remove": lambda store, view: store.unregister_view(view),
     "move": lambda store, view: store.seek_view(view, "RESET_TO_EARLIEST"),
-    "change its mode": lambda store, view: store.register_view(view, mode="bulk" if view == "rows" else "rows"),
 }
 TRIED: dict[str, Callable[[EventStore, str], object]] = {
     **OPERATIONS,
@@ -136,8 +134,6 @@ LATE: dict[tuple[str, str], type[MillraceError]] = {
     ("remove", "bulk"): LeaseLost,
     ("move", "rows"): NotInFlight,
     ("move", "bulk"): LeaseLost,
-    ("change its mode", "rows"): WrongMode,
-    ("change its mode", "bulk"): LeaseLost,
 }
 
 

@@ -1,8 +1,7 @@
-"""What another account of the machine gets of the files, ports and processes of a running `millrace up`.
+"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`.
 
-Belongs here: the rows of the page, as one list, and the look at a running Millrace that makes the same list. Not here:
-the rest of the page (`permissions_page`), what is asserted (processes/walks), parts of it alone
-(processes/test_services.py).
+Belongs here: the rows of that page, and the look at a running Millrace that makes the same. Not here: what is asserted
+(processes/walks), parts of it alone (processes/test_services.py).
 """
 
 import json
@@ -15,6 +14,7 @@ import psutil
 
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.accounts.strangers import as_stranger
+from tests.support.pages.documents import table
 
 NOTHING = "nothing"
 SEES = "sees that it runs, and its command line"
@@ -27,52 +27,12 @@ HOME, POSTGRES, ELSEWHERE = (
     "Postgres",
     "temporary files elsewhere, such as Java's",
 )
+FILES, SOCKETS, PROCESSES = "file or folder, and all below it", "socket or port", "process"
 # As `look` finds them while `millrace up` runs with its examples: each thing, and what another account gets of it. A
 # file or folder is not read or listed, a process not looked into: environment, memory, open files, folders.
-FILES = "file or folder, and all below it"
-ROWS: dict[str, dict[str, str]] = {
-    FILES: {
-        HOME: NOTHING,
-        "`code`": NOTHING,
-        "`dagster`": NOTHING,
-        "`logs`": NOTHING,
-        "`postgres`": NOTHING,
-        "`run`": NOTHING,
-        "`spark`": NOTHING,
-        "`up.lock`": NOTHING,
-        ELSEWHERE: NOTHING,
-    },
-    "socket or port": {
-        "socket of Postgres": NOTHING,
-        "socket of the code server": NOTHING,
-        "socket of the processes of Dagster": NOTHING,
-        "UI": USES,
-        "metrics": READS,
-        "Spark Connect": REFUSED,
-        "Spark's other ports": REFUSED,
-        "ports of Spark's Python daemons": REFUSED,
-    },
-    "process": {
-        "`millrace up`": SEES,
-        POSTGRES: SEES,
-        "service code, runs": SEES,
-        "service crm": SEES,
-        "service daemon": SEES,
-        "service sequence": SEES,
-        "service simulate": SEES,
-        "service spark, Spark's workers": SEES,
-        "service web": SEES,
-    },
+ROWS = {
+    kind: {row[0]: row[1] for row in table("docs/who_may_do_what.md", kind)} for kind in (FILES, SOCKETS, PROCESSES)
 }
-
-HEAD = """
-## Files, ports and processes of `millrace up`
-
-What another account of the machine gets, tried by one while `millrace up` ran with its examples: to read each file and
-list each folder, to connect to each socket and port that one of the processes listens on and to be served there, and to
-look into each process: environment, memory, open files, folders. The test that runs `millrace up` tries all of them
-again. [SECURITY.md](../SECURITY.md) says how each is closed.
-"""
 # Tries each thing as a JSON list of a kind, a row and a target, and prints what it could do.
 TRY = """
 import contextlib, json, os, socket, struct, sys
@@ -168,15 +128,6 @@ class Thing:
     kind: str
     row: str
     target: str
-
-
-def section() -> str:
-    """Return the section of the page."""
-    parts = [HEAD]
-    for kind, rows in ROWS.items():
-        parts.append(f"\n| {kind} | another account |\n|---|---|\n")
-        parts.extend(f"| {what} | {gets} |\n" for what, gets in rows.items())
-    return "".join(parts)
 
 
 def look(home: Path, up: psutil.Process, port: int) -> dict[str, dict[str, str]]:

@@ -4,7 +4,7 @@ Three consumers, an operator, a writer with a transaction open, and one whose tr
 one view. After every step the store must count the same events as pending as the model does. At the end a healthy
 consumer drains the view, and no event may be left.
 
-Belongs here: the steps that a view of any mode can take, and the rules that hold after each. Not here: the model
+Belongs here: the steps that a view of either mode can take, and the rules that hold after each. Not here: the model
 (view_model), the sessions (view_sessions), consumers of one mode (tests/sql/properties), the promises of one function
 (tests/sql), and races within one call.
 `--long` lives more lives, with other seeds each time.
@@ -67,7 +67,7 @@ class Life(Model, RuleBasedStateMachine):
     """What can happen to any view; the subclasses add what its mode allows."""
 
     sessions: ClassVar[Sessions]
-    first_mode: ClassVar[str]
+    mode: ClassVar[str]
 
     @initialize(
         deciders=st.sampled_from([None, None, ["order"]]),
@@ -80,7 +80,7 @@ class Life(Model, RuleBasedStateMachine):
     ) -> None:
         self.sessions.begin_life()
         self.operator, self.consumers = self.sessions.operator, self.sessions.consumers
-        self.mode, self.enabled, self.now, self.max_attempts = self.first_mode, True, 0, max_attempts
+        self.enabled, self.now, self.max_attempts = True, 0, max_attempts
         self.filters = {"deciders": deciders, "events": events, "max_attempts": max_attempts}
         self.pass_time(0)
         self.operator.register_view("v", "-infinity", mode=self.mode, **self.filters)

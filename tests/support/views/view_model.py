@@ -110,7 +110,6 @@ class Model:
     """The events of the view, as appended, acknowledged, delivered or failed, and what transactions may take back."""
 
     consumers: list[Consumer]
-    mode: str
     enabled: bool
     now: int
     max_attempts: int
@@ -183,7 +182,7 @@ class Model:
         )
 
     def end_deliveries(self) -> None:
-        """End the deliveries and leases, all expired by now, of a view that is moved or changes its mode."""
+        """End the deliveries and leases, all expired by now, of a view that is moved."""
         for state in self.streams.values():
             if state.in_flight is not None:
                 state.in_flight = None

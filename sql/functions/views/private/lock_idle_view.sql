@@ -1,4 +1,4 @@
--- Takes a view for itself until the transaction ends, to change its mode, its position or its existence: nothing of it
+-- Takes a view for itself until the transaction ends, to change its position or its existence: nothing of it
 -- is leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
 -- It locks the rows of all that could be leased, and no key that a login without grants could hold.
 -- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it
