@@ -17,7 +17,7 @@ from millrace.platform_defs.cli import backup, capture, check, dead, dev, import
 from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
-from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents, lineage, partitions
+from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 
@@ -63,12 +63,12 @@ app = typer.Typer(
 for verbs in (system, check, verify, new, importing, backup):
     app.add_typer(verbs.app)
 show = typer.Typer(no_args_is_help=True)
-for command in (events, catalog, history, as_of, diff, lineage, partitions, audit, incidents):
+for command in (events, catalog, history, as_of, diff, audit, incidents):
     show.add_typer(command.app)
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
-app.add_typer(show, name="show", help="Show events, history, as-of, diff, lineage, audit, incidents.")
+app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 
