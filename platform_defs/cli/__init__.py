@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, verify, view
-from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
 from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
@@ -22,14 +21,14 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter
+    from typer._click import Context, HelpFormatter
 
 # of a connection that failed libpq has no SQLSTATE
 FULL = re.compile("too many (clients|connections)|remaining connection slots")
 
 
 class FirstScreen(TyperGroup):
-    """Shows all verbs and groups on one screen, and says where a command of an earlier place is now."""
+    """Shows all verbs and groups on one screen."""
 
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write a line for each verb and each group."""
@@ -44,14 +43,6 @@ class FirstScreen(TyperGroup):
                         if isinstance(command, TyperGroup) is is_group
                     ]
                 )
-
-    def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
-        """Return the command; one that has moved is refused with its new place."""
-        for old in (" ".join(args[:1]), " ".join(args[:2])):
-            if old in MOVED:
-                typer.echo(f"millrace {old} is now: millrace {MOVED[old]}", err=True)
-                raise typer.Exit(2)
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
