@@ -3,18 +3,20 @@
 Beside the first is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both sides
 have the same backlog; the consumer has eight threads, and shares the machine with its server. Pushes go to a receiver
 that answers after 50 ms, for sixteen streams at once beside one.
+
+    python -m benchmarks consumers --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
 """
 
+import argparse
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 
 from benchmarks.event_store.bench import Bench, Database, Result, fill
-from benchmarks.event_store.consumption import CHUNK, VIEW, consumed_per_second, stream_and_ack
+from benchmarks.event_store.program import run
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import subscription
 from millrace.resources.consumers.log_lines import Counters
@@ -25,6 +27,8 @@ WORKERS = 8
 PATIENCE_S = 300
 TARGET = 10_000
 ANSWER_S = 0.05
+VIEW = "view-1"
+CHUNK = 100
 
 
 def rate(bench: Bench) -> list[Result]:
@@ -35,9 +39,7 @@ def rate(bench: Bench) -> list[Result]:
     numbers = count()
     x, y = bench.in_turn(
         lambda: handled_per_second(ours, f"consume-{next(numbers)}", bench.size(10_000, 40)),
-        lambda: consumed_per_second(
-            theirs, f"consume-{next(numbers)}", bench.size(600, 20), partial(stream_and_ack, schema="", limit=CHUNK)
-        ),
+        lambda: acknowledged_per_second(theirs, f"consume-{next(numbers)}", bench.size(600, 20)),
     )
     what = f"consume with {WORKERS} threads against stream_events({CHUNK}) + an ack each"
     return [
@@ -71,6 +73,24 @@ def handled_per_second(database: Database, label: str, streams: int) -> float:
     finally:
         stop.set()
         consumer.join()
+
+
+def acknowledged_per_second(database: Database, label: str, streams: int) -> float:
+    """Append to so many new streams of fstore-sql's, then take events and acknowledge each until nothing is left."""
+    events = fill(database, label, streams)
+    consumed = 0
+    with database.connect() as connection:
+        began = time.perf_counter()
+        while taken := connection.execute(
+            'select decider_id, "offset" from stream_events(%s, %s::int)', (VIEW, CHUNK)
+        ).fetchall():
+            for event in taken:
+                connection.execute("select * from ack_event(%s, %s, %s)", (VIEW, *event))
+            consumed += len(taken)
+        seconds = time.perf_counter() - began
+    if consumed != events:
+        raise RuntimeError(f"{consumed} events were consumed, not {events}")
+    return events / seconds
 
 
 def pushes(bench: Bench) -> list[Result]:
@@ -125,3 +145,10 @@ def receiver() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}/events"
         server.shutdown()
         thread.join()
+
+
+if __name__ == "__main__":
+    run(
+        argparse.ArgumentParser(description="Functions of subscriptions beside fstore-sql's loop, and pushes."),
+        {"consumers": rate, "pushes": pushes},
+    )

@@ -1,4 +1,4 @@
-"""Batches: append_events against a bare COPY of the same rows, and what the size of a batch does.
+"""Batches: append_events against a bare COPY of the same rows.
 
 The COPY writes into a table with the same columns and indexes; it moves no stream, checks nothing, and returns nothing.
 Both sides are given ready text. A number is events per second of the backend's CPU, which other work on the machine
@@ -14,8 +14,8 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.cpu import backend_us
+from benchmarks.event_store.bare import copy_into, make_bare
 from benchmarks.event_store.bench import DATA, Bench, Result
-from benchmarks.event_store.calls.bare import copy_into, make_bare
 
 Name = Callable[[int, int], str]
 
@@ -50,17 +50,6 @@ def against_copy(bench: Bench) -> list[Result]:
             append(), copy()  # warm
             x, y = bench.in_turn(append, copy)
         results.append(Result(f"append_events, {shape}, against COPY", x, y, "events/CPU s", x / y, 0.6))
-    return results
-
-
-def sizes(bench: Bench) -> list[Result]:
-    """Batches of 1 to 1,000 events, each event in a stream of its own."""
-    results = []
-    for size in (1, 10, 100, 1000):
-        with bench.ours().connect() as connection:
-            number = max(bench.size(4000, 200) // size, 2)
-            (rate,) = bench.in_turn(appender(connection, SHAPES[NEW], size, number))
-        results.append(Result(f"append_events, batches of {size:,}", rate, unit="events/CPU s"))
     return results
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
 
-from benchmarks.views.bench import Bench, Cpu, Shop, append
-from benchmarks.views.models import models
+from benchmarks.round.bench import Bench, Cpu, Shop, append
+from benchmarks.round.models import models
 from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain

@@ -8,8 +8,8 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.cpu import backend_us
+from benchmarks.event_store.bare import insert, make_bare
 from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Bench, Result
-from benchmarks.event_store.calls.bare import insert, make_bare
 
 VALUES = {
     "event": "'placed'",

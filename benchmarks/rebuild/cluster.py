@@ -23,10 +23,8 @@ from statistics import median
 import psutil
 
 from benchmarks.event_store.bench import Database
-from benchmarks.spark.bench import SAMPLE_S, Bench, Measured, Memory, Result
-from benchmarks.spark.drains import drained
-from benchmarks.spark.failing import Seconds, seconds_of
-from benchmarks.spark.rebuilds import partitions_of
+from benchmarks.rebuild.bench import SAMPLE_S, Bench, Measured, Memory, Result, Seconds, seconds_of
+from benchmarks.rebuild.rebuilds import drained, partitions_of
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
 from millrace.resources.archive.writer import archive_partition
@@ -116,7 +114,7 @@ def run(bench: Bench, log: Database, events: int, archive: str, master: str, hom
         command = [
             sys.executable,
             "-m",
-            "benchmarks.spark.rebuild_program",
+            "benchmarks.rebuild.rebuild_program",
             log.dsn,
             archive,
             json.dumps(configuration),

@@ -5,8 +5,8 @@ Belongs here: many pending events, on stores with the same log. Not here: a few 
 
 from collections.abc import Callable
 
-from benchmarks.views.bench import Bench, Cpu, Shop, append
-from benchmarks.views.models import models
+from benchmarks.round.bench import Bench, Cpu, Shop, append
+from benchmarks.round.models import models
 from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from benchmarks.cpu import backend_us
 from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Bench, Database, Result, fill
-from benchmarks.event_store.consumption import stream_and_ack_some
 
 FEW = 100_000
 SLICE = 20_000  # streams
@@ -175,8 +174,10 @@ class Store:
         self.connection.execute("select event_store_platform.dispatch_events('rows')")
 
     def _consume(self) -> None:
-        while stream_and_ack_some(self.connection, "rows", 100):
-            pass
+        while taken := self.connection.execute(
+            "select \"offset\" from event_store.stream_events('rows', 100, 300)"
+        ).fetchall():
+            self.connection.execute("select event_store.ack_events('rows', %s)", ([offset for (offset,) in taken],))
 
     def _claim(self) -> None:
         claims = self.connection.execute(

@@ -1,7 +1,6 @@
 """How late a row is: from the commit of an append to the row in a read model, while many views trickle.
 
-Belongs here: a shared drain at work beside a steady stream of appends. Not here: a platform with Dagster
-(`benchmarks.append_to_row`).
+Belongs here: a shared drain at work beside a steady stream of appends. Not here: a round by itself (`rounds`).
 """
 
 import threading
@@ -13,12 +12,11 @@ from uuid import uuid4
 
 import psycopg
 
-from benchmarks.views.bench import Bench, Cpu, Shop, append
-from benchmarks.views.models import models
+from benchmarks.round.bench import Bench, Cpu, Shop, append
+from benchmarks.round.models import models
 from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore, NewEvent
-from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
 
 PAUSE_S = 0.25
@@ -44,13 +42,8 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
     """Append an order and some other events, wait for the order's row, and so on."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(2000))
-    return of_drain(bench, dsn, shop, models(views), appends)
-
-
-def of_drain(bench: Bench, dsn: str, shop: Shop, views: Sequence[ReadModel], appends: int) -> Latency:
-    """Measure beside a shared drain of some read models, the model `orders` among them."""
     # as often as a round may begin
-    declared = [replace(model, pooling_delay_s=0) for model in views]
+    declared = [replace(model, pooling_delay_s=0) for model in models(views)]
     stop = threading.Event()
     with (
         spark_session(ROUND_CONFIGURATION) as session,

@@ -3,22 +3,20 @@
 A temporary Postgres and a Spark Connect server run as `millrace up` has them. Seconds are of all processes on a CPU:
 the drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
 
-    python -m benchmarks.views [--only NAME …] [--views 1 8 40] [--rounds 20] [--behind 300000] [--minutes 1]
-        [--postgres DIR]
+    python -m benchmarks round [--only NAME …] [--views 1 8 40] [--rounds 20] [--postgres DIR]
 """
 
 import argparse
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.views import backlog, columns, idle, latency, neighbours, rounds
-from benchmarks.views.bench import Bench, Cpu, bench
-from benchmarks.views.platform.read_models import VIEWS
+from benchmarks.round import backlog, latency, rounds
+from benchmarks.round.bench import Bench, Cpu, bench
 from millrace.resources.postgres.embedded import PROGRAMS
 
 # seconds on a CPU that a round of 200 events may take, and median and 99 % from append to row, by views
@@ -30,13 +28,6 @@ APPENDS = 100
 # CPU of a backlog of ten views, in drains of one view
 BACKLOG_TARGET = 3.5
 BACKLOGS = 2
-# cores of a platform of forty views that has nothing to do
-IDLE_TARGET = 0.25
-# the latency of a view while a neighbour has trouble, beside that without trouble
-NEIGHBOUR_TARGET = 1.5
-# CPU of a model with a kind of column beside one without: of a round, of a rebuild with five kinds
-COLUMN_TARGET, COLUMNS_TARGET = 1.2, 1.5
-REBUILDS = 3
 
 Lines = list[tuple[str, str, str, str]]
 
@@ -47,8 +38,6 @@ class Wanted:
 
     views: Sequence[int]
     rounds: int
-    behind: int
-    minutes: float
 
 
 def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
@@ -106,73 +95,10 @@ def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Line
     ]
 
 
-def idle_lines(_: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a platform of forty views: with nothing to do, and with events for ten of them."""
-    say(f"a platform of {VIEWS} views")
-    with idle.platform() as platform:
-        rests = platform.cost(60 * wanted.minutes)
-        say("events for ten of them")
-        pays = platform.cost(60 * wanted.minutes, lambda: idle.pay(platform))
-    return [
-        (
-            what,
-            f"{sum(cost.cores.values()):.2f} cores ({_each(cost.cores, '.3f')})",
-            target,
-            f"{cost.processes} processes, {sum(cost.megabytes.values()):,.0f} MB ({_each(cost.megabytes, '.0f')});"
-            f" runs: {_each(cost.runs, '') or 'none'}",
-        )
-        for what, cost, target in (
-            (f"a platform of {VIEWS} views, nothing appended", rests, f"≤ {IDLE_TARGET}; no run"),
-            (f"the same, an event a second for 10 of the {VIEWS}", pays, "one drain_views, no drain"),
-        )
-    ]
-
-
-def neighbour_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure the way from append to row while another view has trouble, beside the same without."""
-    lines: Lines = []
-    for trouble in neighbours.TROUBLES:
-        say(f"one view of {neighbours.VIEWS} {trouble}")
-        free, beside = neighbours.of_views(servers, trouble, APPENDS // 2, wanted.behind)
-        lines.append(
-            (
-                f"append → row, one view of {neighbours.VIEWS} {trouble}",
-                f"median {beside.at(0.5):.2f} s: {beside.at(0.5) / free.at(0.5):.1f} x, 99 % {beside.at(0.99):.2f} s",
-                f"≤ {NEIGHBOUR_TARGET} x",
-                f"without trouble {free.at(0.5):.2f} s, 99 % {free.at(0.99):.2f} s",
-            )
-        )
-    return lines
-
-
-def column_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a round with each kind of column beside one without it, a rebuild with five, and reads of a lookup."""
-    say(f"rounds of {columns.EVENTS:,} events, by kinds of columns")
-    found = [
-        (f"a round of {columns.EVENTS:,} events, with {kind}", "CPU s", f"≤ {COLUMN_TARGET} x", taken)
-        for kind, taken in columns.rounds(servers, wanted.rounds).items()
-    ]
-    say("reads of a lookup")
-    found += [
-        (f"reading {what}, with lookup", "µs of Postgres", "", taken)
-        for what, taken in columns.reads(servers, wanted.rounds).items()
-    ]
-    say(f"rebuilds from {wanted.behind:,} events")
-    what = f"a rebuild from {wanted.behind:,} events, with five kinds"
-    found.append((what, "CPU s", f"≤ {COLUMNS_TARGET} x", columns.rebuilds(servers, wanted.behind, REBUILDS)))
-    return [
-        (what, f"{ours:.2f} {unit}: {ratio:.2f} x", target, f"without {other:.2f}")
-        for what, unit, target, (ours, other, ratio) in found
-    ]
-
-
 LINES = {
     "rounds": round_lines,
     "latency": latency_lines,
     "backlog": backlog_lines,
-    "neighbours": neighbour_lines,
-    "columns": column_lines,
-    "idle": idle_lines,
 }
 
 
@@ -182,16 +108,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
     parser.add_argument("--rounds", type=int, default=20, help="of each measurement (20)")
-    parser.add_argument("--minutes", type=float, default=1, help="for which idle watches a platform, twice (1)")
-    parser.add_argument(
-        "--behind", type=int, default=300_000, help="events of a view that is far behind, of a rebuild (300,000)"
-    )
     parser.add_argument("--postgres", type=Path, default=PROGRAMS, help="the folder of another server's programs")
     arguments = parser.parse_args()
     if arguments.rounds < 1 or min(arguments.views) < 1:
         parser.error("--rounds and --views must be at least 1")
     logging.disable(logging.WARNING)
-    wanted = Wanted(arguments.views, arguments.rounds, arguments.behind, arguments.minutes)
+    wanted = Wanted(arguments.views, arguments.rounds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=190)
@@ -206,10 +128,6 @@ def main() -> None:
         for line in lines:
             table.add_row(*line)
         console.print(table)
-
-
-def _each(of: Mapping[str, float], form: str) -> str:
-    return ", ".join(f"{name} {value:{form}}" for name, value in sorted(of.items(), key=lambda each: -each[1]))
 
 
 def _parts(cpu: Cpu) -> str:

@@ -6,30 +6,27 @@ Belongs here: how something is measured. Not here: what is measured (a module pe
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from secrets import token_hex
 from statistics import median
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import psutil
 import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.event_store.bench import Database, schema_in
-from benchmarks.servers import described, reset_settings
+from benchmarks.cpu import of_server
+from benchmarks.event_store.bench import Database
+from benchmarks.servers import started
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
-from millrace.platform_defs.local.services import free_port
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, SUPERUSER, EmbeddedPostgres
+from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.spark import spark_session
 
 if TYPE_CHECKING:
@@ -87,46 +84,36 @@ class Result:
         return self.ratio <= self.target if self.at_most else self.ratio >= self.target
 
 
-class TcpPostgres(EmbeddedPostgres):
-    """An embedded server that listens on a port of 127.0.0.1, too: JDBC knows no unix sockets."""
+@dataclass(frozen=True)
+class Seconds:
+    """How long everybody was on a CPU."""
 
-    port: int | None = None
-    password: str | None = None
+    driver: float
+    jvm: float
+    workers: float
+    postgres: float
 
-    def dsn(self, database: str, user: str = SUPERUSER) -> str:
-        """Give the connection string of a database, by the socket."""
-        return super().dsn(database, user) + (f"&port={self.port}" if self.port else "")
+    @property
+    def all(self) -> float:
+        """The sum."""
+        return self.driver + self.jvm + self.workers + self.postgres
 
-    def jdbc_url(self, database: str) -> str:
-        """Give the URL of a database for JDBC."""
-        return f"jdbc:postgresql://127.0.0.1:{self.port}/{quote(database)}?user={SUPERUSER}&password={self.password}"
-
-    def listen(self) -> None:
-        """Start again with the port; what ALTER SYSTEM says counts more than the server's own file."""
-        port, password = free_port(), token_hex()
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(f"alter role {SUPERUSER} password '{password}'".encode())
-            connection.execute("alter system set listen_addresses = '127.0.0.1'")
-            connection.execute(f"alter system set port = {port}".encode())
-        self.stop()
-        self.port, self.password = port, password
-        self.start()
-
-    def _configuration(self) -> dict[Path, str]:
-        files = super()._configuration()
-        if self.password:
-            access = self.data / "millrace_hba.conf"
-            files[access] = f"host all {SUPERUSER} 127.0.0.1/32 scram-sha-256\n{files[access]}"
-        return files
+    def since(self, before: "Seconds") -> "Seconds":
+        """Return the difference."""
+        return Seconds(
+            self.driver - before.driver,
+            self.jvm - before.jvm,
+            self.workers - before.workers,
+            self.postgres - before.postgres,
+        )
 
 
 @dataclass
 class Bench:
     """A server and a session for the time of a run, and how much to measure."""
 
-    server: TcpPostgres
+    server: EmbeddedPostgres
     spark: "SparkSession"
-    other_schema: str
     sizes: Sequence[int]
     rounds: int
     console: Console
@@ -152,19 +139,6 @@ class Bench:
             connection.execute("vacuum analyze")
             connection.execute("checkpoint")
         return database
-
-    def theirs(self) -> Database:
-        """Make a new database with the other schema and one view."""
-        database = Database(self._create(), ours=False)
-        with database.connect() as connection:
-            connection.execute(self.other_schema.encode())
-        database.run("select from register_decider_event('order', 'placed', 'An order was placed.')")
-        database.register_views(1)
-        return database
-
-    def jdbc_url(self, database: Database) -> str:
-        """Where JDBC finds a database."""
-        return self.server.jdbc_url(psycopg.conninfo.conninfo_to_dict(database.dsn)["dbname"] or "")  # type: ignore[arg-type]
 
     def in_turn(self, *measures: Callable[[], float]) -> list[Measured]:
         """Measure A B A B …, as many rounds as asked for."""
@@ -226,22 +200,35 @@ def _mb(process: psutil.Process) -> float:
 
 
 @contextmanager
-def bench(
-    other_schema: Path, jdbc_driver: Path, *, sizes: Sequence[int], rounds: int, console: Console, programs: Path
-) -> Iterator[Bench]:
+def bench(*, sizes: Sequence[int], rounds: int, console: Console, programs: Path) -> Iterator[Bench]:
     """Start a temporary server and a local session for a run, and remove them at the end."""
     for name in ("SPARK_REMOTE", "SPARK_MASTER"):
         os.environ.pop(name, None)  # what is compared runs on one machine
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        TcpPostgres(Path(directory), programs) as server,
-        spark_session({"spark.jars": str(jdbc_driver), "spark.log.level": "ERROR"}) as spark,
+        started(Path(directory), programs, console) as server,
+        spark_session({"spark.log.level": "ERROR"}) as spark,
     ):
-        if programs != PROGRAMS:
-            reset_settings(server, logical=False)
-        server.listen()
-        console.log(described(server))
-        yield Bench(server, spark, schema_in(other_schema.read_text()), sizes, rounds, console)
+        yield Bench(server, spark, sizes, rounds, console)
+
+
+def seconds_of(bench: Bench) -> Seconds:
+    """Return the seconds on a CPU until now: of this process, of those below it, of Postgres."""
+    own = psutil.Process()
+    pid = bench.server.pid()
+    served = {pid, *(one.pid for one in psutil.Process(pid).children())} if pid else set()
+    spent = {"jvm": 0.0, "workers": 0.0}
+    for process in own.children(recursive=True):
+        with suppress(psutil.Error):  # it ended meanwhile
+            if process.pid not in served:
+                side = "workers" if "pyspark.daemon" in " ".join(process.cmdline()) else "jvm"
+                spent[side] += _on_cpu(process)
+    return Seconds(_on_cpu(own), spent["jvm"], spent["workers"], of_server(bench.server))
+
+
+def _on_cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def append_orders(connection: psycopg.Connection, label: str, numbers: range, events: int = EVENTS_PER_ORDER) -> None:
@@ -273,16 +260,9 @@ def append_orders(connection: psycopg.Connection, label: str, numbers: range, ev
         )
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the seconds that the work takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def show(console: Console, results: Sequence[Result]) -> None:
     """Print the table."""
-    table = Table(title="Spark on the event store")
+    table = Table(title="Rebuilding a read model")
     table.add_column("line", min_width=40)
     for heading in ("ours", "baseline", "unit", "ratio", "target"):
         table.add_column(heading, justify="right")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.spark.bench import ORDERS
+from benchmarks.rebuild.bench import ORDERS
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.spark import spark_session
