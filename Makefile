@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-processes lint format bench bench-views clean
+.PHONY: help setup run test test-processes lint format bench clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,11 +44,8 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure: ARGS=append_to_row (beside `make run`), event_store, spark, ingest, reads, views or week, and its options
+bench: $(STAMP) ## Measure: ARGS=append, round, rebuild, ingest, consumers or reads, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
-
-bench-views: $(STAMP) ## Measure what many views cost on this machine, in a quarter of an hour
-	$(BIN)/python -m benchmarks views $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`
 	rm -rf $(VENV) .millrace

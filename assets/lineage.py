@@ -1,6 +1,6 @@
 """The lineage of columns as Dagster shows it: from captured tables and events to read models."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
@@ -9,7 +9,7 @@ from millrace.resources.capture.declaration import Capture
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.read_models.shown.lineage import ColumnOrigin, origins
+from millrace.resources.read_models.shown.lineage import origins
 
 EVENTS = dg.AssetKey(["event_store", "events"])
 RECORD = "data.record."
@@ -51,27 +51,6 @@ def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
             for name in rollup.public_columns()
         }
     )
-
-
-def report_origins(reports: Iterable[dg.AssetsDefinition]) -> Mapping[str, list[ColumnOrigin]]:
-    """Return by name, for each report, where its columns come from as its asset says it; none if it does not."""
-    return {
-        spec.key.path[-1]: list(_stated(spec.metadata.get(COLUMN_LINEAGE), spec.metadata.get("dagster/column_schema")))
-        for report in reports
-        for spec in report.specs
-    }
-
-
-def _stated(lineage: object, schema: object) -> Iterator[ColumnOrigin]:
-    if not isinstance(lineage, dg.TableColumnLineage):
-        return
-    said = {one.name: one.description or "" for one in schema.columns} if isinstance(schema, dg.TableSchema) else {}
-    for column, deps in lineage.deps_by_column.items():
-        sources = (
-            dep.column_name if dep.asset_key == EVENTS else f"{dep.asset_key.path[-1]}.{dep.column_name}"
-            for dep in deps
-        )
-        yield ColumnOrigin(column, said.get(column, ""), tuple(sources))
 
 
 def _fields(

@@ -1,4 +1,4 @@
-"""Runs one of the measurements: `python -m benchmarks [WHICH] [its options]`, or `make bench ARGS='WHICH …'`.
+"""Runs one of the measurements: `python -m benchmarks WHICH [its options]`, or `make bench ARGS='WHICH …'`.
 
 Belongs here: which there are. Not here: what each measures, and its options.
 """
@@ -7,22 +7,20 @@ import runpy
 import sys
 
 WHICH = {
-    "append_to_row": "the time from append to row, while `make run` runs in another terminal; the default",
-    "event_store": "the event store beside fstore-sql's schema (about 20 minutes)",
-    "spark": "Spark on the store beside JDBC and fstore-sql's schema (about 15 minutes)",
-    "reads": "read models beside plain tables with the same rows: by key, all rows, a lookup (about 3 minutes)",
-    "views": "many views on one machine: rounds beside a drain each, append to row (less than 10 minutes)",
+    "append": "appends beside fstore-sql's schema, a bare INSERT and a bare COPY",
+    "round": "many views on one machine: rounds beside a drain each, append to row",
+    "rebuild": "rebuilds from Postgres, from the archive, on a cluster",
     "ingest": "exactly-once messages, imports and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
-    "week": "what Dagster keeps of two weeks of forty views, and how long its pages take then (up to 25 minutes)",
+    "consumers": "functions of subscriptions beside fstore-sql's loop, and pushes",
+    "reads": "read models beside plain tables with the same rows: by key, all rows, a lookup (about 3 minutes)",
 }
 
 
 def main() -> None:
     """Hand over to the measurement that is named first, with all that follows."""
-    named = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
-    which = sys.argv.pop(1) if named else "append_to_row"
+    which = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if which not in WHICH:
-        told = "\n".join(f"  {name:<14} {what}" for name, what in WHICH.items())
+        told = "\n".join(f"  {name:<10} {what}" for name, what in WHICH.items())
         sys.exit(f"There is no measurement {which!r}. There are:\n{told}")
     runpy.run_module(f"benchmarks.{which}", run_name="__main__", alter_sys=True)
 

@@ -3,7 +3,6 @@
 Belongs here: that of a process, of a server with all its backends, of one call. Not here: what is measured.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,10 +44,3 @@ def backend_us(connection: psycopg.Connection, work: Callable[[], object], calls
     before = on_cpu(pid)
     work()
     return (on_cpu(pid) - before) / calls / 1000
-
-
-def client_us(work: Callable[[], object], calls: int = 1) -> float:
-    """Do something; return for how many microseconds this process was on a CPU, per call."""
-    before = time.process_time_ns()
-    work()
-    return (time.process_time_ns() - before) / calls / 1000

@@ -86,10 +86,9 @@ class Bench:
     rounds: int
     small: bool
     console: Console
-    events: int = 1_000_000
+    events: int = 0
     # of the server in runs of pgbench, by database: microseconds for a transaction
     cpu_us: dict[Database, list[float]] = field(default_factory=dict)
-    minutes: float = 2
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
@@ -160,17 +159,14 @@ def bench(
     small: bool,
     console: Console,
     programs: Path = PROGRAMS,
-    events: int = 1_000_000,
-    minutes: float = 2,
+    events: int = 0,
 ) -> Iterator[Bench]:
     """Start a temporary server for a run, and remove it at the end: ours, or other programs with their own settings."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         started(Path(directory), programs, console) as server,
     ):
-        yield Bench(
-            server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events, minutes=minutes
-        )
+        yield Bench(server, schema_in(other_schema.read_text()), rounds, small, console, 0 if small else events)
 
 
 def schema_in(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Single appends: many clients, many views, a long stream."""
+"""Single appends: many clients, many views, the isolation level."""
 
 import time
 from dataclasses import replace
@@ -68,23 +68,6 @@ def isolation(bench: Bench) -> list[Result]:
     ]
 
 
-def long_stream(bench: Bench) -> list[Result]:
-    """Measure the last thousand events of a long stream against the first thousand of new ones."""
-    database = bench.ours()
-    length, some = bench.size(100_000, 2000), bench.size(1000, 100)
-    with database.connect() as connection:
-        append_chain(connection, "warm", None, 200)
-        last = fill_stream(connection, "long", length - some * bench.rounds)
-        heads = {"long": last}
-
-        def at_the_end() -> float:
-            heads["long"], seconds = append_chain(connection, "long", heads["long"], some)
-            return some / seconds
-
-        a, b = bench.in_turn(at_the_end, lambda: some / append_chain(connection, f"new-{uuid4()}", None, some)[1])
-    return [Result(f"append_event, end of a stream of {length:,} against its start", a, b, ratio=a / b, target=1 / 1.2)]
-
-
 def append_chain(
     connection: psycopg.Connection, stream: str, previous: UUID | None, number: int
 ) -> tuple[UUID | None, float]:
@@ -98,24 +81,3 @@ def append_chain(
         )
         previous = event_id
     return previous, time.perf_counter() - began
-
-
-def fill_stream(connection: psycopg.Connection, stream: str, number: int) -> UUID | None:
-    """Append so many events in batches; return the last event_id."""
-    for first in range(0, number, 5000):
-        connection.execute(
-            """
-            select count(*) from event_store.append_events((
-              select jsonb_agg(jsonb_build_object(
-                'decider', 'order', 'decider_id', %s::text, 'event', 'placed', 'event_id', gen_random_uuid(),
-                'data', %s::jsonb, 'command_id', gen_random_uuid()
-              ))
-              from generate_series(1, %s)
-            ))
-            """,
-            (stream, DATA, min(5000, number - first)),
-        )
-    row = connection.execute(
-        "select last_event_id from event_store.stream_head(%s::text, 'order')", (stream,)
-    ).fetchone()
-    return row[0] if row else None

@@ -3,7 +3,7 @@
 Everything runs on two temporary servers, one with the stores and one with the sources of change capture. The sides are
 measured in turn (A B A B …), and a number is the median of the rounds.
 
-    python -m benchmarks.ingest [--only NAME …] [--rounds 3] [--small] [--postgres DIR]
+    python -m benchmarks ingest [--only NAME …] [--rounds 3] [--small] [--postgres DIR]
 """
 
 import argparse

@@ -4,12 +4,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from statistics import median
+from statistics import median, quantiles
 
 import psycopg
 
 from benchmarks.event_store.bench import Result
-from benchmarks.event_store.subscription import last_percent
 from benchmarks.event_store.workers import Worked, begin, run_together
 from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
@@ -44,6 +43,11 @@ def delays(bench: IngestBench) -> list[Result]:
             results.append(Result(f"commit to event, {load}, {what} of {len(found):,}", part(found), unit="ms"))
         results += costs.results(f"commit to event, {load}", "us/change")
     return results
+
+
+def last_percent(values: list[float]) -> float:
+    """Return the value that 99 % of the values do not exceed."""
+    return quantiles(values, n=100, method="inclusive")[98]
 
 
 @contextmanager

@@ -10,22 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, verify, view
-from millrace.platform_defs.cli.moved import MOVED
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
-from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents, lineage, partitions
+from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
 from millrace.resources.errors import MillraceError
 from millrace.resources.processes import private_files
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter
+    from typer._click import Context, HelpFormatter
 
 # of a connection that failed libpq has no SQLSTATE
 FULL = re.compile("too many (clients|connections)|remaining connection slots")
 
 
 class FirstScreen(TyperGroup):
-    """Shows all verbs and groups on one screen, and says where a command of an earlier place is now."""
+    """Shows all verbs and groups on one screen."""
 
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write a line for each verb and each group."""
@@ -41,14 +40,6 @@ class FirstScreen(TyperGroup):
                     ]
                 )
 
-    def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
-        """Return the command; one that has moved is refused with its new place."""
-        for old in (" ".join(args[:1]), " ".join(args[:2])):
-            if old in MOVED:
-                typer.echo(f"millrace {old} is now: millrace {MOVED[old]}", err=True)
-                raise typer.Exit(2)
-        return super().resolve_command(ctx, args)
-
 
 app = typer.Typer(
     cls=FirstScreen,
@@ -59,12 +50,12 @@ app = typer.Typer(
 for verbs in (system, check, verify, new, importing, backup):
     app.add_typer(verbs.app)
 show = typer.Typer(no_args_is_help=True)
-for command in (events, catalog, history, as_of, diff, lineage, partitions, audit, incidents):
+for command in (events, catalog, history, as_of, diff, audit, incidents):
     show.add_typer(command.app)
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
-app.add_typer(show, name="show", help="Show events, history, as-of, diff, lineage, audit, incidents.")
+app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 

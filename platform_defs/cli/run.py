@@ -158,21 +158,11 @@ def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
 def metrics_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 9918,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    otlp: Annotated[
-        bool, typer.Option("--otlp", help="Send them by OTLP, to OTEL_EXPORTER_OTLP_ENDPOINT, instead of listening.")
-    ] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Answer GET /metrics for Prometheus, or send the same by OTLP, until stopped with Ctrl-C or SIGTERM."""
+    """Answer GET /metrics for Prometheus, until stopped with Ctrl-C or SIGTERM."""
     from millrace.platform_defs.metrics.serve import serving_metrics
 
-    if otlp:
-        from millrace.platform_defs.metrics.otlp import send_metrics
-
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        with stop_on_signals() as stop:
-            send_metrics(chosen_dsn(dsn), stop)
-        return
     with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
         Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()

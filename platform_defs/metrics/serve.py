@@ -19,24 +19,6 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @contextmanager
-def collecting(dsn: str) -> Iterator[CollectorRegistry]:
-    """Yield the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one."""
-    registry = CollectorRegistry()
-    with ExitStack() as opened:
-        store = StoreMetrics(dsn)
-        opened.callback(store.close)
-        registry.register(store)
-        if os.environ.get("DAGSTER_HOME"):
-            # whoever watches a store without Dagster does not import it
-            from millrace.platform_defs.metrics.dagster import DagsterMetrics
-
-            dagster = DagsterMetrics()
-            opened.callback(dagster.close)
-            registry.register(dagster)
-        yield registry
-
-
-@contextmanager
 def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[int]:
     """Serve the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one.
 
@@ -52,7 +34,7 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
     Raises:
         MillraceError: The port is taken, or the address is none of this machine.
     """
-    with collecting(dsn) as registry:
+    with _collecting(dsn) as registry:
         try:
             names = {"localhost", host.lower(), *(each.lower() for each in Settings().listed_ui_hosts)}
             server, thread = start_http_server(port, host, registry)
@@ -68,6 +50,24 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+@contextmanager
+def _collecting(dsn: str) -> Iterator[CollectorRegistry]:
+    """Yield the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one."""
+    registry = CollectorRegistry()
+    with ExitStack() as opened:
+        store = StoreMetrics(dsn)
+        opened.callback(store.close)
+        registry.register(store)
+        if os.environ.get("DAGSTER_HOME"):
+            # whoever watches a store without Dagster does not import it
+            from millrace.platform_defs.metrics.dagster import DagsterMetrics
+
+            dagster = DagsterMetrics()
+            opened.callback(dagster.close)
+            registry.register(dagster)
+        yield registry
 
 
 def _for_names(names: Collection[str], app: App) -> App:

@@ -200,7 +200,7 @@ def test_commands_refuse_where_nothing_names_a_package(
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
     stated = ("--dsn", dsn)
     for command in (
-        *(("show", "lineage", "orders"), ("capture", "status"), ("check",), ("check", *stated)),
+        *(("capture", "status"), ("check",), ("check", *stated)),
         *(("run", "drain", "customers", "--once", *stated), ("show", "diff", "customers", *stated)),
         *(("show", "as-of", "customers", *stated), ("view", "approve", "customers", *stated)),
     ):

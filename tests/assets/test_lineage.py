@@ -1,21 +1,14 @@
-"""Where columns come from, in Dagster and on the command line, for the example shop."""
-
-import json
+"""Where columns come from, in Dagster, for the example shop."""
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
 from millrace import computed, count, field, first, last, read_model, rollup, row, stream_id, sum_
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
-from millrace.examples.shop.reports.daily_orders import DAILY_ORDERS
-from millrace.platform_defs.cli import app
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.errors import MillraceError
 from millrace.resources.read_models.shown.lineage import origins
 
-RUNNER = CliRunner()
 SHOP = declared("millrace.examples.shop")
 
 
@@ -138,36 +131,3 @@ def test_each_column_is_described_by_its_declaration(defs: dg.Definitions) -> No
         "placed_at": "min of created_at in all events",
         "customer": "name of read model customers by customer_id",
     }
-
-
-def millrace(*arguments: str) -> str:
-    env = {"COLUMNS": "200", "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
-    result = RUNNER.invoke(app, ["show", "lineage", *arguments], env=env)
-    if isinstance(result.exception, MillraceError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def test_the_command_says_the_same() -> None:
-    assert "last of data.customer_id in order_placed" in millrace("orders")
-    said = json.loads(millrace("orders.total", "--json"))
-    assert said == {
-        "model": "orders",
-        "column": "total",
-        "said": "sum of data.amount in order_line_added",
-        "sources": ["data.amount"],
-    }
-    assert len(millrace("crm_customers", "--json").splitlines()) == 7
-    report = json.loads(millrace("daily_orders.worth", "--json"))
-    assert report == {
-        "report": "daily_orders",
-        "column": "worth",
-        "said": "The sum of these lines' amounts.",
-        "sources": ["data.amount"],
-    }
-    assert len(millrace("daily_orders", "--json").splitlines()) == len(DAILY_ORDERS)
-    with pytest.raises(MillraceError, match=r"Declared are: crm_customer_history.*, daily_orders"):
-        millrace("ordrs")
-    with pytest.raises(MillraceError, match="It has: order_id, customer_id"):
-        millrace("orders.totl")

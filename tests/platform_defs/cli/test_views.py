@@ -3,7 +3,6 @@
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -166,21 +165,6 @@ def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> Non
     assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)
     (told, _) = parsed(millrace("show", "audit", "--view", "v", "--json", dsn=dsn))
     assert (told["done_by"], told["reason"], told["detail"]) == (user, "a [bold] reason", {"enabled": False})
-
-
-def test_partitions_are_listed_with_their_marks(view: EventStore, dsn: str) -> None:
-    for info in view.partition_info():
-        ArchiveStore(view.connection).mark_archived(info.partition, info.high_water_mark)
-    listed = cells(millrace("show", "partitions", dsn=dsn))
-    expected = view.partition_info()
-    assert [row[:5] for row in listed] == [
-        [str(n) for n in (i.partition, i.earliest_position, i.archived_position, i.high_water_mark, i.events)]
-        for i in expected
-    ]
-    assert sum(int(row[4]) for row in listed) == 3
-    for row, info in zip(listed, expected, strict=True):
-        assert int(row[5].replace(",", "")) == info.bytes
-        assert row[6] == (info.last_activity.isoformat(timespec="seconds") if info.last_activity else "")
 
 
 def refused(

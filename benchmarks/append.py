@@ -1,0 +1,36 @@
+"""Measures appending to the event store, and prints each line's ratio beside its target.
+
+Everything runs on one temporary server, the two sides in turn (A B A B …); a number is the median of the rounds. The
+baseline is the schema of fstore-sql in a database of its own: its repository has it as `schema.sql`. A text that was
+saved from its page is fine too: what comes before the first line `-- ####` is left out.
+
+    python -m benchmarks append --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
+        [--events 1000000]
+
+With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with the settings that it comes with, JIT included.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from benchmarks.event_store import appends, batches, growth, many_clients, single_appends
+from benchmarks.event_store.bench import Bench, Result
+from benchmarks.event_store.program import run
+
+LINES: dict[str, Callable[[Bench], list[Result]]] = {
+    "single-append": appends.single,
+    "clients-32": single_appends.clients_32,
+    "views-100": single_appends.views_100,
+    "isolation": single_appends.isolation,
+    "many-clients": many_clients.behind_a_pool,
+    "hot-stream": many_clients.on_one_stream,
+    "batches": batches.against_copy,
+    "growth": growth.calls,
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description="Appending, beside fstore-sql's schema, a bare INSERT and a bare COPY."
+    )
+    parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
+    run(parser, LINES)

@@ -1,1 +1,0 @@
-"""Calls beside something that holds old row versions back."""

@@ -1,1 +1,0 @@
-"""What services are built with: consumers, pushes, commands, waiting for what is new."""

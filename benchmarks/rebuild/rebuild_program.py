@@ -1,0 +1,39 @@
+"""Rebuilds a read model twice in a session of its own and says when the second one begins and ends; `cluster` runs it.
+
+A program, because a process has one master. It waits for a line before and after the second rebuild: meanwhile it is
+measured.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.rebuild.bench import ORDERS
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.event_store import EventStore
+from millrace.resources.spark import spark_session
+
+
+def main(dsn: str, archive: str, configuration: str) -> None:
+    """Rebuild all log partitions; `archive` is the folder, or empty for Postgres alone."""
+    with (
+        spark_session(json.loads(configuration)) as spark,
+        Consumer(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
+    ):
+        with psycopg.connect(dsn) as connection:
+            partitions = [info.partition for info in EventStore(connection).partition_info()]
+        consumer.rebuild(*partitions)
+        _meet("begin")
+        events = consumer.rebuild(*partitions).events
+        _meet(f"end {events}")
+
+
+def _meet(word: str) -> None:
+    print(word, flush=True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

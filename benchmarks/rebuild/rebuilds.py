@@ -1,0 +1,78 @@
+"""Rebuilding a read model: from the archive beside from Postgres."""
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.event_store.bench import Database
+from benchmarks.rebuild.bench import ORDERS, Bench, Measured, Memory, Result, seconds_of
+from millrace.resources.archive.writer import archive_partition
+from millrace.resources.consumption.consumer import Consumer
+
+if TYPE_CHECKING:
+    pass
+
+# the JVM compiles for some rounds
+WARM = 2
+ENOUGH_S = 3600.0
+
+
+def cpu_from_archive(bench: Bench) -> list[Result]:
+    """CPU of all processes for rebuilding all log partitions of a model from the archive, beside from Postgres."""
+    results: list[Result] = []
+    for events in bench.sizes:
+        log = bench.log(events)
+        drained(bench, log)
+        with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
+            before = seconds_of(bench)
+            for partition in partitions_of(log):
+                archive_partition(log.dsn, Path(folder), partition, tail=True)
+            writing = Measured(seconds_of(bench).since(before).all, Memory())
+            measures = [partial(rebuild_cpu, bench, log, events, archive) for archive in (Path(folder), None)]
+            for _ in range(WARM):
+                for measure in measures:
+                    measure()
+            ours, live = bench.in_turn(*measures)
+        target = 0.5 if events == bench.sizes[-1] else None
+        what = f"rebuild from {events:,} archived events; from Postgres"
+        results += [
+            Result(what, ours, live, "CPU s", ratio=ours.value / live.value, target=target, at_most=True),
+            Result(f"  writing the archive of {events:,} events", writing, unit="CPU s"),
+        ]
+    return results
+
+
+def drained(bench: Bench, database: Database) -> None:
+    """Drain everything there is."""
+    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+        consumer.drain(budget_s=ENOUGH_S, idle_s=0)
+
+
+def rebuild_cpu(bench: Bench, log: Database, events: int, archive: Path | None) -> float:
+    """Rebuild all log partitions and return for how many seconds all processes were on a CPU."""
+    before = seconds_of(bench)
+    rebuild_rate(bench, log, events, archive)
+    return seconds_of(bench).since(before).all
+
+
+def partitions_of(log: Database) -> list[int]:
+    """Return the log's partitions, in order."""
+    with log.connect() as connection:
+        return [
+            partition
+            for (partition,) in connection.execute("select partition from event_store.partitions order by 1").fetchall()
+        ]
+
+
+def rebuild_rate(bench: Bench, log: Database, events: int, archive: Path | None = None) -> float:
+    """Rebuild all log partitions and return the events per second."""
+    partitions = partitions_of(log)
+    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
+        began = time.perf_counter()
+        built = consumer.rebuild(*partitions).events
+        seconds = time.perf_counter() - began
+    if built != events:
+        raise RuntimeError(f"{built} events were rebuilt, not {events}")
+    return events / seconds

@@ -1,0 +1,84 @@
+"""How late a row is: from the commit of an append to the row in a read model, while many views trickle.
+
+Belongs here: a shared drain at work beside a steady stream of appends. Not here: a round by itself (`rounds`).
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+import psycopg
+
+from benchmarks.round.bench import Bench, Cpu, Shop, append
+from benchmarks.round.models import models
+from millrace.resources.consumption.collected import ROUND_CONFIGURATION
+from millrace.resources.consumption.drain import Drain
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.spark import spark_session
+
+PAUSE_S = 0.25
+LOOK_S = 0.005
+PATIENCE_S = 60.0
+WARM_UP = 10
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds from an append's commit to its row, rising, and what that took of a CPU, in cores."""
+
+    seconds: Sequence[float]
+    cores: float
+    cpu: Cpu
+
+    def at(self, share: float) -> float:
+        """Return the latency that this share of the appends did not exceed."""
+        return self.seconds[min(int(len(self.seconds) * share), len(self.seconds) - 1)]
+
+
+def of_views(bench: Bench, views: int, appends: int) -> Latency:
+    """Append an order and some other events, wait for the order's row, and so on."""
+    shop, dsn = Shop(), bench.store()
+    append(dsn, shop.events(2000))
+    # as often as a round may begin
+    declared = [replace(model, pooling_delay_s=0) for model in models(views)]
+    stop = threading.Event()
+    with (
+        spark_session(ROUND_CONFIGURATION) as session,
+        Drain(dsn, declared, lambda: session, "latency") as shared,
+        ThreadPoolExecutor(1) as thread,
+        psycopg.connect(dsn, autocommit=True) as connection,
+    ):
+        # makes the tables
+        shared.run(budget_s=PATIENCE_S, idle_s=0)
+        drain = thread.submit(shared.run, budget_s=3600, idle_s=3600, stop=stop)
+        try:
+            taken: list[float] = []
+            before, began = bench.cpu(), time.monotonic()
+            for number in range(WARM_UP + appends):
+                if number == WARM_UP:
+                    before, began = bench.cpu(), time.monotonic()
+                taken.append(_one(connection, shop))
+                if drain.done():
+                    drain.result()
+            cpu, seconds = bench.cpu().since(before), time.monotonic() - began
+        finally:
+            stop.set()
+        drain.result()
+    return Latency(sorted(taken[WARM_UP:]), cpu.all / seconds, cpu)
+
+
+def _one(connection: psycopg.Connection, shop: Shop) -> float:
+    order = f"late-{uuid4()}"
+    placed = NewEvent("order", order, "order_placed", uuid4(), {"customer_id": "c", "channel": "web"}, uuid4())
+    EventStore(connection).append_events([*shop.events(20), placed])
+    committed = time.monotonic()
+    while not connection.execute("select from read_models.orders where order_id = %s", (order,)).fetchall():
+        if time.monotonic() - committed > PATIENCE_S:
+            raise RuntimeError(f"{order} has no row after {PATIENCE_S:.0f} s")
+        time.sleep(LOOK_S)
+    late = time.monotonic() - committed
+    time.sleep(PAUSE_S)
+    return late

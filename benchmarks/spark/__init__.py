@@ -1,1 +1,0 @@
-"""Spark on the event store: reading the log, following it, building read models from it."""
