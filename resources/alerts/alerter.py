@@ -1,9 +1,5 @@
 """The loop that looks for incidents and tells a receiver of them.
 
-Belongs here: looking at the sources, sending what is due, going on after whatever breaks. Not here: what is wrong
-(`standing.sql`, `findings`, Dagster's source), what is kept and when something is over (`sql/functions/alerts`), one
-request (`receiver`).
-
 Any number of alerters may run on one store: a message is claimed for half a minute by who sends it. It is sent once,
 unless its sender is killed before it could say so, or stands still for longer: then once more, with the same
 `webhook-id`. The loop works on a connection of its own, in autocommit: no transaction is open while a receiver is
@@ -41,8 +37,6 @@ LONGEST_PAUSE_S = 60.0
 ANSWER_S = 15.0
 # how long the end of a process waits for a message that is under way
 END_S = 2.0
-# so many messages are sent between two looks
-MOST_AT_ONCE = 50
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +85,8 @@ class Alerter:
                 self._alerts.observe_incidents(source.name, [each.fields() for each in found], complete, self._hold_s)
 
     def send(self) -> None:
-        """Send the messages that are due, until one does not arrive."""
-        for _ in range(MOST_AT_ONCE):
+        """Send the messages that are due, until one does not arrive; so many at most between two looks."""
+        for _ in range(50):
             incident = self._alerts.claim_alert()
             if incident is None:
                 return

@@ -1,7 +1,6 @@
 """What a source of alerts says is wrong: a problem, its page in the UI, and for how long it is seen before it is told.
 
-Belongs here: texts that fit and can be stored. Not here: the judgement (`standing.sql`, and Dagster's in
-`millrace.platform_defs.standing`), what is kept of it (`store`), how a message looks (`messages`).
+Not here: the judgement (`standing.sql`, and Dagster's in `millrace.platform_defs.standing`).
 """
 
 import hashlib

@@ -1,7 +1,5 @@
 """How a message looks: the JSON that Standard Webhooks asks for, or the text that Slack takes.
 
-Belongs here: bodies, from the rows of incidents. Not here: signing and sending them (`receiver`).
-
 A body depends on what is stored only: it is the same for every try.
 """
 
@@ -15,8 +13,6 @@ from millrace.resources.alerts.store import Incident
 
 STANDARD, SLACK = "standard", "slack"
 FORMATS = (STANDARD, SLACK)
-# bytes of a cause in Slack, whose texts are bounded
-SLACK_CAUSE = 700
 MARKS = {"began": ":red_circle:", "over": ":large_green_circle:", "test": ":white_circle:"}
 
 
@@ -58,7 +54,8 @@ def message_of(incident: Incident, ui_address: str) -> Message:
     if over_at:
         lines.append(f"from {_clock(incident.began_at)} to {_clock(over_at)}")
     else:
-        lines += [_plain(cut(incident.cause, SLACK_CAUSE)), _plain(incident.remedy)]
+        # Slack's texts are bounded
+        lines += [_plain(cut(incident.cause, 700)), _plain(incident.remedy)]
         lines += [f"<{link}|Open in the UI>"] if link else []
     return Message(named(incident.incident_id, phase), _json(standard), _json({"text": "\n".join(lines)}))
 

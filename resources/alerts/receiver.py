@@ -1,8 +1,5 @@
 """Who alerts are sent to: what the settings say, one signed request, and what its answer means for an operator.
 
-Belongs here: judging `MILLRACE_ALERT_…`, signing, sending, words for what went wrong. Not here: what is sent
-(`messages`), when (`alerter`), where a request may go at all (`millrace.resources.subscriptions.receivers`).
-
 A message has the three headers of Standard Webhooks: `webhook-id` is the same for every try, `webhook-timestamp` is
 when it was tried, and `webhook-signature` signs both and the body.
 """
@@ -23,8 +20,6 @@ from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 
 TIMEOUT_S = 10.0
 HOW_TO_MAKE_ONE = 'echo "whsec_$(openssl rand -base64 32)"'
-# characters of an answer that an operator is shown
-SHOWN = 300
 
 
 class BadAlertSettings(MillraceError):
@@ -176,7 +171,7 @@ class AlertReceiver:
             )
         else:
             error = f"{self.place} did not take it: {answer.error}.{_remedy(answer.status)}"
-        shown = cut(clean(answer.said), SHOWN)
+        shown = cut(clean(answer.said), 300)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
 
 

@@ -1,8 +1,4 @@
-"""The store's functions for alerts: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the rows that they return. Not here: behaviour, that is in `sql/functions`; what is wrong
-(`standing.sql`, `findings`), sending (`alerter`).
-"""
+"""The store's functions for alerts: one method per SQL function, same name, same argument order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

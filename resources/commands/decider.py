@@ -1,7 +1,4 @@
-"""What a command leads to: a decider, which folds a stream to a state and decides on it, and what was decided.
-
-Belongs here: declarations and the pure steps. Not here: reading and appending (`handling`).
-"""
+"""What a command leads to: a decider, which folds a stream to a state and decides on it, and what was decided."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,4 @@
-"""Handling a command on either store.
-
-Belongs here: the call and its promise. Not here: the loop (`handling`, and `async_handling` for coroutines).
-"""
+"""The call that handles a command, for either store: its loop is in `handling`, and `async_handling` for coroutines."""
 
 from collections.abc import Coroutine
 from typing import Any, overload

@@ -1,7 +1,5 @@
 """Handling a command: load the stream, decide, append; and again, with what is new, where another writer was first.
 
-Belongs here: the loop and its calls. Not here: the pure steps (`decider`), which store it is (`handle`).
-
 `async_handling` is written from this file by `scripts/write_async_client.py`; a test says when that has to run again.
 """
 

@@ -1,8 +1,4 @@
-"""Deciders in tests: what a command led to on a real event store, and what it should have led to.
-
-Belongs here: handling one command with its checks, and comparing. Not here: the store and the events that are given
-(`millrace.testing`), handling commands for real (`handling`).
-"""
+"""Deciders in tests: what a command led to on a real event store, and what it should have led to."""
 
 import json
 from copy import deepcopy

@@ -1,7 +1,4 @@
-"""Telling the store what became of events: acknowledgements in batches, failures, locks that last longer.
-
-Belongs here: the thread of a consumer that answers. Not here: the handlers (`handling`), leasing (`consumer`).
-"""
+"""Telling the store what became of events: acknowledgements in batches, failures, locks that last longer."""
 
 import logging
 import shlex

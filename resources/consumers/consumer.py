@@ -1,8 +1,5 @@
 """Consuming: leases the events of subscriptions, and lets threads handle them.
 
-Belongs here: the life of a consumer, from the registration of its view to the last answer. Not here: calling a handler
-(`handling`), answers (`acknowledge`).
-
 A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
 one event of a stream at a time; the next one comes after the answer. So order needs no care here but for a stream
 whose handler still runs although its lock is somebody else's: its next event is not handled beside it.
@@ -28,8 +25,6 @@ from millrace.resources.consumers.wake_up_hub import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Delivery, EventStore
 
-# events that wait for a thread, at most: a lock more would only be held from others
-MOST_AHEAD = 2000
 # how long threads have work from what waits for them
 AHEAD_S = 0.2
 ADAPT_EVERY_S = 0.05
@@ -246,7 +241,6 @@ class Consumer:
         self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
 
     def _hear(self) -> None:
-        """Take note of a word of new positions."""
         self._word = True
         self._deliveries.room.set()
 
@@ -294,7 +288,8 @@ class Consumer:
         pace = (begun - self._begun) / seconds
         self._adapted_at, self._begun = now, begun
         least = 2 * self.subscription.concurrency
-        self._ahead = max(least, min(int(pace * AHEAD_S), MOST_AHEAD))
+        # a lock more would only be held from others
+        self._ahead = max(least, min(int(pace * AHEAD_S), 2000))
         self._deliveries.low = self._ahead // 2
 
     def _take(self, events: Sequence[Delivery]) -> None:

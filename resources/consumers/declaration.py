@@ -3,9 +3,6 @@
     @subscription(view="mails", deciders=["order"], events=["order_placed"], concurrency=8)
     def send_mail(event: Delivery) -> None: ...
 
-Belongs here: the declaration and what is wrong with one. Not here: calling the function (`handling`), when to
-(`consumer`).
-
 A handler takes the event; or the event and a connection, whose transaction then also holds the acknowledgement; or it
 is `async` and takes the event. It must run to its end before it returns: a generator is refused, and an event fails
 whose handler returns a coroutine, a generator or a future.
@@ -82,7 +79,12 @@ class Subscription:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        parameters = _parameters(self.handler)
+        # what a caller must give
+        parameters = [
+            each
+            for each in inspect.signature(self.handler).parameters.values()
+            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} and each.default is each.empty
+        ]
         object.__setattr__(self, "takes_connection", len(parameters) == 2)
         object.__setattr__(self, "is_async", is_async(self.handler))
         if fault := self._fault(len(parameters)):
@@ -174,12 +176,3 @@ def subscription(
         )
 
     return declared
-
-
-def _parameters(handler: Handler) -> list[inspect.Parameter]:
-    """Return the parameters that a caller must give."""
-    return [
-        each
-        for each in inspect.signature(handler).parameters.values()
-        if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD} and each.default is each.empty
-    ]

@@ -1,7 +1,6 @@
 """What one consumer holds: events that wait for a thread, events that are being handled, answers for the store.
 
-Belongs here: whose turn an event is, and that each is answered once, whatever threads do at the same moment. Not here:
-calling the store (`acknowledge`), leasing and threads (`consumer`).
+Not here: calling the store (`acknowledge`), leasing and threads (`consumer`).
 
 An event is in `ready` or in `running`, or answered. It leaves them by `dict.pop`, which gives it to one thread only.
 

@@ -1,8 +1,5 @@
 """Calling a handler for one event, in a thread of its own: a plain function, an async one, or one with a connection.
 
-Belongs here: the call, and what its end means for the event. Not here: which event (`consumer`), telling the store
-(`deliveries`).
-
 A handler with a connection gets one with an open transaction. When it returns, the acknowledgement joins that
 transaction, and both commit together: exactly once. If the acknowledgement does not count any more, both are rolled
 back.
@@ -31,8 +28,6 @@ TRIES = 5
 PAUSE_S = 1.0
 # how long a statement has to end that was interrupted
 INTERRUPT_S = 2.0
-# how often an error may be wrapped in another one; a cause may be its own
-MOST_WRAPPED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +101,10 @@ class Caller:
                 else:
                     finished(self._subscription.handler(event))
         except TryLater as later:
-            return _later(later)
+            if not 0 <= later.after_s <= LONGEST_WAIT_S:
+                said = f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}."
+                raise ValueError(said) from later
+            return GiveBack(cleaned(later.why), later.after_s)
         except Refused as refused:
             return Failed(cleaned(str(refused)) or "Refused")
         except CancelledError:
@@ -185,24 +183,13 @@ class Caller:
 def _was_second(error: BaseException) -> bool:
     """Return whether an error says that another transaction was first, also where a library wrapped it."""
     found: BaseException | None = error
-    for _ in range(MOST_WRAPPED):
+    for _ in range(10):  # a cause may be its own
         if found is None:
             break
         if str(getattr(found, "sqlstate", None)).startswith("40"):
             return True
         found = found.__cause__
     return False
-
-
-def _later(later: TryLater) -> GiveBack:
-    """Return what a handler asks for.
-
-    Raises:
-        ValueError: It asks for no time that can be waited.
-    """
-    if not 0 <= later.after_s <= LONGEST_WAIT_S:
-        raise ValueError(f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}.")
-    return GiveBack(cleaned(later.why), later.after_s)
 
 
 class LoopThread:

@@ -1,7 +1,4 @@
-"""A connection that is made anew when the server was away.
-
-Belongs here: waiting for the server. Not here: what is asked of it.
-"""
+"""A connection that is made anew when the server was away."""
 
 import logging
 import threading

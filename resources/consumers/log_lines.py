@@ -1,7 +1,4 @@
-"""What operators are told by consumers: log lines of key=value, and counters.
-
-Belongs here: their form. Not here: when something is said (`consumer`, `deliveries`).
-"""
+"""What operators are told by consumers: log lines of key=value, and counters."""
 
 import json
 import logging
@@ -10,9 +7,6 @@ from dataclasses import dataclass, fields
 from millrace.resources.redact import masked, printable
 
 logger = logging.getLogger("millrace.consumers")
-
-# characters of an error that the store keeps
-LONGEST = 2000
 
 
 @dataclass
@@ -66,7 +60,7 @@ def told(error: BaseException) -> str:
 
 def cleaned(text: str) -> str:
     """Return a text as the store keeps it: without passwords and control characters, and not too long."""
-    return printable(masked(text)).encode(errors="replace").decode()[:LONGEST]
+    return printable(masked(text)).encode(errors="replace").decode()[:2000]
 
 
 def _shown(value: object) -> str:

@@ -1,8 +1,4 @@
-"""Subscriptions in tests: each event that a store holds is handled once.
-
-Belongs here: consuming until nothing is left. Not here: the store and the events that are given (`millrace.testing`),
-consuming for real (`consumer`).
-"""
+"""Subscriptions in tests: each event that a store holds is handled once."""
 
 import threading
 from dataclasses import replace

@@ -1,8 +1,4 @@
-"""Words of new positions in the log: heard once in a process, by all its consumers.
-
-Belongs here: one listener for many consumers. Not here: who sends a word and what it is worth
-(`event_store.wake_ups`), what a consumer does then (`consumer`).
-"""
+"""Words of new positions in the log: heard once in a process, by all its consumers."""
 
 import threading
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Rows of Postgres as Arrow: one connection through ADBC, in one transaction that reads one snapshot.
-
-Belongs here: how ADBC is used. Not here: the statements (`reading`).
-"""
+"""Rows of Postgres as Arrow: one connection through ADBC, in one transaction that reads one snapshot."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

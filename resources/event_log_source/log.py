@@ -1,8 +1,4 @@
-"""Postgres: what the log holds now, and the errors of a connection.
-
-Belongs here: the one statement that looks at the log's marks. Not here: reading events (`reading`), what a plan makes
-of the marks (`ranges`).
-"""
+"""Postgres: what the log holds now, and the errors of a connection."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,6 +1,6 @@
 """The options of the source: their names, and from the texts that Spark passes to checked values.
 
-Belongs here: what an option may say by itself. Not here: whether the log holds what it asks for (`ranges`).
+Not here: whether the log holds what an option asks for (`ranges`).
 """
 
 import json
@@ -58,7 +58,6 @@ _TIME = "milliseconds since 1970, or a time with its zone such as 2030-01-31T12:
 _READ_BY: dict[Mode, str] = {"batch": "spark.read", "stream": "spark.readStream"}
 _UPCASTS = 'JSON [{"decider": …, "event": …, "to_version": …, "moves": [{…}, …]}, …]'
 _LARGEST = 2**63 - 1
-_RECORDS = 500_000
 
 
 def by_event(upcasts: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -140,7 +139,7 @@ class EventLogOptions:
             max_positions=_whole(given, "maxOffsetsPerTrigger"),
             fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
             min_partitions=_whole(given, "minPartitions") or 1,
-            max_records=_whole(given, "maxRecordsPerPartition") or _RECORDS,
+            max_records=_whole(given, "maxRecordsPerPartition") or 500_000,
             partitions=_tuple(_json(given, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
             deciders=_tuple(_json(given, "deciders", "JSON list of deciders", _is_texts)),
             events=_tuple(_json(given, "events", "JSON list of events", _is_texts)),
@@ -242,7 +241,6 @@ def _is_digits(text: str) -> bool:
 
 
 def _is_by_partition(value: object) -> bool:
-    """Return whether a value is a whole number for each of some log partitions."""
     if not isinstance(value, dict) or not all(_is_digits(k) and _is_whole(v) for k, v in value.items()):
         return False
     return len({int(k) for k in value}) == len(value)

@@ -1,6 +1,6 @@
 """Ranges of the log: which ones the options name, what the log holds of them, and which task reads which part.
 
-Belongs here: plans, as pure functions of what Postgres said. Not here: asking Postgres (`log`), reading (`reading`).
+Plans here are pure functions of what Postgres said; `log` asks it.
 """
 
 import logging

@@ -1,7 +1,4 @@
-"""What one Spark task does: read its ranges of the log through ADBC as Arrow.
-
-Belongs here: the SELECT and its batches. Not here: which ranges a task gets (`batch`, `stream`).
-"""
+"""What one Spark task does: read its ranges of the log through ADBC as Arrow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,7 +216,11 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
             upcast = sql.Composed([])
     except NotPulled:
         fields = [sql.SQL("{} #>> {}").format(data, _text_array(path)) for path in options.extract.values()]
-    values += fields if len(fields) <= MOST_FIELDS else _packed(fields)
+    if len(fields) > MOST_FIELDS:
+        # arrays of them, as `fields_apart` takes them
+        firsts = range(0, len(fields), MOST_FIELDS)
+        fields = [sql.SQL("array[{}]").format(sql.SQL(", ").join(fields[n : n + MOST_FIELDS])) for n in firsts]
+    values += fields
     # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     conditions: list[sql.Composable] = [sql.SQL("true")]
@@ -282,13 +283,3 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
     # `offset 0`: once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")
     return sql.SQL("u.data"), join.format(sql.SQL(" ").join(moved))
-
-
-def _packed(fields: "Sequence[sql.Composable]") -> "list[sql.Composable]":
-    """Return arrays of fields, as `fields_apart` takes them."""
-    from psycopg import sql
-
-    return [
-        sql.SQL("array[{}]").format(sql.SQL(", ").join(fields[first : first + MOST_FIELDS]))
-        for first in range(0, len(fields), MOST_FIELDS)
-    ]

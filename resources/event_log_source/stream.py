@@ -1,7 +1,5 @@
 """The reader of a stream: batches of the log, named by where they begin and end in each log partition.
 
-Belongs here: how Spark's micro-batches follow the log. Not here: the plans themselves (`ranges`).
-
 An offset, here, is Spark's word: `{"<log partition>": <position>, …}`, with the log partitions in order, because Spark
 keeps it in its checkpoint and compares it as text. A batch is decided by its two offsets alone, so one that failed is
 read again with the same rows.

@@ -1,10 +1,7 @@
 """Following the log as it grows, for people who look: each new event once, in the order of its log partition.
 
-Belongs here: what a person asks for (`Wanted`), and the positions up to which it was shown. Not here: consumers, which
-lose nothing when they end (views); how events look (`millrace.platform_defs.cli`).
-
-Several log partitions have no order between them: what one look finds of them is merged by offsets. Lower offsets may
-come later, of transactions that were open longer.
+Not here: consumers, which lose nothing when they end (views). Several log partitions have no order between them: what
+one look finds of them is merged by offsets. Lower offsets may come later, of transactions that were open longer.
 """
 
 import threading

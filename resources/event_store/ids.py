@@ -1,10 +1,7 @@
 """Ids of events that rise: new ones lie beside each other in the index of events.
 
-Belongs here: what a client makes an id of. Not here: ids of captured changes and imported rows, which rise with their
-place; each is made as text where it is read.
-
 An id that lies anywhere costs twice the time of the index and sixteen times its log where there are 10,000,000 events.
-The layouts are those of RFC 9562.
+The layouts are those of RFC 9562. Ids of captured changes and imported rows rise with their place instead.
 """
 
 import os

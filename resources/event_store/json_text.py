@@ -1,7 +1,4 @@
-"""Writes values as the JSON text that the store's functions take.
-
-Belongs here: that text, and what has none. Not here: the shapes of the events (`rows`), the calls (`client`).
-"""
+"""Writes values as the JSON text that the store's functions take, and refuses those that have none."""
 
 import json
 import re

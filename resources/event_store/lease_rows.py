@@ -1,7 +1,4 @@
-"""The rows of leases: what bulk consumers claim of the log, and the streams that they leave out or fail.
-
-Belongs here: their shapes. Not here: the calls (`client`, `rounds`), all other rows of the event store (`rows`).
-"""
+"""The rows of leases: what bulk consumers claim of the log, and the streams that they leave out or fail."""
 
 from dataclasses import dataclass
 

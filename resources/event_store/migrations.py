@@ -1,7 +1,5 @@
 """Brings a database to the schema of this code: numbered migrations once each, then roles, functions and privileges.
 
-Belongs here: running `sql/`. Not here: any SQL of the schema itself.
-
 A migration and its row in `event_store.migrations` commit together. The last migration commits with the functions and
 the privileges, so no session meets its tables with the functions of before. One migrator works at a time; the others
 wait for it and find the work done. After a kill anywhere, the next call goes on after the last committed migration.

@@ -1,7 +1,4 @@
-"""The one table from SQLSTATE to exception, and what applies it to psycopg's errors.
-
-Belongs here: translating the refusals of SQL functions. Not here: the exceptions (`errors`, which needs no psycopg).
-"""
+"""The one table from SQLSTATE to exception, and what applies it to psycopg's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,6 @@
 """The calls about many views at once: of a poller, and of a consumer that serves many bulk views in rounds.
 
-Belongs here: calls about many views, or about all that an owner has leased. Not here: the calls about one view
-(`client`), what a round does with them.
+Not here: the calls about one view (`client`).
 """
 
 from collections.abc import Iterable, Sequence

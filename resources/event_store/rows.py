@@ -1,8 +1,6 @@
 """The rows that the event store's functions take and return.
 
-Belongs here: their shapes. Not here: those of leases (`lease_rows`), those that say how log and views stand
-(`status_rows`), the calls (`client`), how events to append become JSON (`json_text`); the rows of archive, backup,
-producers and captures, each beside its calls.
+Not here: those of leases (`lease_rows`), and those that say how log and views stand (`status_rows`).
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
 Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows

@@ -1,8 +1,4 @@
-"""Calling SQL functions over a connection of the caller's, or a pool: what every client of the event store is made of.
-
-Belongs here: sending one call, its rows as objects, its refusal as an exception. Not here: which functions there
-are; those are in `client` and in the `store` of producers, captures, archive and backup.
-"""
+"""Calling SQL functions over a connection of the caller's, or a pool: what every client of the store is made of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""The rows that say how the log and the views stand: who is behind, and who holds something up.
-
-Belongs here: their shapes. Not here: the calls (`client`), all other rows of the event store (`rows`, `lease_rows`).
-"""
+"""The rows that say how the log and the views stand: who is behind, and who holds something up."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,8 +1,4 @@
-"""What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace.
-
-Belongs here: what is passed on, to whom, and what wins. Not here: the calls that append (`client`, and `store` of
-producers), how metadata become JSON (`json_text`).
-"""
+"""What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""Reading one's own writes: whether a view has an event, and waiting until it has.
-
-Belongs here: the question, and the wait, which is a loop of it. Not here: the answer (`sql/functions/views/progress`).
-"""
+"""Reading one's own writes: whether a view has an event, and waiting until it has."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,5 @@
 """Waiting for what is new: until a word comes from Postgres, or for a while where no word can come.
 
-Belongs here: the listening connection, whether it can be trusted, and how long to wait without it. Not here: who sends
-the word (`announce_positions`, `wake_sequencer`), what a listener then reads.
-
 A word is only a hint: it may come for nothing, and a lost one costs a wait, never an event. So who listens looks
 again after each wait, whether a word came or not.
 """
@@ -37,8 +34,6 @@ POOLED_S = 300.0
 ANSWER_S = 5.0
 # how long it believes a connection that no word comes on; a proxy may have gone silent
 BELIEVED_S = 30.0
-# digits of a log partition; Python refuses to read a number of thousands
-LONGEST_NUMBER = 10
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +88,9 @@ class Wakeups:
                 return None  # what is new since the connection was lost is to be looked for
         while self.listening and not stop.is_set():
             if words := self._words():
-                return frozenset(number for word in words for number in _numbers(word))
+                # anybody may send a word, with anything in it; Python refuses to read a number of thousands of digits
+                parts = [part for word in words for part in word.split(",")]
+                return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None
             self._wait_readable(min(remaining, STOP_S))
@@ -173,10 +170,3 @@ class Wakeups:
         self._try_at = time.monotonic() + self._away_s
         self._away_s = min(2 * self._away_s, LONGEST_AWAY_S)
         logger.info("Polls for %s: %s", self._channel, why)
-
-
-def _numbers(word: str) -> list[int]:
-    """Return the log partitions of a word; anybody may send one, with anything in it."""
-    return [
-        int(part) for part in word.split(",") if part.isascii() and part.isdecimal() and len(part) <= LONGEST_NUMBER
-    ]

@@ -1,7 +1,4 @@
-"""What events there are: per decider, event and version what is known of it, and which views take it.
-
-Belongs here: reading it from a store. Not here: how it looks (`millrace.platform_defs.cli.show.catalog`).
-"""
+"""What events there are: per decider, event and version what is known of it, and which views take it."""
 
 from dataclasses import dataclass
 

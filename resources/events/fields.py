@@ -1,7 +1,4 @@
-"""What a JSON Schema says of the fields of data: which there are, and whether there can be another.
-
-Belongs here: reading schemas that the store has taken. Not here: judging data, which the store does (`sql/`).
-"""
+"""What a JSON Schema says of the fields of data: which there are, and whether there can be another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum

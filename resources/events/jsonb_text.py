@@ -1,8 +1,4 @@
-"""The parts of a JSON text that Postgres printed: where members, elements and values stand in it.
-
-Belongs here: places in a text, however deep it is. Not here: what is at a path (`json_fields`), what becomes of the
-data (`events.moves`).
-"""
+"""The parts of a JSON text that Postgres printed: where members, elements and values stand in it."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """An event of a decider, declared as a Pydantic model: its name, its version, and the schema that its data must fit.
 
-Belongs here: the declaration, its schema, and the event to append that data of it make. Not here: setting schemas in a
-store (`registering`), finding declarations (`millrace.assets.declarations`), what a schema means (`sql/`).
+Not here: setting schemas in a store (`registering`), what a schema means (`sql/`).
 
     @event(decider="order")
     class OrderPlaced(BaseModel):

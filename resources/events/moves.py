@@ -1,10 +1,8 @@
 """Moves: what an upcast does to the data of an event's version to make data of the next version of them.
 
-Belongs here: what a user writes as moves, and the same push in Python that `moved` is in SQL. Not here: who registers
-them (`EventStore.register_event_upcast`), which moves the store refuses (`moves_fault` in `sql/functions`).
-
 A move never fails on data: where it does not apply, they stay as they are. Paths lead through objects only. `moved`
-works on the text that Postgres printed, so a number keeps its digits; it opens objects on the paths of moves only.
+gives what `moved` in SQL gives: it works on the text that Postgres printed, so a number keeps its digits, and opens
+objects on the paths of moves only. Which moves the store refuses, `moves_fault` in `sql/functions` says.
 """
 
 import json
@@ -27,8 +25,6 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,100})?")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 # an object's members by key; a value is the part of the text that it is, or an object that was opened
 _Object = dict[str, Any]
-# `moved` in SQL says the same
-_LONGEST_SCALED = 1000
 
 
 class InvalidEvent(ValueError):
@@ -224,7 +220,7 @@ def _value(move: Move, value: str) -> str | None:
 
 
 def _scaled(move: Move, value: str) -> str | None:
-    if value[0] in '"tf' or len(value) > _LONGEST_SCALED:
+    if value[0] in '"tf' or len(value) > 1000:  # as `moved` in SQL
         return None
     power = move["power"]
     whole, _, fraction = value.lstrip("-").partition(".")

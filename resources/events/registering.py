@@ -1,8 +1,4 @@
-"""Declared events and a store: which it has, which it would refuse, and which stored events would be refused.
-
-Belongs here: setting the schemas of declared events, and asking before. Not here: the declaration (`model`), what a
-schema means and who may set one (`sql/functions/events/register_event_schema.sql`).
-"""
+"""Declared events and a store: which it has, which it would refuse, and which stored events would be refused."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,9 +11,6 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.events.fields import Schema
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.events.moves import InvalidEvent
-
-# how many streams are listed
-MOST_LISTED = 20
 
 
 class State(StrEnum):
@@ -148,9 +141,9 @@ def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
               and d.accepts is not null and (e.data @@ d.accepts) is not true
             group by e.decider_id
             order by e.decider_id
-            limit %s
+            limit 20
             """,
-            (event.decider, event.event, event.version, MOST_LISTED),
+            (event.decider, event.event, event.version),
         ).fetchall()
     events, streams = found[0][3:] if found else (0, 0)
     return UnfitHistory(events, streams, [UnfitStream(*row[:3]) for row in found])

@@ -1,11 +1,8 @@
 """Exactly once: a message that is sent again, even after a kill, changes nothing and gets the first answer.
 
-Belongs here: from a stamp to an answer, and repeating after failures that pass. Not here: the calls (`store`), the
-numbers (`stamps`); the rule whether a message is new, which is in `judge_stamp.sql`.
-
 A producer numbers its messages from 0; a stamp names one message. The store keeps the number of the next message, so a
-producer finds its place in its own source there. Events, state, result and that number change in one transaction of
-Postgres.
+producer finds its place in its own source there; `judge_stamp.sql` decides whether a message is new. Events, state,
+result and that number change in one transaction of Postgres.
 """
 
 import logging

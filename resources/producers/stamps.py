@@ -1,8 +1,4 @@
-"""Stamps: the numbers by which a producer names its messages.
-
-Belongs here: numbering the messages of one instance. Not here: the calls (`store`), repeating a message
-(`exactly_once`); the rule whether a message is new, which is in `judge_stamp.sql`.
-"""
+"""Stamps: the numbers by which one instance of a producer names its messages."""
 
 import threading
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""The store's functions for producers: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the rows that they return. Not here: numbering messages (`stamps`), repeating them
-(`exactly_once`); the rule whether a message is new, which is in `judge_stamp.sql`.
-"""
+"""The store's functions for producers: one method per SQL function, same name, same argument order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,6 @@
 """Pushes the events of a rows view to its URL by HTTP POST, many streams at once.
 
-Belongs here: what the answer to a delivery means. Not here: where pushes may go and how one is sent (`receivers`);
-threads, locks and answers (`millrace.resources.consumers`); order and redelivery, which are the store's.
+Not here: where pushes may go and how one is sent (`receivers`); threads, locks and answers (`consumers`).
 
 An answer 2xx acknowledges the event.
 
@@ -52,7 +51,6 @@ LOCK_S = 60
 LONGEST_PAUSE_S = 3600.0
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
-GONE = 410
 # answers whose Retry-After is of the receiver, and not of one event
 BUSY = {429, 503}
 # after how many deliveries in a row that nothing answered one at a time asks, and how long it waits at most
@@ -61,8 +59,6 @@ DEAD_AFTER, LONGEST_PROBE_S = 5, 60.0
 AWAY = {0, 502, 503, 504}
 # how long what a drain signs with is believed
 SECRETS_KNOWN_S = 60.0
-# how many answers a run tells, for Dagster keeps each
-TOLD = 20
 
 
 @dataclass
@@ -201,7 +197,7 @@ class Pusher:
         if answer.status // 100 == 2:
             return
         self._tell(event, answer)
-        if answer.status == GONE:
+        if answer.status == 410:
             self._disable(answer)
         elif answer.status // 100 == 4 and answer.status not in NOT_NOW:
             raise Refused(answer.error)
@@ -223,7 +219,6 @@ class Pusher:
             return pause, is_probe
 
     def _note(self, *, away: bool, is_probe: bool) -> None:
-        """Note whether anything answered."""
         with self._telling:
             if not away:
                 self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
@@ -274,7 +269,7 @@ class Pusher:
     def _tell(self, event: Delivery, answer: Answer) -> None:
         with self._telling:
             self._told += 1
-            if self._told <= TOLD:
+            if self._told <= 20:  # Dagster keeps each
                 self._on_failure(
                     f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.said}"
                 )

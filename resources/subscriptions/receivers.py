@@ -1,7 +1,5 @@
 """Where pushes go: the server behind a URL, and only where pushes may go.
 
-Belongs here: one request to a receiver and its answer. Not here: what an answer means for the event (`push`).
-
 Whoever sets a URL would otherwise reach with it what only this machine reaches: services on loopback, the metadata of a
 cloud, servers behind the firewall. So a URL leads to public addresses, and to those that MILLRACE_PUSH_ALLOW lists. The
 address is looked up once, judged, and connected to: no name leads elsewhere a moment later. No proxy of the

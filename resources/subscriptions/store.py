@@ -1,7 +1,4 @@
-"""The store's functions for pushes: one method per SQL function, same name, same argument order.
-
-Belongs here: calls. Not here: signing with what they return (`millrace.resources.signing`), sending (`push`).
-"""
+"""The store's functions for pushes: one method per SQL function, same name, same argument order."""
 
 from dataclasses import dataclass
 

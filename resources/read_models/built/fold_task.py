@@ -1,8 +1,4 @@
-"""A Spark task's work on the events of a fold's streams: look up their states, fold, and write a row for each.
-
-Belongs here: everything that runs in the task. Not here: the declaration (`fold`), the plan that sorts the events
-(`plans`), the query for stored states (`merge`).
-"""
+"""A Spark task's work on the events of a fold's streams: look up their states, fold, and write a row for each."""
 
 import json
 import signal
@@ -30,7 +26,6 @@ Row = tuple[Any, ...]
 TOLD = {"partition": "int", "decider": "string", "decider_id": "string", "offset": "bigint", "error": "string"}
 # a call of a fold's function that has not returned after so long fails
 CALL_S = 60.0
-_ROWS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -363,7 +358,7 @@ def failure(name: str, event: FoldEvent, error: BaseException) -> str:
 
 def in_batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as Arrow."""
-    while some := list(islice(rows, _ROWS)):
+    while some := list(islice(rows, 10_000)):
         yield pa.RecordBatch.from_arrays(
             [pa.array(values, type=one.type) for values, one in zip(zip(*some, strict=True), schema, strict=True)],
             schema=schema,

@@ -1,7 +1,6 @@
 """Spark's plans of read models: from events to rows of the state, for each kind of model.
 
-Belongs here: columns, folds, and functions of whole streams, as plans. Not here: a kind's words (`words`, `fold`,
-`recompute`), a task's work on a fold's stream (`fold_task`), staging and commits (`consumption`).
+Not here: a task's work on a fold's stream (`fold_task`), or on the values of columns (`slot_rows`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -275,7 +274,8 @@ def recomputed_rows(
         history = asked.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]
     rows = _computed(model, history.select(*COLUMNS), identity, plan_s)
-    listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *_others(model))))))
+    others = [name for name in model.types if name not in model.row_key]
+    listed = f.sort_array(f.collect_list(f.struct(*(f.col(name) for name in (*model.row_key, *others)))))
     row_keys = f.struct(*(f.col(name) for name in model.row_key)) if model.row_key else f.lit(1)
     per_stream = rows.groupBy(*(f.col(name).alias(f"_{name}") for name in identity)).agg(
         listed.alias("_rows"), (f.count(f.lit(1)) > f.count_distinct(row_keys)).alias("_twice")
@@ -302,9 +302,10 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], p
             rows = model.function(history)
             found = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     except (Exception, NotReturned) as error:
+        kind = TimeoutError if isinstance(error, NotReturned) else type(error)
         raise FunctionFailed(
             f"Read model {model.name}: its function failed before it saw an event.",
-            detail=f"{_name_of(error)}: {str(error).splitlines()[0] if str(error) else ''}",
+            detail=f"{kind.__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
         ) from error
     wanted = dict.fromkeys(identity, "string") | model.types
@@ -318,10 +319,6 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], p
     return rows.select(*wanted)
 
 
-def _name_of(error: BaseException) -> str:
-    return TimeoutError.__name__ if isinstance(error, NotReturned) else type(error).__name__
-
-
 def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
     from pyspark.sql import functions as f
 
@@ -329,10 +326,6 @@ def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
         f.lit(f"read model {model.name}: its function returned stream '"), f.col(stream), f.lit(f"', {why}")
     )
     return f.raise_error(said).cast("bigint")
-
-
-def _others(model: Recompute) -> list[str]:
-    return [name for name in model.types if name not in model.row_key]
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:

@@ -1,8 +1,4 @@
-"""What a Spark task makes of a model's events: rows of the wide table, in which each value has its slot.
-
-Belongs here: from events to values, in Arrow, for every plan of columns. Not here: which slots there are (`slots`), the
-aggregates over them (`plans`), where the events come from (`consumption`).
-"""
+"""What a Spark task makes of a model's events: rows of the wide table, in which each value has its slot (`slots`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A slot is a column of a kind and a type. It belongs to no model: each model numbers its own columns of a kind and type,
 and takes the slots of these numbers. So a plan needs as many slots as the largest model, not as all models together,
 and it does not grow with the models. Keys have slots, too.
-
-Belongs here: which column has which slot. Not here: the rows (`slot_rows`), the plan over them (`plans`).
 """
 
 from collections.abc import Mapping, Sequence

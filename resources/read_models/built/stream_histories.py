@@ -1,8 +1,4 @@
-"""Reads whole histories of many streams from Postgres, in Spark's tasks: a function for `mapInArrow`.
-
-Belongs here: the SELECT by streams and its batches. Not here: ranges of the log (`event_log_source`), which streams
-are read.
-"""
+"""Reads whole histories of many streams from Postgres, in Spark's tasks: a function for `mapInArrow`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

@@ -1,8 +1,5 @@
 """Keys that an event takes over from the events of its stream before it.
 
-Belongs here: filling them in, in Arrow, for every plan, and looking them up in the log. Not here: what a read model
-makes of keys (`built.plans`).
-
 Such a key follows from the beginning of the stream alone, however events are cut into batches. So nothing is stored
 that a commit could forget: where a batch has not the event that names a stream's key, the log is asked for it.
 """

@@ -1,7 +1,5 @@
 """The types of read models' values: how a text in `data` is read as a type, and which Postgres type holds it.
 
-Belongs here: types, exactly. Not here: how a column merges its values (`columns`).
-
 A field of data is text, read as the column's type exactly or not at all: a value that the type does not hold fails its
 stream, which keeps its events and names the value. Nothing is rounded, cut, guessed or made null.
 
@@ -197,9 +195,6 @@ def arrow_type(spark_type: str) -> pa.DataType:
 
 def is_type(text: str) -> bool:
     """Say whether a value can have a type of this name."""
-    return text in _POSTGRES_TYPES or _is_decimal(text)
-
-
-def _is_decimal(type_: str) -> bool:
-    digits = _DECIMAL.fullmatch(type_)
-    return digits is not None and int(digits[2]) <= int(digits[1]) <= 38 and int(digits[1]) > 0
+    digits = _DECIMAL.fullmatch(text)
+    is_decimal = digits is not None and int(digits[2]) <= int(digits[1]) <= 38 and int(digits[1]) > 0
+    return is_decimal or text in _POSTGRES_TYPES

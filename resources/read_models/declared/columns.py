@@ -18,8 +18,7 @@ incremental agree by construction.
 | `sessions`   | arrays: begins, ends | distinct spans         | the union of all spans                  |
 | `top latest` | arrays: values, by-values, offsets | those of the most | those of the most of all arrays   |
 
-Belongs here: the kinds of columns. Not here: the words that declare them (`words`), models (`declaration`), a model's
-tables (`tables`), the statement that merges (`merge`), Spark's plan (`plans`).
+Not here: the words that declare columns (`words`), the statement that merges (`merge`), Spark's plan (`plans`).
 
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`);
 where the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).

@@ -1,8 +1,5 @@
 """Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them.
 
-Belongs here: which conditions there are, and whether an event meets them, in Arrow, for every plan. Not here: which
-columns have them (`columns`), the task that asks (`built.slot_rows`).
-
 A field of data is text. Its condition reads it as the type of what it is compared with: a text that is no number meets
 no comparison with a number. As in SQL, a value that is missing or null meets none but that with null.
 """

@@ -1,8 +1,6 @@
 """A read model: a name, the view that it is consumed as, a key and columns.
 
-Belongs here: the declaration by columns, and the checks that every kind of declaration shares. Not here: kinds of
-columns (`columns`), models that are functions (`function_model`), tables (`tables`), Spark's plan (`plans`), when it
-runs (`consumption`).
+Not here: kinds of columns (`columns`), models that are functions (`function_model`).
 
     @read_model(view="orders", deciders=["order"], key=["order_id"])
     class Orders:

@@ -1,8 +1,5 @@
 """Read models that are a fold in Python: a function (state, event) -> state, run over each stream in order.
 
-Belongs here: the declaration. Not here: what the function gets (`fold_event`), a Spark task's work on the events of its
-streams (`fold_task`), Spark's plan (`plans`), the tables (`tables`).
-
     @fold(view="carts", deciders=["cart"], key="cart_id", columns={"items": "int"})
     def carts(state: State | None, event: FoldEvent) -> State | None:
         \"\"\"One row per cart.\"\"\"

@@ -1,7 +1,4 @@
-"""What the function of a fold gets and returns.
-
-Belongs here: types that need no Spark. Not here: the declaration (`fold`).
-"""
+"""What the function of a fold gets and returns: types that need no Spark."""
 
 from collections.abc import Callable
 from datetime import datetime

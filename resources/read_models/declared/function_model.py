@@ -1,8 +1,4 @@
-"""Read models that are a Python function: the common part of a fold and a recomputed model.
-
-Belongs here: the declaration that both share, and state columns that are replaced as a whole. Not here: the two kinds
-(`fold`, `recompute`), Spark's plans (`plans`).
-"""
+"""Read models that are a Python function: the common part of a fold and a recomputed model."""
 
 import ast
 import inspect

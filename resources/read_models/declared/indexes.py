@@ -1,10 +1,9 @@
 """Indexes of a read model's rows: which columns each has, and what can have none.
 
-Belongs here: the declaration. Not here: making them (`stored.indexes`), when (`consumption.indexing`).
-
     @read_model(view="orders", deciders=["order"], key=["order_id"], indexes=[("status", "placed_at"), "kinds"])
 
 They are no part of the fingerprint: rows are the same with any of them, and so no version is built for another one.
+Not here: making them (`stored.indexes`).
 """
 
 import hashlib

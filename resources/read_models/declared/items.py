@@ -1,8 +1,5 @@
 """The elements of an array in events: a row for each, where `each=` of a read model names the array.
 
-Belongs here: from arrays to rows, in Arrow, for every plan. Not here: what a read model makes of these rows (`plans`,
-`built.slot_rows`).
-
 An array is a field of data, and so a text: one that says a JSON array is one, as one that says a number is a number.
 What an element has comes as Postgres' `->>` gives it: a number keeps its digits.
 """

@@ -1,8 +1,5 @@
 """Columns that show what another read model has under a key: a join when somebody reads the row.
 
-Belongs here: such a column, and the query that has it. Not here: what declares one (`declaration`), the view
-(`tables`), columns that are computed from the row itself (`computed`).
-
 Nothing is stored. A row shows the other model's present row, each model at its own position in the log: so both equal
 their rebuilds, and so does what they show together.
 """

@@ -1,8 +1,5 @@
 """Read models that are a function of whole streams: (events: DataFrame) -> DataFrame, run anew for the touched streams.
 
-Belongs here: the declaration. Not here: Spark's plan (`plans`), reading whole streams (`stream_histories`), the tables
-(`tables`).
-
     @recompute(view="lines", deciders=["order"], key=["order_id", "line"], columns={"line": "int", "amount": "bigint"})
     def order_lines(events: "DataFrame") -> "DataFrame":
         \"\"\"One row per line of an order.\"\"\"

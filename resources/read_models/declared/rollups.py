@@ -1,8 +1,5 @@
 """Rollups: groups of a read model's rows, with counts and sums that follow each change of a row.
 
-Belongs here: the declaration, and what a row adds to a group in SQL. Not here: its tables and triggers
-(`rollup_tables`).
-
     @rollup(of=Orders, key=["status"])
     class OrdersByStatus:
         \"\"\"Orders by status, as they are now.\"\"\"

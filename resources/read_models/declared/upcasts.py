@@ -1,8 +1,4 @@
-"""Upcasts as read models meet them: all read events in their newest shape, and which moves decide what a model reads.
-
-Belongs here: the store's upcasts of the events that a model takes, and those that touch a path. Not here: doing the
-moves (`event_store_platform.moved` for what Postgres reads, `resources.archive.moved` for files).
-"""
+"""Upcasts as read models meet them: all read events in their newest shape, and the moves that decide what one reads."""
 
 import hashlib
 import json
@@ -18,8 +14,6 @@ from millrace.resources.errors import MillraceError
 Path = tuple[str, ...]
 # decider, event, version, and a move to that version
 Touching = tuple[str, str, int, Mapping[str, Any]]
-# renames may bring a value from twice as many places each
-MOST_PATHS = 100
 # the paths that a move says, by name
 _PATHS = ("path", "to")
 
@@ -109,7 +103,7 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
             if move["move"] == "rename":
                 source, target = said
                 reached |= {source + one[len(target) :] for one in reached if one[: len(target)] == target}
-                if len(reached) > MOST_PATHS:
+                if len(reached) > 100:  # each may bring a value from twice as many places
                     # whatever comes before touches it
                     reached.add(())
                     reached.intersection_update({()})

@@ -1,8 +1,4 @@
-"""The words that declare a read model's columns: each makes a column of one kind, or refuses what it is given.
-
-Belongs here: these words, and which sources, types and events they take. Not here: what a column stores and how it
-merges (`columns`), columns of rows (`computed`, `lookups`).
-"""
+"""The words that declare a read model's columns: each makes a column of one kind, or refuses what it is given."""
 
 import re
 from collections.abc import Mapping

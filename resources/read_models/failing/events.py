@@ -1,10 +1,8 @@
 """The events that a read model cannot be built from: of each stream the first one, told in one pass that never raises.
 
-Belongs here: failures whose reason is one event, as plans over a batch. Not here: the plans that build and raise
-(`plans`), the search for failures that no single event is the reason of (`consumption.failing_streams`).
-
 Columns fail where a field of data is read as a type (`column_types`), and a fold where its function does
-(`fold_task`). A function of whole streams says of no event that it fails at it.
+(`fold_task`). A function of whole streams says of no event that it fails at it: the search for failures that no single
+event is the reason of is `consumption.failing_streams`.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Names in a declaration that the store does not know: of deciders, events, and fields of data.
 
-Belongs here: telling them, from what is registered. Not here: who is told (`millrace.platform_defs.checks`, `millrace
-check`). Only a field that schemas forbid is an error: an event may come later, and a field be rare.
+Only a field that schemas forbid is an error: an event may come later, and a field be rare.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,9 +10,6 @@ from difflib import get_close_matches
 from millrace.resources.events.fields import Reach, Schema, field_types, reach
 from millrace.resources.read_models.declared.columns import data_path, item_path
 from millrace.resources.read_models.declared.declaration import ReadModel
-
-# how many names a sentence lists
-_MOST_NAMED = 20
 
 # decider, event, version
 Kind = tuple[str, str, int]
@@ -92,4 +88,4 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     # of a path of two keys the first one may be right
     if near and not name.startswith(f"{near[0]}."):
         return f"{kind} {name} {where}; did you mean {near[0]}?"
-    return f"{kind} {name} {where}; there are {', '.join(ordered[:_MOST_NAMED]) or 'none'}"
+    return f"{kind} {name} {where}; there are {', '.join(ordered[:20]) or 'none'}"

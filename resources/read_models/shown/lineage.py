@@ -1,7 +1,4 @@
-"""Where the columns of a read model come from, as its declaration says it: in words, and as sources.
-
-Belongs here: the one reading of a declaration for people. Not here: how Dagster shows it (`millrace.assets`).
-"""
+"""Where the columns of a read model come from, as its declaration says it: in words, and as sources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""The rows that a read model made of one stream.
-
-Belongs here: which rows are those of a stream, and why a model has none to show. Not here: how rows look
-(`millrace.platform_defs.cli`), how they are made (`millrace.resources.consumption`).
-"""
+"""The rows that a read model made of one stream, or why it has none to show."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Zones whose clocks Spark's Java and Postgres know otherwise.
 
-Belongs here: telling them. Not here: buckets of time (`millrace.resources.read_models.declared.buckets`).
-
 Spark counts the buckets of events, by the rules of its Java. Postgres counts those of rollups, by its own rules. Both
 come with their packages, and governments change clocks at short notice.
 """

@@ -1,8 +1,5 @@
 """What a changed declaration does to the rows that serve: both sides at one place of the log, and what differs.
 
-Belongs here: the rows of `read_models.diffs`, the copy of what serves, the comparison. Not here: building the other
-side (`consumption.diff`), the end of a diff (`past`).
-
 What serves is copied together with its checkpoints, as of one moment: its code may be gone, and it moves on.
 """
 
@@ -35,7 +32,6 @@ from millrace.resources.read_models.stored.versions import reset_model, versions
 
 # what is not compared by then is of a process that died, unless its leases live
 UNFINISHED = timedelta(hours=1)
-EXAMPLES = 20
 
 
 class NothingToCompare(MillraceError):
@@ -295,16 +291,13 @@ def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: 
     query = str(_value(connection, "select pg_get_viewdef(%s::regclass)", (f"{SCHEMA}.{served.name}",)))
     whole = served.state_table
     # the rows of a key that crosses streams are made of parts, which have the log partition
-    rows = served.parts_table if _has_parts(connection, served) else whole
+    has_parts = _value(connection, "select to_regclass(%s) is not null", (f"{SCHEMA}.{served.parts_table}",))
+    rows = served.parts_table if has_parts else whole
     one = sql.SQL("(select * from {} where partition = {}) {}").format(
         relation(rows), sql.Literal(partition), sql.Identifier(whole)
     )
     of_one = re.sub(rf"\b{SCHEMA}\.{whole}\b", lambda _: one.as_string(), query.rstrip(";"))
     return sql.Composed([sql.SQL(of_one)])
-
-
-def _has_parts(connection: psycopg.Connection, served: ReadModel) -> bool:
-    return bool(_value(connection, "select to_regclass(%s) is not null", (f"{SCHEMA}.{served.parts_table}",)))
 
 
 def comparable_partitions(connection: psycopg.Connection, view: str, declared: str) -> list[int]:
@@ -494,12 +487,11 @@ def examples(connection: psycopg.Connection, diff: Diff) -> list[Example]:
                 cross join lateral (
                   select _change, coalesce(_columns, array(select jsonb_object_keys(coalesce(_before, _after)))) as _columns,
                     _before, _after, {keys}
-                  from {rows} where _change = kind limit {most}
+                  from {rows} where _change = kind limit 20
                 ) d
                 """
             ).format(
                 keys=listed([n for n in _types(connection, relation(diff.name)) if not n.startswith("_")]),
                 rows=relation(diff.name),
-                most=sql.Literal(EXAMPLES),
             )
         ).fetchall()

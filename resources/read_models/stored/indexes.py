@@ -1,8 +1,5 @@
 """The declared indexes of a version of a read model: which there are, which are to be made, making them.
 
-Belongs here: their names and statements. Not here: the declaration (`declared.indexes`), the process that makes them
-beside a drain (`consumption.indexing`).
-
 A version's are made with its tables. What changes later is made while people read and drains commit, by one process in
 the store at a time: an index that is being made looks like one whose maker died, and whoever drops that waits for its
 maker, with all readers behind it. Ours have the table's name and eight digits; others, made by hand, stay as they are.
@@ -147,7 +144,9 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
     """
     declared, table = _declared(model), relation(model.state_table)
     try:
-        _forget_given_up(connection, model)
+        before = given_up(connection, model)
+        if not before <= {*declared}:
+            _say_given_up(connection, model, before & {*declared})
         wanted = {name: one for name, one in declared.items() if name not in given_up(connection, model)}
         found = [one for one in stored_indexes(connection, model) if one.ours]
         if not all(one.valid for one in found):
@@ -230,12 +229,6 @@ def _end_maker(connection: psycopg.Connection, model: ReadModel) -> None:
         " and mode = 'ShareUpdateExclusiveLock' and granted and query like 'create index concurrently%%'",
         (f"{SCHEMA}.{model.state_table}",),
     )
-
-
-def _forget_given_up(connection: psycopg.Connection, model: ReadModel) -> None:
-    before = given_up(connection, model)
-    if not before <= {*_declared(model)}:
-        _say_given_up(connection, model, before & {*_declared(model)})
 
 
 def _say_given_up(connection: psycopg.Connection, model: ReadModel, names: set[str]) -> None:

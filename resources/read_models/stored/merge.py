@@ -1,7 +1,6 @@
 """The rows of read models: staged, merged, replaced; with `columns` the third of Millrace's three ideas.
 
-Belongs here: statements on the rows of the state and of the staging table. Not here: the tables themselves
-(`tables`), how a column merges (`columns`), the transaction that also moves the position (`consumption.commit`).
+Not here: the tables themselves (`tables`), the transaction that also moves the position (`consumption.commit`).
 """
 
 import re
@@ -136,7 +135,8 @@ def _merge(model: ReadModel, fresh: sql.Composable, first: sql.Composable | None
     merges, state = [first] if first else [], _merge_into(model, model.state_table, fresh)
     if model.crosses_streams:
         merges.append(sql.SQL("parts as ({})").format(_merge_into(model, model.parts_table, fresh)))
-    return sql.SQL("{}{}").format(_with(merges), state)
+    before = sql.SQL("with {} ").format(sql.SQL(", ").join(merges)) if merges else sql.SQL("")
+    return sql.SQL("{}{}").format(before, state)
 
 
 def _merge_into(model: ReadModel, table: str, fresh: sql.Composable) -> sql.Composed:
@@ -188,10 +188,6 @@ def _same(columns: Sequence[str], one: str, other: str) -> sql.Composed:
 
 def _assignments(columns: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in columns)
-
-
-def _with(queries: Sequence[sql.Composable]) -> sql.Composable:
-    return sql.SQL("with {} ").format(sql.SQL(", ").join(queries)) if queries else sql.SQL("")
 
 
 def _staged(model: ReadModel, *, of_partition: bool = False) -> sql.Composed:

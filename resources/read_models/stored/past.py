@@ -1,8 +1,4 @@
-"""Read models as they were at recorded moments of the log: which there are, their names, and their end.
-
-Belongs here: the rows of `read_models.as_of`, the tables that go with one, and the end of diffs. Not here: building
-(`consumption.as_of`), the moments themselves (`add_mark.sql`), what differs (`differences`).
-"""
+"""Read models as they were at recorded moments of the log: which there are, their names, and their end."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,8 +1,5 @@
 """The tables of rollups, and the triggers that keep them.
 
-Belongs here: making, filling, showing, comparing and dropping them. Not here: the declaration, and what a row adds
-(`rollups`), when to call (`versions`, `merge`).
-
 A rollup `by_status` of a model's version has
     read_models.by_status               a SQL view that adds up all log partitions, for people to read
     read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one

@@ -1,7 +1,4 @@
-"""The SQL functions of read models: one method per function.
-
-Belongs here: calling them. Not here: when (`versions`), and the tables of a model (`tables`).
-"""
+"""The SQL functions of read models: one method per function."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,5 @@
 """The tables and views of read models, made from their declarations: their names, their owner, their readers.
 
-Belongs here: statements that create and drop them. Not here: their rows (`merge`), which version of a model there is
-(`versions`), when to call.
-
 A model `orders` has
     read_models.orders          a SQL view of the state's public values, for people to read
     read_models.orders_state    one row per key: its stored values. Where the key is of one stream, the log partition of

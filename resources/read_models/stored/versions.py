@@ -1,7 +1,6 @@
 """The versions of a read model: one that people read, and one that is built beside it from a changed declaration.
 
-Belongs here: which versions there are, which one a declaration is, when the model's SQL view shows the next one. Not
-here: their tables (`tables`), building them (`consumption`).
+Not here: their tables (`tables`), building them (`consumption`).
 
 A version is told by the fingerprint of its declaration. It has tables and a view of the event store of its own, and
 so its own checkpoints and locks: building it leaves the serving version alone. It serves as soon as it stands nowhere
