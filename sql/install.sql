@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '03522e386ec02684b4ecdac1c645ae8332e09fd28677de3905bc444a5a0dcd95'),
+  (0, '2add676576b5b5b49e5f3cd36f67bce15010116bb538270b588daa054f2e61b7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
