@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2add676576b5b5b49e5f3cd36f67bce15010116bb538270b588daa054f2e61b7'),
+  (0, '01a30782e07508845e00c4b353b8d903b7d9ee73a3e9c4f02797a92698f1160c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
