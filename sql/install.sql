@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '01a30782e07508845e00c4b353b8d903b7d9ee73a3e9c4f02797a92698f1160c'),
+  (0, 'ca47f887fdac38672550b101f54da8e4acefe9a0da32dc2f21de11e5004523e1'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
