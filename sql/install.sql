@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ca47f887fdac38672550b101f54da8e4acefe9a0da32dc2f21de11e5004523e1'),
+  (0, '31a875fa5b7b40129cee6a3a6d28d33afc4885466ea1a724ef7812cdd10263f6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -808,9 +808,9 @@ class AsyncEventStore(AsyncRounds, AsyncWaiting):
             int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
-    async def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
-        """Return the parked streams of a view, None for all views."""
-        return await self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
+    async def dead_letters(self, view: str | None = None, *, waiting: bool = False) -> list[DeadLetter]:
+        """Return the parked streams of a view, None for all views; with `waiting` those that wait for a retry."""
+        return await self._all(DeadLetter, "select * from event_store.dead_letters(%s, %s)", (view, waiting))
 
     async def retry_dead_letters(
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
