@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '0d7730cf35cc72212912d7472b61f783339cec85aafea15ff0092593f2c98113'),
+  (0, '9ce2bd2494895670c1d23da75308cedac0f705b266a7779b694f4775712c55b3'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -24,27 +24,29 @@ SHOWN = 4000
 @app.command("list")
 def list_command(
     view: Annotated[str | None, typer.Argument(help="The view; by default all.", metavar="[VIEW]")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Those that wait for a retry instead.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Each event whole, beside its error.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="With --show: how many, those that were parked first.")] = 20,
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
     """List the streams that were given up, and why."""
+    what = "waiting streams" if waiting else "dead letters"
     with chosen_store(dsn) as store:
-        letters = store.dead_letters(view)
+        letters = store.dead_letters(view, waiting=waiting)
         shown = [(letter, failed_event(store, letter)) for letter in letters[:limit]] if show else []
     if as_json:
         for fields in [_with_event(*pair) for pair in shown] if show else map(asdict, letters):
             print_json(fields)
     elif not letters:
-        Screen().print("There are no dead letters.")
+        Screen().print(f"There are no {what}.")
     elif show:
         for pair in shown:
             Screen().print(_side_by_side(*pair))
         if len(letters) > limit:
-            Screen().print(Text(f"{limit} of {len(letters):,} dead letters; --limit shows more."))
+            Screen().print(Text(f"{limit} of {len(letters):,} {what}; --limit shows more."))
     else:
-        Screen().print(table("Dead letters", LETTERS, map(_letter, letters)))
+        Screen().print(table(what.capitalize(), LETTERS, map(_letter, letters)))
 
 
 @app.command("retry")
@@ -93,13 +95,12 @@ def _with_event(letter: DeadLetter, event: Event | None) -> Mapping[str, object]
 
 def _side_by_side(letter: DeadLetter, event: Event | None) -> Table:
     """Make a table of one dead letter: its event on the left, its error on the right."""
+    state = f"parked at {in_utc(letter.parked_at)} UTC" if letter.parked_at else "waits for a retry"
     shown = Table(
         Column("event", ratio=1, overflow="fold"),
         Column("error", ratio=1, overflow="fold"),
         title=cell(f"{letter.view}: {letter.decider} {letter.decider_id}"),
-        caption=cell(
-            f"parked at {in_utc(letter.parked_at)} UTC, attempts: {letter.attempts}, events that wait: {letter.waiting:,}"
-        ),
+        caption=cell(f"{state}, attempts: {letter.attempts}, events that wait: {letter.waiting:,}"),
         expand=True,
     )
     shown.add_row(cell(_cut(_said(event))), cell(_cut(letter.last_error)))
@@ -126,5 +127,5 @@ def _cut(text: str) -> str:
 def _letter(letter: DeadLetter) -> Sequence[object]:
     return (
         letter.view, letter.decider, letter.decider_id, letter.event, letter.offset, letter.attempts, letter.waiting,
-        letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
+        letter.parked_at and letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
     )  # fmt: skip

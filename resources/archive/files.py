@@ -262,8 +262,8 @@ def require_range(path: Path, wanted: LogRange) -> None:
         pass
 
 
-def require_checksum(path: Path, size: int, checksum: str | None) -> None:
-    """Check that a file has the size and the checksum that are recorded; None: only the size.
+def require_checksum(path: Path, size: int, checksum: str) -> None:
+    """Check that a file has the size and the checksum that are recorded.
 
     Raises:
         ArchiveDamaged: The file is missing, or has another size or checksum.
@@ -271,7 +271,7 @@ def require_checksum(path: Path, size: int, checksum: str | None) -> None:
     try:
         found = path.stat().st_size
         fault = f"it has {found:,} bytes, not {size:,}" if found != size else None
-        if fault is None and checksum is not None and file_checksum(path) != checksum:
+        if fault is None and file_checksum(path) != checksum:
             fault = "its content has another checksum than was recorded"
     except OSError as error:
         fault = error.strerror or str(error)

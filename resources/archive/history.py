@@ -212,7 +212,7 @@ def history_frame(
         between=between,
         upcasts=upcasts,
     )
-    proven = proven_fields(spark, history.root, history.files, between)
+    proven = proven_fields(spark, history.root, history.files)
     by_spark = _for_spark(history, wanted, proven)
     taken = set(by_spark)
     others = {file: fields for file, fields in proven.items() if file not in taken}
@@ -243,7 +243,7 @@ def file_tasks(spark: "SparkSession", history: LogHistory) -> list[list[FilePart
 def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile, Fields]) -> list[ArchivedFile]:
     """Return the files that Spark's own reader takes, of those that are known to be the listed ones."""
     names = {path[0] for _, path in wanted.extract}
-    # of a day only a few row groups are read, and only the files that have some are proven; upcasts need `data`
+    # of a day only a few row groups are read; upcasts need `data`
     if (
         wanted.between is not None
         or wanted.upcasts != "[]"

@@ -11,7 +11,6 @@ proof reads each file once, in Spark's tasks.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 from millrace.resources.archive.fields import Fields, column_of, stated_fields
 from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum
 from millrace.resources.archive.listing import ArchivedFile
-from millrace.resources.archive.spark_reader import FileUnreadable, Wanted, may_have
+from millrace.resources.archive.spark_reader import FileUnreadable, Wanted
 from millrace.resources.event_log_source import COLUMNS
 
 if TYPE_CHECKING:
@@ -47,15 +46,8 @@ def spark_reads(root: Path) -> bool:
     return ":" not in whole or _GLOB.isdisjoint(whole)
 
 
-def proven_fields(
-    spark: "SparkSession",
-    root: Path,
-    files: Sequence[ArchivedFile],
-    between: tuple[datetime, datetime] | None = None,
-) -> dict[ArchivedFile, Fields]:
+def proven_fields(spark: "SparkSession", root: Path, files: Sequence[ArchivedFile]) -> dict[ArchivedFile, Fields]:
     """Check in Spark's tasks that files are those that were listed; return the fields that each has columns of.
-
-    With `between`, only the size is checked of a file without an event that was appended in [first, second).
 
     Raises, as an error of Spark's, FileUnreadable: One is missing or another than was listed.
     """
@@ -63,20 +55,18 @@ def proven_fields(
         return {}
     tasks = 1 + sum(file.bytes for file in files) // TASK_BYTES
     numbers = spark.range(0, len(files), 1, min(len(files), tasks, MOST_TASKS))
-    rows = numbers.mapInArrow(prover(root, files, between), "number bigint, columns string, others string").collect()
+    rows = numbers.mapInArrow(prover(root, files), "number bigint, columns string, others string").collect()
     found = {row["number"]: row for row in rows}
     return {file: _fields(found[number]["columns"], found[number]["others"]) for number, file in enumerate(files)}
 
 
-def prover(
-    root: Path, files: Sequence[ArchivedFile], between: tuple[datetime, datetime] | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def prover(root: Path, files: Sequence[ArchivedFile]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that turns numbers of files into what these say of their fields."""
 
     def prove(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            found = [fields_of(root, files[number], between) for number in numbers]
+            found = [fields_of(root, files[number]) for number in numbers]
             yield pa.RecordBatch.from_pydict(
                 {
                     "number": pa.array(numbers, pa.int64()),
@@ -88,8 +78,8 @@ def prover(
     return prove
 
 
-def fields_of(root: Path, file: ArchivedFile, between: tuple[datetime, datetime] | None = None) -> Fields:
-    """Check that a file is the one that was listed, as `proven_fields` does; return the fields that it has columns of.
+def fields_of(root: Path, file: ArchivedFile) -> Fields:
+    """Check that a file is the one that was listed; return the fields that it has columns of.
 
     Raises:
         FileUnreadable: It is missing or another one.
@@ -100,11 +90,8 @@ def fields_of(root: Path, file: ArchivedFile, between: tuple[datetime, datetime]
     try:
         if file.path != path_of(file.range):
             raise ArchiveDamaged(f"{path} has not the name of positions {file.range.from_position} and on.")
-        require_checksum(path, file.bytes, file.checksum if between is None else None)
+        require_checksum(path, file.bytes, file.checksum)
         with pq.ParquetFile(path) as opened:
-            groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
-            if between is not None and any(may_have(group, between) for group in groups):
-                require_checksum(path, file.bytes, file.checksum)
             return stated_fields(opened.schema_arrow)
     except (OSError, pa.ArrowException, ArchiveDamaged, IndexError, TypeError) as error:
         # by itself: of a chain of errors a driver sees the class of the first one

@@ -528,9 +528,9 @@ class EventStore(Rounds, Waiting):
             int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
-    def dead_letters(self, view: str | None = None) -> list[DeadLetter]:
-        """Return the parked streams of a view, None for all views."""
-        return self._all(DeadLetter, "select * from event_store.dead_letters(%s)", (view,))
+    def dead_letters(self, view: str | None = None, *, waiting: bool = False) -> list[DeadLetter]:
+        """Return the parked streams of a view, None for all views; with `waiting` those that wait for a retry."""
+        return self._all(DeadLetter, "select * from event_store.dead_letters(%s, %s)", (view, waiting))
 
     def retry_dead_letters(
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None

@@ -286,7 +286,10 @@ class Lock:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included."""
+    """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included.
+
+    One that waits for a retry has no `parked_at`.
+    """
 
     view: str
     decider: str
@@ -296,7 +299,7 @@ class DeadLetter:
     offset: int | None
     attempts: int
     last_error: str
-    parked_at: datetime
+    parked_at: datetime | None
     waiting: int
 
 

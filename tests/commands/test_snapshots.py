@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace import testing
-from millrace.events import drop
+from millrace.events import drop, scale
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handle import handle
 from millrace.resources.event_store import Event, EventStore, NewEvent, StreamState
@@ -107,8 +107,11 @@ def test_only_the_events_behind_a_snapshot_are_read(
     built.register_event_upcast("jar", "seen", 2, [drop("n")])
     assert state_of(built, "full") is not None
     with built.connection.transaction(force_rollback=True):
-        built.register_event_upcast("jar", "put", 2, [drop("n")])
+        built.register_event_upcast("jar", "put", 2, [scale("n", 2)])
         assert state_of(built, "full") is None
+        # so all events count in the new unit, those before the snapshot too
+        looks: Decider[State | None, int] = Decider(name="jar", initial=None, decide=lambda *_: [], evolve=jars)
+        assert handle(built, looks, "behind", 0).state == {"sweets": 1000}
 
     # far behind: `behind` has a snapshot at its version 2 of 4
     for number, more in enumerate((STREAM_PAGE - 2, STREAM_PAGE - 1, STREAM_PAGE)):

@@ -1,16 +1,21 @@
-"""Arguments of all functions of the interface: null, a UUID as the id of a stream, names, durations.
+"""Arguments of all functions of the interface: null, odd values, a UUID as the id of a stream, names, durations.
 
 Belongs here: what is asked of every function, over pg_proc. Not here: the arguments of one function.
 """
 
+from itertools import product
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.rows import dict_row
 
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import EventStore
+from millrace.resources.producers.store import ProducerStore
+from tests.support.capturing.captures import Source
 from tests.support.factories import append, pump, rows, set_clock
 
 INTERFACE: LiteralString = "('event_store'::regnamespace, 'event_store_platform'::regnamespace)"
@@ -19,6 +24,30 @@ LOOK_UPS = {
     "is_unused_version", "lease_owners", "log_position", "marks_at", "model_versions", "offsets_for_timestamp", "purged_discards",
     "release_owner", "owned_leases", "locked_streams", "drain_states", "moved", "moved_value", "upcast",
     "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_state", "version_of_view",
+}  # fmt: skip
+
+# values at the ends of a type, and of another shape than is asked for
+ODD = {
+    "bigint": (str(-(2**63)), "-1", "0", str(2**63 - 1)),
+    "integer": (str(-(2**31)), "-1", "0", str(2**31 - 1)),
+    "text": ("", "x" * 20_000),
+    "jsonb": ("null", "1", "1e400", '"x"', "[]", "{}", "[1]", "[[]]", "[null]", "[{}]", '{"a": {"b": [1]}}'),
+    "timestamp with time zone": ("infinity", "-infinity", "294276-01-01", "4713-01-01 BC"),
+    "text[]": ("{{a},{b}}", "{}", "{null}"),
+    "integer[]": ("{{1},{2}}", "{}", "{null}", "{-1}", f"{{{2**31 - 1}}}"),
+    "bigint[]": ("{{1},{2}}", "{}", "{null}", "{-1}", f"{{{2**63 - 1}}}"),
+    "uuid[]": (f"{{{{{UUID(int=1)}}},{{{UUID(int=2)}}}}}", "{}", "{null}"),
+    "pg_lsn": ("0/0", "FFFFFFFF/FFFFFFFF"),
+    "bytea": ("", "x" * 20_000),
+}
+# what stands for the other arguments: by name, else by type
+STATED = {
+    "v_decider": "order", "v_event": "placed", "v_view_name": "v", "v_other": "v", "v_capture": "c", "v_producer_id": "p",
+    "v_schema_name": "public", "v_table_name": "t", "v_schema": "true", "v_kind": "RESET_TO_EARLIEST", "v_what": "schema",
+    "v_data": '{"a": 1}', "v_value": "1", "v_move": '{"move": "scale", "power": 2}', "v_to_version": "2",
+    "v_moves": '[{"move": "drop", "path": ["a"]}]', "v_upcasts": '[{"to_version": 2, "moves": []}]',
+    "bigint": "1", "integer": "1", "text": "a", "jsonb": "[]", "boolean": "true", "uuid": str(UUID(int=1)),
+    "timestamp with time zone": "2030-01-01", "pg_lsn": "0/1000", "pg_snapshot": "1:1:", "xid8": "1", "bytea": "a",
 }  # fmt: skip
 
 STREAM = "v_decider_id => %(id)s, v_decider => 'order'"
@@ -117,9 +146,6 @@ def test_null_for_what_may_be_left_out_is_as_if_left_out(orders: EventStore) -> 
         assert null == left_out, name
 
 
-# UUIDs and names
-
-
 @pytest.fixture
 def stream(orders: EventStore) -> dict[str, Any]:
     """Return what calls state of a stream whose first event is in flight for the view `v`, and free for `other`."""
@@ -137,6 +163,59 @@ def stream(orders: EventStore) -> dict[str, Any]:
         "last": placed.event_id,
         "new": UUID(int=7),
     }
+
+
+# Odd values: taken, or refused by an error of ours
+
+
+def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore, stream: dict[str, Any]) -> None:
+    """One argument at a time is odd, beside others that fit a view in the mode rows, in bulk, or a capture."""
+    connection = orders.connection
+    orders.register_view("b", "-infinity", mode="bulk")
+    lease = orders.claim_batch("b", "me")[0]
+    source, producers = Source(CaptureStore(connection)), ProducerStore(connection)
+    source.begin()
+    producers.register_producer("p")
+    transaction = producers.begin_transaction("p", 0, 1, 0).transaction_id
+    common = {**STATED, "v_decider_id": stream["id"], "v_offset": stream["offset"], "v_transaction_id": transaction}
+    surroundings = [
+        common | {"v_view": "v", "v_lease_token": stream["token"]},
+        common | {"v_view": "b", "v_partition": lease.partition, "v_lease_token": lease.lease_token},
+        common | {"v_view": "b", "v_lease_token": source.token},
+    ]
+    wrong = set()
+    for name, arguments, required in rows(
+        connection,
+        f"""
+        select p.oid::regproc::text, array(
+          select array[p.proargnames[t.number], format_type(t.type, null)]
+          from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
+        ), p.pronargs - p.pronargdefaults
+        from pg_proc p
+        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+        """,
+    ):
+        for odd, kind in arguments:
+            for value, stated in product(ODD.get(kind, ()), surroundings):
+                given = {odd: (kind, value)}
+                for argument, type_ in arguments[:required]:
+                    one = str(stated.get(argument, stated.get(type_.removesuffix("[]"))))
+                    given.setdefault(argument, (type_, [one] if type_.endswith("[]") else one))
+                stated_arguments = [
+                    sql.SQL("{} => {}::{}").format(sql.SQL(argument), text, sql.SQL(type_))
+                    for argument, (type_, text) in given.items()
+                ]
+                call = sql.SQL("select from {}({})").format(sql.SQL(name), sql.SQL(", ").join(stated_arguments))
+                try:
+                    with connection.transaction(force_rollback=True):
+                        connection.execute(call)
+                except psycopg.Error as error:
+                    if not (error.sqlstate or "").startswith("MR"):
+                        wrong.add((name, odd, value[:40], str(error)))
+    assert wrong == set()
+
+
+# UUIDs and names
 
 
 def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:

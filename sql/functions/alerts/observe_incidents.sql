@@ -48,20 +48,27 @@ begin
     perform event_store_private.set_leases_back(_asked_before - _now);
   end if;
 
-  insert into event_store.incidents as i (
-    source, kind, subject, severity, what, cause, remedy, page, began_at, confirmed, due_at
-  )
-  select distinct on (f.kind, f.subject)
-    v_source, f.kind, f.subject, f.severity, f.what, f.cause, f.remedy, f.page, coalesce(least(f.since, _now), _now), f.wait_s = 0,
-    _now + make_interval(secs => f.wait_s)
-  from jsonb_to_recordset(v_found) f(
-    kind text, subject text, since timestamptz, severity text, what text, cause text, remedy text, page text, wait_s bigint
-  )
-  on conflict (source, kind, subject) where over_at is null do update
-  set
-    missing_since = null,
-    confirmed = i.confirmed or i.due_at not between _now + interval '1 microsecond' and _now + interval '10 minutes'
-  where i.missing_since is not null or not i.confirmed;
+  begin
+    insert into event_store.incidents as i (
+      source, kind, subject, severity, what, cause, remedy, page, began_at, confirmed, due_at
+    )
+    select distinct on (f.kind, f.subject)
+      v_source, f.kind, f.subject, f.severity, f.what, f.cause, f.remedy, f.page, coalesce(least(f.since, _now), _now), f.wait_s = 0,
+      _now + make_interval(secs => f.wait_s)
+    from jsonb_to_recordset(v_found) f(
+      kind text, subject text, since timestamptz, severity text, what text, cause text, remedy text, page text, wait_s bigint
+    )
+    on conflict (source, kind, subject) where over_at is null do update
+    set
+      missing_since = null,
+      confirmed = i.confirmed or i.due_at not between _now + interval '1 microsecond' and _now + interval '10 minutes'
+    where i.missing_since is not null or not i.confirmed;
+  exception when data_exception or not_null_violation or check_violation then
+    perform event_store_private.refuse_request(
+      'v_found: ' || sqlerrm,
+      'Each has texts: kind, subject, what, cause, remedy, page, and severity, which is page or ticket; since is a time, wait_s a number.'
+    );
+  end;
 
   if v_complete then
     update event_store.incidents i set missing_since = _now

@@ -40,7 +40,8 @@ begin
     values
       ('late', 'ticket', '{} is late',
        '`millrace status` shows how far it is behind. The ticks of the sensor `poll_read_models` say why no drain of a read '
-       'model starts, those of `poll_views` why a view is not pushed.'),
+       'model starts, those of `poll_views` why a view is not pushed. `millrace dead list --waiting` lists streams that '
+       'wait for a retry.'),
       ('not_dispatched', 'ticket', 'The view {} is not given its new events',
        'The sequencer tries it again, a minute apart at most. Repair what the error names; a view that has no use any more is '
        'removed: millrace view remove {}'),
@@ -92,11 +93,12 @@ begin
       case when d.serves then 'read_model' else 'view' end, case when d.serves then d.model else v.view end,
       _now - make_interval(secs => v.lag_seconds),
       format(
-        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.%s%s',
+        '%s%s events wait, the oldest for %s; %s s are allowed. %s of the view %s; %s of its streams wait for a retry, %s are dead letters.%s%s%s',
         case when not v.exact then 'At least ' end, v.lag, event_store_private.age_text(_now - make_interval(secs => v.lag_seconds)),
         v.max_lag_s,
         case v.consumers when 0 then 'No consumer lives' when 1 then '1 consumer lives' else format('%s consumers live', v.consumers) end,
         v.view, v.waiting, v.dead_letters,
+        ' ' || w.decider || ' ' || w.decider_id || ' failed last with: ' || w.last_error,
         case when t.failures > 0 then format(' Tries of its drain in a row that failed: %s, the last with: %s', t.failures, t.error) end,
         case when not d.serves and t.failures is null then
           ' It is removed after ' || to_char((d.declared_at + interval '1 day') at time zone 'UTC', 'YYYY-MM-DD HH24:MI "UTC."')
@@ -113,6 +115,13 @@ begin
       order by x.drain desc
       limit 1
     ) t on true
+    left join lateral (
+      select k.decider, k.decider_id, k.last_error
+      from event_store.stream_locks k
+      where k.view = v.view and k.parked_at is null and k.attempts > 0 and k.last_error is not null and v.waiting > 0
+      order by k.updated_at desc
+      limit 1
+    ) w on true
     where v.enabled and v.lag_seconds > v.max_lag_s and (d.view is null or d.serves or v.consumers = 0)
       and not exists (select from read_models.as_of a where a.name = d.model)
       and not exists (select from read_models.diffs x where x.name = d.model)

@@ -11,8 +11,8 @@ security definer
 set search_path = event_store, pg_temp
 as $$
 begin
-  if v_fields is null or array_position(v_fields, null) is not null then
-    perform event_store_private.refuse_request('v_fields is null, or has a null', 'Name fields of data.');
+  if v_fields is null or array_ndims(v_fields) > 1 or array_position(v_fields, null) is not null then
+    perform event_store_private.refuse_request(format('v_fields is %L', v_fields), 'v_fields names fields of data, in a row.');
   end if;
   if exists (select from unnest(v_fields) asked(field) where not exists (select from event_store.archive_fields f where f.field = asked.field)) then
     -- another writer may number them, too
@@ -28,6 +28,6 @@ $$;
 
 comment on function event_store_platform.number_archive_fields(text[]) is
 'Returns the number of each field of data as a column of the archive''s files, from 1000 on: a new one where it has none. '
-'MR005 v_fields is null, or has a null.';
+'MR005 v_fields is null, or has a null or more than one dimension.';
 revoke all on function event_store_platform.number_archive_fields(text[]) from public;
 grant execute on function event_store_platform.number_archive_fields(text[]) to event_store_owner;

@@ -51,7 +51,7 @@ begin
       select format('%s %s is stated twice', k.what, k.name)
       from jsonb_array_elements(v_tables) t(element)
       cross join lateral (
-        values ('table', format('%I.%I', t.element ->> 'schema', t.element ->> 'table')), ('decider', t.element ->> 'decider')
+        values ('table', quote_ident(t.element ->> 'schema') || '.' || quote_ident(t.element ->> 'table')), ('decider', t.element ->> 'decider')
       ) k(what, name)
       group by k.what, k.name
       having count(*) > 1

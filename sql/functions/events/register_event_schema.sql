@@ -83,7 +83,7 @@ begin
       union all
       select s.event_version, v_schema, s.schema
       from event_store.event_schemas s
-      where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version + 1
+      where s.decider = v_decider and s.event = v_event and s.event_version - 1 = v_event_version
     ) pair (newer, before, after)
     where event_store_private.unreadable_fields(pair.before, pair.after) is not null and not exists (
       select from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event and u.to_version = pair.newer

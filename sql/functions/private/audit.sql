@@ -10,6 +10,10 @@ returns void
 language sql
 volatile
 as $$
+  select event_store_private.refuse_request(
+    format('v_reason has %s bytes', octet_length(v_reason)), 'A reason has at most 10000 bytes.'
+  )
+  where octet_length(v_reason) > 10000;
   insert into event_store.audit_log (done_at, done_by, operation, view, reason, detail)
   -- the caller, also inside a security definer function
   select
@@ -21,4 +25,4 @@ as $$
 $$;
 
 comment on function event_store_private.audit(text, text, text, jsonb) is
-'Writes down what an operator did, who and why.';
+'Writes down what an operator did, who and why. MR005 the reason is too long.';

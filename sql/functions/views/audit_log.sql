@@ -10,6 +10,8 @@ stable
 security definer
 set search_path = event_store, pg_temp
 as $$
+  select event_store_private.refuse_request(format('v_limit is %s', v_limit), 'v_limit must be at least 1.')
+  where v_limit <= 0;
   select a.*
   from event_store.audit_log a
   where v_view is null or a.view = v_view
@@ -19,6 +21,6 @@ $$;
 
 comment on function event_store_platform.audit_log(text, bigint) is
 'Returns the last v_limit entries of the audit log, the newest first: what operators did to v_view, or to any view '
-'and to the log (null); when, who and why.';
+'and to the log (null); when, who and why. MR005 v_limit is not positive.';
 revoke all on function event_store_platform.audit_log(text, bigint) from public;
 grant execute on function event_store_platform.audit_log(text, bigint) to event_store_reader, event_store_owner;

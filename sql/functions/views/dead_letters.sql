@@ -2,9 +2,11 @@
 -- and how many events of the stream wait, that one included. The event that failed is the first one after what is
 -- acknowledged; in bulk mode the first of those that were delivered together. Where the view's filter does not want it
 -- any more, the next that it wants, which is what a retry would deliver; null while the log has none.
+-- With v_waiting those that wait for a retry instead, as view_info counts them; they have no parked_at.
 -- Example: select decider_id, event, attempts, last_error from dead_letters('invoices')
 create or replace function event_store.dead_letters(
-  v_view text default null
+  v_view text default null,
+  v_waiting boolean default false
 )
 returns table (
   view text,
@@ -31,7 +33,7 @@ begin
   return query
   select
     k.view, k.decider, k.decider_id, k.partition, case when l."offset" is not null then failed.event end, l."offset", k.attempts,
-    k.last_error, k.parked_at, failed.waiting
+    coalesce(k.last_error, 'no reason given'), k.parked_at, failed.waiting
   from event_store.stream_locks k
   join event_store.views v using (view)
   left join lateral (
@@ -45,13 +47,18 @@ begin
       and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
   ) failed on true
   left join event_store.event_log l on l."offset" = failed."offset"
-  where k.parked_at is not null and (v_view is null or k.view = v_view)
+  where (v_view is null or k.view = v_view) and (k.parked_at is null) = (v_waiting is true)
+    and (
+      v_waiting is not true
+      or k.attempts > 0 and (k.in_flight is null or k.locked_until <= event_store_private.clock())
+    )
   order by k.parked_at, k.view, k.decider_id, k.decider;
 end
 $$;
 
-comment on function event_store.dead_letters(text) is
+comment on function event_store.dead_letters(text, boolean) is
 'Returns the parked streams of v_view, or of all views (null), those parked first first: the event that failed, why, '
-'after how many attempts, and how many events of the stream wait with it. MR010 unknown view.';
-revoke all on function event_store.dead_letters(text) from public;
-grant execute on function event_store.dead_letters(text) to event_store_consumer, event_store_reader, event_store_owner;
+'after how many attempts, and how many events of the stream wait with it. With v_waiting those that wait for a retry '
+'instead. MR010 unknown view.';
+revoke all on function event_store.dead_letters(text, boolean) from public;
+grant execute on function event_store.dead_letters(text, boolean) to event_store_consumer, event_store_reader, event_store_owner;

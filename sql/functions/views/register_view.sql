@@ -49,6 +49,7 @@ declare
     when length(v_edge_function_url) > 2000 then 'a URL has at most 2000 characters'
     when v_push_format not in ('json', 'cloudevents') then 'v_push_format must be json or cloudevents, or null'
     when v_mode not in ('rows', 'bulk') then 'v_mode must be rows or bulk, or null'
+    when greatest(array_ndims(v_deciders), array_ndims(v_events)) > 1 then 'v_deciders and v_events each name one after the other'
     when array_position(v_deciders, null) is not null then 'v_deciders must name deciders; {} is for all, null leaves them'
     when array_position(v_events, null) is not null then 'v_events must name events; {} is for all, null leaves them'
     -- each is compared with each kind of event, for all views at once

@@ -55,11 +55,21 @@ def test_json_has_the_letter_and_with_show_its_event(view: EventStore, dsn: str)
     park(view, "a", data={"amount": 12})
     plain, with_event = (json.loads(shown(dsn, "--json", *more)) for more in ([], ["--show"]))
     (letter,) = view.dead_letters("v")
-    assert plain == {**vars(letter), "parked_at": letter.parked_at.isoformat()}
+    assert plain == {**vars(letter), "parked_at": letter.parked_at and letter.parked_at.isoformat()}
     assert {name: value for name, value in with_event.items() if name != "failed_event"} == plain
     event = with_event["failed_event"]
     assert (event["offset"], event["version"], event["data"]) == (letter.offset, 1, {"amount": 12})
     assert event["metadata"] == {"correlation_id": "c-a"}
+
+
+def test_streams_that_wait_for_a_retry_are_listed_with_their_errors(view: EventStore, dsn: str) -> None:
+    park(view, "parked", data={})
+    view.register_view("v", max_attempts=5)
+    park(view, "waits", "not yet", data={"amount": 12})
+    (waits,) = (json.loads(line) for line in shown(dsn, "v", "--waiting", "--json").splitlines())
+    assert (waits["decider_id"], waits["last_error"], waits["parked_at"]) == ("waits", "not yet", None)
+    assert "not yet" in shown(dsn, "--waiting")
+    assert "waits for a retry, attempts: 1, events that wait: 2" in shown(dsn, "--waiting", "--show")
 
 
 def test_more_than_are_shown_are_told(view: EventStore, dsn: str) -> None:

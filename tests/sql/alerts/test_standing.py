@@ -69,6 +69,14 @@ def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails:
         refusal(Malformed, partial(mails.set_max_lag, "mails", seconds))
 
 
+def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventStore) -> None:
+    mails.register_view("mails", max_attempts=5)
+    park(mails, "o-1", "o-2")
+    assert found(mails, after_s=310)["late", "mails"].cause.endswith(
+        " 2 of its streams wait for a retry, 0 are dead letters. order o-2 failed last with: reason 1"
+    )
+
+
 def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds_is_not_late(mails: EventStore) -> None:
     mails.unregister_view("mails")
     mails.register_view("m_v2", "-infinity", mode="bulk")

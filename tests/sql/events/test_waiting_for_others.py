@@ -8,18 +8,27 @@ from tests.support.factories import Connect, start, wait_blocked
 from tests.support.patience import patience
 
 
-@pytest.mark.parametrize("lock_timeout", ["0", "100ms"])
-def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_timeout: str) -> None:
+@pytest.mark.parametrize(
+    ("lock_timeout", "call"),
+    [
+        ("0", "event_store.register_decider_event('ours', 'done', 'd')"),
+        ("100ms", "event_store.register_decider_event('ours', 'done', 'd')"),
+        ("100ms", "event_store_platform.set_decider_owner('known', current_user)"),
+        ("100ms", "event_store_platform.withdraw_registration('known', 'done', 1, 'event')"),
+    ],
+)
+def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_timeout: str, call: str) -> None:
     holder, other = connect(autocommit=False), connect()
+    EventStore(other).register_decider_event("known", "done", "d")
     EventStore(holder).register_decider_event("theirs", "done", "d")
     other.execute(f"set lock_timeout = '{lock_timeout}'".encode())
     with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
-        EventStore(other).register_decider_event("ours", "done", "d")
+        other.execute(f"select {call}".encode())
     detail = f"It is of process {holder.info.backend_pid}. Nothing was registered."
     assert (refused.value.diag.message_detail, "Try again" in str(refused.value.diag.message_hint)) == (detail, True)
     assert other.execute("show lock_timeout").fetchone() == (lock_timeout,)
     holder.commit()
-    EventStore(other).register_decider_event("ours", "done", "d")
+    other.execute(f"select {call}".encode())
 
 
 def test_a_batch_whose_turn_a_transaction_keeps_that_does_not_end_goes_on_without(

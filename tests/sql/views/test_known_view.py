@@ -5,6 +5,7 @@ import re
 from millrace.resources.errors import MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
+from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.signing import made_secret
 from tests.support.factories import refusal, rows
 
@@ -34,6 +35,14 @@ def test_the_hint_names_every_call_of_each_mode(orders: EventStore) -> None:
     assert said == refusal(WrongMode, lambda: orders.stream_events("bulk")).hint
     named = {mode: re.findall(r"\w+", calls) for mode, calls in re.findall(r"(rows|bulk): ([^.]+)\.", said)}
     assert {mode: set(calls) for mode, calls in named.items()} == {m: calls_of(orders, m) for m in ("rows", "bulk")}
+
+
+def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: EventStore) -> None:
+    models = ReadModelStore(store.connection)
+    models.declare_version("n", 1, "n_first", "one", True, [])
+    models.declare_version("n", 2, "n_v2", "two", False, [])
+    assert "a version: n_first, n_v2." in str(refusal(UnknownView, lambda: store.enable_view("n")).hint)
+    assert "Register it" in str(refusal(UnknownView, lambda: store.enable_view("other")).hint)
 
 
 # what calls state where an argument has no default

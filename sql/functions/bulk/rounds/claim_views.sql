@@ -36,8 +36,8 @@ declare
   _now timestamptz;
   _locked record;
 begin
-  if v_views is null or array_position(v_views, null) is not null then
-    perform event_store_private.refuse_request(format('v_views is %L', v_views), 'v_views names the views; it may be empty.');
+  if v_views is null or array_ndims(v_views) > 1 or array_position(v_views, null) is not null then
+    perform event_store_private.refuse_request(format('v_views is %L', v_views), 'v_views names the views, in a row; it may be empty.');
   end if;
   if coalesce(v_owner, '') = '' then
     perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
@@ -187,7 +187,7 @@ $$;
 comment on function event_store_platform.claim_views(text[], text, bigint, bigint) is
 'Leases log partitions of the bulk views v_views that have new events which the view wants to v_owner, and returns the '
 'ranges to read, v_limit positions of each view, the oldest first. It never waits, and tries no stream with a lock '
-'again. Views that are not registered or not enabled are left out. v_lease_s as for claim_batch. MR005 v_views is null '
-'or has one, v_owner is empty, or a number is out of range; MR012 a rows view; MR041 another role''s view.';
+'again. Views that are not registered or not enabled are left out. v_lease_s as for claim_batch. MR005 v_views is null, '
+'has one or more than one dimension, v_owner is empty, or a number is out of range; MR012 a rows view; MR041 another role''s view.';
 revoke all on function event_store_platform.claim_views(text[], text, bigint, bigint) from public;
 grant execute on function event_store_platform.claim_views(text[], text, bigint, bigint) to event_store_consumer, event_store_owner;

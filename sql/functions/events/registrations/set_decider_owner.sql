@@ -28,7 +28,7 @@ begin
     );
   end if;
   perform event_store_private.bound_idle_transaction();
-  lock table event_store.deciders in share row exclusive mode;
+  perform event_store_private.lock_deciders();
   select d.owner into _before from event_store.deciders d where d.decider = v_decider limit 1;
   if _before is not distinct from v_owner then
     return false;

@@ -26,7 +26,7 @@ begin
     perform event_store_private.refuse_request(format('v_what is %L', v_what), 'It is schema, upcast or event.');
   end if;
   perform event_store_private.bound_idle_transaction();
-  lock table event_store.deciders in share row exclusive mode;
+  perform event_store_private.lock_deciders();
   _fault := case
     when exists (select from event_store.captured_tables c where c.decider = v_decider) then 'it belongs to a capture'
     when v_what = 'upcast' then (

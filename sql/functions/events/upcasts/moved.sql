@@ -32,7 +32,17 @@ begin
   if jsonb_typeof(_data) <> 'object' then
     return _data;
   end if;
-  for _u in 0 .. jsonb_array_length(v_upcasts) - 1 loop
+  for _u in 0 .. case jsonb_typeof(v_upcasts) when 'array' then jsonb_array_length(v_upcasts) - 1 else 0 end loop
+    if (
+      jsonb_typeof(v_upcasts -> _u -> 'to_version') = 'number' and jsonb_typeof(v_upcasts -> _u -> 'moves') = 'array'
+    ) is not true then
+      -- by itself: who calls it may call nothing private
+      raise exception 'request is malformed'
+        using
+          errcode = 'MR005',
+          detail = format('v_upcasts is %s', left(v_upcasts::text, 200)),
+          hint = 'v_upcasts is an array of {"to_version": number, "moves": array}.';
+    end if;
     _to_version := v_upcasts -> _u -> 'to_version';
     continue when _to_version <= v_event_version;
     if _to_version < _version then
@@ -101,7 +111,8 @@ $$;
 
 comment on function event_store_platform.moved(jsonb, bigint, jsonb) is
 'Returns data of an event''s version v_event_version in the shape of the last of v_upcasts, which are entries of to_version '
-'and moves as event_upcasts has them. Those to v_event_version and before are left out. Null where an argument is.';
+'and moves as event_upcasts has them. Those to v_event_version and before are left out. Null where an argument is. '
+'MR005 v_upcasts is no array of these.';
 revoke all on function event_store_platform.moved(jsonb, bigint, jsonb) from public;
 grant execute on function event_store_platform.moved(jsonb, bigint, jsonb)
 to event_store_consumer, event_store_reader, event_store_owner;

@@ -17,7 +17,15 @@ begin
       using
         errcode = 'MR010',
         detail = format('view %L', v_view),
-        hint = 'Register it: select * from register_view(view).';
+        -- a view of the model's own name would be one that nobody drains
+        hint = coalesce(
+          (
+            select 'It is a read model. Name the view of a version: ' || string_agg(d.view, ', ' order by d.version) || '.'
+            from read_models.declarations d
+            where d.model = v_view
+          ),
+          'Register it: select * from register_view(view).'
+        );
   end if;
   if _view.mode <> v_mode then
     raise exception 'view is consumed in another mode'
