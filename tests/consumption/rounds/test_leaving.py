@@ -120,9 +120,11 @@ def test_each_view_that_cannot_go_on_leaves_with_its_own_reason_and_the_others_a
     assert tries == {view: (int(why is not None), why and why[:500]) for view, why in away.items()}
     assert at(things, *(model for model in models if model.view in reasons)) == [0] * len(reasons)
     assert at(things, Everything, TOTALS, Counted, Third, WORTHS) == [42] * 5
-    # a value that its column does not hold fails its stream alone
+    # a value that its column does not hold fails its stream alone, and so does an event of a fold
     assert rows(things.connection, "select view, decider_id from event_store.stream_locks order by 1") == [
         ("everything", "bad"),
+        ("machines", "bad"),
+        ("stumbling", "stone"),
         ("worths", "bad"),
     ]
 
