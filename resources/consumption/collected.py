@@ -24,12 +24,14 @@ from millrace.resources.consumption.collected_task import (
     Task,
 )
 from millrace.resources.consumption.failing_streams import Failure
+from millrace.resources.consumption.misread import MisreadEvent, misread_event
 from millrace.resources.event_store import Lease
+from millrace.resources.read_models.built.fold_task import MISREAD
 from millrace.resources.read_models.built.plans import (
-    MISREAD,
     aggregated,
     arrow_schema,
     fold_task,
+    folded_schema,
     slot_rows,
     wide_schema,
 )
@@ -39,7 +41,6 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
 from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.resources.read_models.declared.upcasts import as_option
-from millrace.resources.read_models.failing.events import MisreadEvent, misread_event
 from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.spark.bounded import at_most
 
@@ -66,7 +67,7 @@ class Built:
         rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
         failed: By view, why its model cannot be built.
         seconds: By view, how long the task was at work for its model alone.
-        misread: By view, the events with values that the types of its columns do not hold: no row has anything of them.
+        misread: By view, the events that were misread: no row has anything of them.
         is_too_large: Whether nothing was built, because the events together are too large.
     """
 
@@ -146,14 +147,15 @@ class RoundPlan:
                 continue
             own = table.take(pa.array(at[number]))
             if isinstance(model, Fold):
-                rows[model.view] = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
-                continue
+                own = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
             told = own.column(MISREAD)
             if told.null_count < len(told):
-                read = columns_of(model, self._slots)
+                read = {} if isinstance(model, Fold) else columns_of(model, self._slots)
                 misread[model.view] = [misread_event(one, read) for one in told.drop_null().to_pylist()]
                 own = own.filter(told.is_null())
-            rows[model.view] = own.select(state_of(model, self._slots)).rename_columns(list(state_schema(model)))
+            names = list(state_schema(model))
+            kept = names if isinstance(model, Fold) else state_of(model, self._slots)
+            rows[model.view] = own.select(kept).rename_columns(names)
         return Built(leases, rows, report["failed"], report["seconds"], misread, report["too_large"])
 
 
@@ -195,7 +197,7 @@ def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, schema: pa.Sc
     if isinstance(model, Fold):
         # the task ends a function by itself, and says which one it was, before the whole round is ended
         task = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
-        return FoldReader(*where, task, arrow_schema(state_schema(model)))
+        return FoldReader(*where, task, arrow_schema(folded_schema(model)))
     return ColumnsReader(*where, slot_rows(number, model, slots, schema))
 
 

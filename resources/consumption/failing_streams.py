@@ -3,11 +3,9 @@
 Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
 and building it (`parts`), handing over a stream that fails (`commit`).
 
-Where single events are the reason, one pass over the batch tells them all, of every stream the first one, and the next
-pass builds the rest; a few passes more if the rest fails for another such reason.
-
-Where something else is the reason (other rows that Postgres refuses, a function of whole streams, a process that
-crashes), a search by halves follows. It builds one half of a part, then the other. A half that can be built is kept, so
+Events that a build misreads are no matter of a search: the build tells of them, and goes on without (`misread`). Where
+something else is the reason (rows that Postgres refuses, a function of whole streams, a process that crashes), the
+search goes by halves. It builds one half of a part, then the other. A half that can be built is kept, so
 that each good stream is built once. A half that fails is divided again: by a hash of the stream while its streams are
 many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
 further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
@@ -36,8 +34,6 @@ MOST_BUILDS = 400
 ALL_FAIL = 8
 # so many builds that fail for a reason that may be outside, while nothing was built, are no matter of single streams
 MOST_UNCERTAIN = 16
-# so often a part is asked who fails; each time for a reason that the last answer did not tell
-MOST_TELLS = 5
 
 # new events without those of streams that have a lock; events of locked streams that are tried again; or both
 Source = Literal["all", "range", "retries"]
@@ -75,15 +71,12 @@ class Part:
         hashes: Only streams whose hash, a bigint, lies in [first, second).
         streams: Only these.
         up_to: Only events up to this offset.
-        without: The streams that were told to fail at an event: from it on, their events are left out. None if nobody
-            was asked yet.
     """
 
     of: Source
     hashes: tuple[int, int] | None = None
     streams: tuple[Stream, ...] | None = None
     up_to: int | None = None
-    without: tuple[Failure, ...] | None = None
 
 
 class PartFails(Exception):
@@ -104,15 +97,6 @@ class OutOfTime(Exception):
 
 class Batch(Protocol[Built_co]):
     """A batch as the search sees it. Each method raises `OutOfTime` when the time budget is spent."""
-
-    def tell(self, part: Part) -> list[Failure]:
-        """Return the streams of a part that fail at an event, each with the first of these, as far as one look tells.
-
-        Raises `PartFails` if an event does not even let it look.
-        """
-
-    def is_empty(self, part: Part) -> bool:
-        """Return whether a part has no events."""
 
     def build(self, part: Part) -> Built_co:
         """Build a part; raise `PartFails` if its events do not let it."""
@@ -194,7 +178,7 @@ def find_failing_streams(
         end = given_up.end
     except OutOfTime:
         end = End.LATE
-    search.end(end)
+    search.findings.end = end
     return search.findings
 
 
@@ -204,8 +188,6 @@ class _Search(Generic[Kept]):
         self._batch = batch
         self._to_the_end = to_the_end
         self._uncertain = 0
-        # what was told of whole parts; the events before these are built with those of other streams
-        self._told: dict[Stream, Failure] = {}
 
     def divide(self, part: Part, count: int | None, *, fails: bool) -> bool:
         """Name the failing streams of a part and build the rest; return whether nothing fails.
@@ -218,10 +200,6 @@ class _Search(Generic[Kept]):
             error = self._build(part)
             if error is None:
                 return True
-        if part.without is None and (error is None or error.certain):
-            part, error = self._leave_out(part, error)
-            if part.without and error is None:
-                return False
         if part.streams is None:
             part, count = self._named_if_few(part, count, error)
         if part.streams is not None and len(part.streams) <= 1:
@@ -230,40 +208,6 @@ class _Search(Generic[Kept]):
         half = None if count is None else (count + 1) // 2
         left_is_well = self.divide(left, half, fails=False)
         return self.divide(right, half, fails=left_is_well) and left_is_well
-
-    def end(self, end: End) -> None:
-        """Say how the search ended, and add what was told to what was named."""
-        self.findings.end = end
-        if end is not End.FOUND:
-            return  # the events before the told ones are not there by themselves: the next batch tells them again
-        named = {failure.stream for failure in self.findings.failures}
-        self.findings.failures += [told for stream, told in self._told.items() if stream not in named]
-
-    def _leave_out(self, part: Part, error: PartFails | None) -> tuple[Part, PartFails | None]:
-        """Build a part without the streams that are told to fail; return the rest, and why it cannot be built.
-
-        Where nothing is told, the reason stays the one from before.
-        """
-        left_out: dict[Stream, Failure] = {}
-        for _ in range(MOST_TELLS):
-            try:
-                told = self._batch.tell(part)
-            except PartFails as fails:
-                return part, fails
-            # a stream that is told again fails at an earlier event, too
-            left_out |= {failure.stream: failure for failure in told}
-            part = replace(part, without=tuple(left_out.values()))
-            if not told:
-                break
-            self._told |= left_out
-            if not self.findings.built and self._batch.is_empty(part):
-                if part.of == "range" and len(self._told) + len(self.findings.failures) >= ALL_FAIL:
-                    raise _GivenUp(End.ALL)
-                return part, None
-            error = self._build(part)
-            if error is None or not error.certain:
-                break
-        return part, error
 
     def _named_if_few(self, part: Part, count: int | None, error: PartFails | None) -> tuple[Part, int | None]:
         """Return the part by the names of its streams if these are few; and about how many streams it has."""

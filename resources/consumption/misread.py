@@ -1,48 +1,89 @@
-"""Names the streams of events that a build misread, so that the build's other rows can be committed."""
+"""Leaves out the events that a build misreads, so that all others are built.
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+A value may be none of its column's type, or a fold's function fail at an event. The build goes on, and says so of each
+such event. Its stream then waits from there on.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.build_errors import in_one_line
-from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.failing_streams import Failure, PartFails, Stream
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.failing.events import MisreadEvent
+from millrace.resources.read_models.declared.column_types import refusal
+from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn
 
-Misread = Sequence[MisreadEvent]
+Built = TypeVar("Built")
+
+# so often a batch is built anew without what the build before misread
+MOST_BUILDS = 5
+
+
+class NothingBuilds(PartFails):
+    """Nothing of a batch can be committed, for a reason outside of its streams; the text states the reason."""
+
+
+class MisreadEvent(NamedTuple):
+    """An event that a build misread, and why; of a fold its stream, too, of which the build took what comes before."""
+
+    partition: int
+    offset: int
+    error: str
+    stream: tuple[str, str] | None = None
+
+
+def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadEvent:
+    """Return what MISREAD tells of an event, where a model reads these columns, in order."""
+    found = json.loads(told)
+    if (stream := found.get("stream")) is not None:
+        return MisreadEvent(found["partition"], found[ORDER], found["error"], tuple(stream))
+    name, column = next((name, column) for name, column in read.items() if found.get(name) is not None)
+    return MisreadEvent(found["partition"], found[ORDER], refusal(found[name], str(column.source), column.type))
 
 
 def without_misread(
-    store: EventStore, work: Work, misread: Misread, again: Callable[[tuple[Failure, ...]], tuple[Work, Misread]]
-) -> Work:
-    """Return work without the streams of events that its build misread, and with these as failures.
+    build: Callable[[tuple[Failure, ...]], tuple[Built, Sequence[MisreadEvent]]],
+    streams_at: Callable[[Sequence[int]], Iterable[tuple[int, str, str, int]]],
+) -> tuple[Built, tuple[Failure, ...]]:
+    """Build without the events that a build misreads and what follows them in their streams; return it, and these.
 
-    Where such an event is followed by others of its stream, which the build did read, or the build may have rows of
-    other elements of its array, `again` builds without them.
+    Args:
+        build: Builds without some failing streams, from their events on; returns also what it misread.
+        streams_at: Returns of events at some offsets log partition, decider, decider_id and offset.
 
     Raises:
-        PartFails: Only a search can tell which streams are to blame: events are in the archive alone; or maybe every
-            new stream fails, and for a reason that they share.
+        PartFails: One build after another misreads more.
     """
-    if not misread:
-        return work
-    # an event is misread as often as elements of its array are
-    events = {event.offset: event for event in reversed(misread)}
-    at = [(event.partition, event.offset) for event in events.values()]
-    found = store.misread_streams(work.model.view, work.leases, at)
-    errors = {offset: in_one_line(event.error) for offset, event in events.items()}
-    if sum(one.events for one in found) < len(events):
-        raise PartFails(errors[min(errors)])
-    failures = tuple(
-        Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, errors[one.offset]) for one in found
-    )
-    built = work
-    if work.model.each is not None or any(one.is_followed for one in found):
-        built, still = again(failures)
-        if still:
-            raise PartFails(failures[0].error)
-    new = sum(not (work.retries and one.is_locked) for one in found)
-    if new >= failing_streams.ALL_FAIL and (work.retries or not built.rows):
-        raise PartFails(failures[0].error)
-    return replace(built, failures=failures)
+    failures: dict[Stream, Failure] = {}
+    built, misread = build(())
+    for _ in range(MOST_BUILDS):
+        if not misread:
+            break
+        # an event is misread as often as elements of its array are
+        errors = {event.offset: in_one_line(event.error) for event in reversed(misread)}
+        named = [(event.partition, *event.stream, event.offset) for event in misread if event.stream is not None]
+        for partition, decider, decider_id, offset in sorted(named or streams_at([*errors]), key=lambda one: -one[-1]):
+            stream = Stream(partition, decider, decider_id)
+            failures[stream] = Failure(stream, offset, errors[offset])
+        if named:
+            break
+        built, misread = build(tuple(failures.values()))
+    else:
+        if misread:
+            raise PartFails(in_one_line(misread[0].error))
+    return built, tuple(failures.values())
+
+
+def require_some(store: EventStore, owner: str, view: str, rows: int, failures: Sequence[Failure]) -> None:
+    """Require that something was built, or that few streams fail; those that failed before may fail again.
+
+    Raises:
+        NothingBuilds: So many fail that they must share a cause: no stream is blamed.
+    """
+    if rows or len(failures) < failing_streams.ALL_FAIL:
+        return
+    locked = {(one.decider, one.decider_id) for one in store.locked_streams(owner) if one.view == view}
+    if sum((one.stream.decider, one.stream.decider_id) not in locked for one in failures) >= failing_streams.ALL_FAIL:
+        raise NothingBuilds(failures[0].error)

@@ -6,10 +6,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of, in_one_line
+from millrace.resources.consumption.build_errors import Fault, build_errors, cause, fault_of
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.resources.consumption.limits import Limits
+from millrace.resources.consumption.misread import MisreadEvent, without_misread
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.consumption.staging import (
     count_streams,
@@ -17,9 +18,10 @@ from millrace.resources.consumption.staging import (
     list_offsets,
     list_streams,
     stage_events,
+    streams_at,
+    without_failing,
 )
 from millrace.resources.read_models.built.plans import FrameEvents
-from millrace.resources.read_models.failing.events import failing_events
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong, at_most
 
@@ -44,6 +46,9 @@ class LeasedParts:
         batch: The number under which rows are staged.
         attempt: Tries staged rows; None where that is not needed.
         until: The end of the search, by the monotonic clock.
+
+    Attributes:
+        told: The streams of events that were misread.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class LeasedParts:
         self._attempt = attempt
         self._until = until
         self._kept: dict[Source, str] = {}
+        self.told: dict[Stream, Failure] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -76,45 +82,28 @@ class LeasedParts:
                 self._spark().catalog.dropTempView(name)
 
     def build(self, part: Part) -> list[StagedRows]:
-        """Build a part and stage its rows.
+        """Build a part without the events that are misread, which are told, and stage its rows.
 
         Raises:
             PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
         """
-        with _part_fails():
-            staged = self._stage(self._events(part))
+
+        def stage(without: tuple[Failure, ...]) -> tuple[list[StagedRows], list[MisreadEvent]]:
+            work, events = self._work, without_failing(self._events(part), without)
+            with _part_fails(), self._in_time():
+                return stage_events(
+                    FrameEvents(events, work.carrying), self._dsn, work.model, work.begun, self._batch, self._limits
+                )
+
+        def at(offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+            with _part_fails(), self._in_time():
+                return streams_at(self._events(part), offsets)
+
+        staged, told = without_misread(stage, at)
         if self._attempt is not None:
             self._attempt(staged)
+        self.told |= {one.stream: one for one in told}
         return staged
-
-    def tell(self, part: Part) -> list[Failure]:
-        """Return the streams of a part that fail at single events, each with the first one.
-
-        Raises:
-            PartFails: An event does not even let it look.
-        """
-        events = FrameEvents(self._events(part), self._work.carrying)
-        with _part_fails(), self._in_time():
-            failing = failing_events(events, self._work.model, self._dsn, self._work.begun)
-        return [
-            Failure(Stream(one.partition, one.decider, one.decider_id), one.offset, in_one_line(one.error))
-            for one in failing
-        ]
-
-    def _stage(self, events: "DataFrame") -> list[StagedRows]:
-        work = self._work
-        with self._in_time():
-            staged = stage_events(
-                FrameEvents(events, work.carrying), self._dsn, work.model, work.begun, self._batch, self._limits
-            )
-        if staged.misread:
-            raise PartFails(in_one_line(min(staged.misread, key=lambda event: event.offset).error))
-        return staged.rows
-
-    def is_empty(self, part: Part) -> bool:
-        """Return whether a part has no events."""
-        with self._in_time():
-            return not self._events(part).limit(1).collect()
 
     def count(self, part: Part) -> int:
         """Return about how many streams a part has."""

@@ -13,8 +13,9 @@ from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
 from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.leases import lease_keeper
+from millrace.resources.consumption.misread import NothingBuilds
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel

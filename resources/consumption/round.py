@@ -36,8 +36,8 @@ from millrace.resources.consumption.connection import CONFLICTS
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.consumption.leases import lease_keeper, owner_keeper
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.misread import Misread, without_misread
-from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
+from millrace.resources.consumption.misread import MisreadEvent, NothingBuilds, require_some, without_misread
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.consumption.worker_connections import LOCK_TIMEOUT
 from millrace.resources.errors import LeaseLost, MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
@@ -305,16 +305,32 @@ class Rounds:
         view = work.model.view
         if view not in built.leases:
             return
-        read = without_misread(store, _read(work, built), built.misread.get(view, ()), partial(self._again, work))
+        first = (_read(work, built), built.misread.get(view, ()))
+
+        def build(without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
+            return self._again(work, without) if without else first
+
+        read, failures = without_misread(build, partial(self._streams_at, work))
         if not read.leases:
             return
+        read = replace(read, failures=failures)
+        require_some(store, self.builds.owner, view, len(read.rows or ()), failures)
         # the consumer that claims next reads the events again
         with suppress(*_RETRIED):
             outcome.add(view, commit(store, read, LOCK_TIMEOUT))
             if built.seconds.get(view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
 
-    def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Misread]:
+    def _streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+        try:
+            with self._kept():
+                return self.builds.streams_at(work, offsets)
+        except Exception as error:
+            if is_gone(error):
+                raise
+            raise PartFails(cause(error)) from error
+
+    def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
         """Build what is leased for a model without failing streams: some leases may have ended since."""
         try:
             with self._kept():

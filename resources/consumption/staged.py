@@ -7,7 +7,7 @@ streams. Not here: the door for few events (`collected`), the transactions (`com
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,13 +29,12 @@ from millrace.resources.consumption.commit import (
 from millrace.resources.consumption.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
 from millrace.resources.consumption.leases import lease_keeper
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.misread import without_misread
+from millrace.resources.consumption.misread import MisreadEvent, NothingBuilds, require_some, without_misread
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.read import leased_events
-from millrace.resources.consumption.staging import Staged, events_of, stage_events
+from millrace.resources.consumption.staging import stage_events, streams_at, without_failing
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.built.plans import Events, FrameEvents
-from millrace.resources.read_models.failing.events import MisreadEvent
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong, at_most
 
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-
-
-class NothingBuilds(Exception):
-    """Nothing of a batch was committed, for a reason outside of its streams; the text states the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,12 @@ class StagedBuilds:
         """
         try:
             with self._kept(work), staging(store.connection, work.model) as number:
-                built, misread = self._staged(work, number)
-                return _commit(store, without_misread(store, built, misread, partial(self._staged, work, number)))
+                stage = partial(self.stage, work, number)
+                rows, failures = without_misread(stage, partial(self.streams_at, work))
+                require_some(store, self.owner, work.model.view, len(rows), failures)
+                return _commit(store, replace(work, rows=StagedBatch(number, tuple(rows)), failures=failures))
+        except NothingBuilds:
+            raise
         except build_errors(PartFails) as error:
             # if a server is gone, or the declaration is wrong, the search would find no stream
             if not _may_be_of_events(store, error):
@@ -88,23 +87,26 @@ class StagedBuilds:
             until = time.monotonic() + self.limits.search_seconds_for(work.positions)
             return self._build_without_failing_streams(store, work, error, until)
 
-    def stage(self, work: Work, batch: int, without: tuple[Failure, ...] = ()) -> Staged:
+    def stage(
+        self, work: Work, batch: int, without: tuple[Failure, ...] = ()
+    ) -> tuple[list[StagedRows], list[MisreadEvent]]:
         """Build all events, but of failing streams from their event on, and stage their rows under a batch's number.
 
         Raises:
-            PartFails: More events are misread than one list has.
             TookTooLong: It took longer than it may.
         """
         spark, model = self.spark(), work.model
         with at_most(spark, self.limits.seconds_for(work.positions)):
             events: Events = leased_events(spark, self.dsn, work, self.limits, streams=bool(without))
             if without:
-                events = FrameEvents(events_of(events.frame, without), work.carrying)
+                events = FrameEvents(without_failing(events.frame, without), work.carrying)
             return stage_events(events, self.dsn, model, work.begun, batch, self.limits)
 
-    def _staged(self, work: Work, batch: int, without: tuple[Failure, ...] = ()) -> tuple[Work, list[MisreadEvent]]:
-        staged = self.stage(work, batch, without)
-        return replace(work, rows=StagedBatch(batch, tuple(staged.rows))), staged.misread
+    def streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+        """Return log partition, decider, decider_id and offset of some events that work is of."""
+        spark = self.spark()
+        with at_most(spark, self.limits.seconds_for(work.positions)):
+            return streams_at(leased_events(spark, self.dsn, work, self.limits, streams=True).frame, offsets)
 
     def _kept(self, work: Work) -> AbstractContextManager[None]:
         def waiting() -> list[Lease]:
@@ -128,8 +130,12 @@ class StagedBuilds:
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error
                 built = replace(work, failures=tuple(found.failures))
-                if found.end is End.FOUND and found.failures:
-                    return _commit(store, replace(built, rows=_batch(number, found.built)))
+                if found.end is End.FOUND and (found.failures or parts.told):
+                    named = {one.stream for one in found.failures}
+                    told = tuple(one for stream, one in parts.told.items() if stream not in named)
+                    rows, failures = _batch(number, found.built), (*built.failures, *told)
+                    require_some(store, self.owner, work.model.view, len(rows), failures)
+                    return _commit(store, replace(built, rows=rows, failures=failures))
                 _require_some(work, found, error, self.limits.search_seconds_for(work.positions))
                 return commit_failures(store, replace(built, rows=_batch(number, found.before)))
         except psycopg.Error as merging:

@@ -5,7 +5,6 @@ speculative or late attempt leaves rows that no commit reads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import or_
@@ -14,15 +13,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.connecting import lasting
-from millrace.resources.consumption.build_errors import in_one_line
-from millrace.resources.consumption.failing_streams import Failure, Part, PartFails, Stream
+from millrace.resources.consumption.failing_streams import Failure, Part, Stream
 from millrace.resources.consumption.limits import DEFAULTS, Limits
+from millrace.resources.consumption.misread import MisreadEvent, misread_event
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_log_source.arrow import NO_LIMITS_IN_TRANSACTION
-from millrace.resources.read_models.built.plans import MISREAD, Events, columns_read, state_rows
+from millrace.resources.read_models.built.fold_task import MISREAD
+from millrace.resources.read_models.built.plans import Events, columns_read, state_rows
 from millrace.resources.read_models.declared.columns import ORDER
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.failing.events import MisreadEvent, misread_event, without_failing
+from millrace.resources.read_models.declared.fold import STREAM
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.read_models.stored.tables import SCHEMA
 from millrace.resources.spark.workers import spare_imports
@@ -30,7 +30,7 @@ from millrace.resources.spark.workers import spare_imports
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# a task tells of so many events that it misread; where there are more, a search tells of streams
+# a task tells of so many events that it misread
 MOST_MISREAD = 10_000
 # what a task says of its work
 REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
@@ -49,12 +49,38 @@ def events_of_part(part: Part, events: "DataFrame") -> "DataFrame":
         events = events.where(reduce(or_, named, f.lit(False)))
     if part.up_to is not None:
         events = events.where(f.col(ORDER) <= part.up_to)
-    return events_of(events, part.without or ())
+    return events
 
 
-def events_of(events: "DataFrame", without: Sequence[Failure]) -> "DataFrame":
+def without_failing(events: "DataFrame", failing: Sequence[Failure]) -> "DataFrame":
     """Return events, but of failing streams from their event on."""
-    return without_failing(events, [(one.stream.decider, one.stream.decider_id, one.offset) for one in without])
+    from pyspark.sql import functions as f
+
+    if not failing:
+        return events
+    left_out = pa.table(
+        {
+            "_decider": [one.stream.decider for one in failing],
+            "_decider_id": [one.stream.decider_id for one in failing],
+            "_from": [one.offset for one in failing],
+        }
+    )
+    return events.join(
+        f.broadcast(events.sparkSession.createDataFrame(left_out)),
+        (f.col("decider") == f.col("_decider"))
+        & (f.col("decider_id") == f.col("_decider_id"))
+        & (f.col(ORDER) >= f.col("_from")),
+        "left_anti",
+    )
+
+
+def streams_at(events: "DataFrame", offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+    """Return log partition, decider, decider_id and offset of the events at some offsets."""
+    from pyspark.sql import functions as f
+
+    wanted = f.broadcast(events.sparkSession.createDataFrame(pa.table({"_at": offsets})))
+    found = events.join(wanted, f.col(ORDER) == f.col("_at"), "left_semi").select(*STREAM, ORDER)
+    return [(row[0], row[1], row[2], row[3]) for row in found.collect()]
 
 
 def count_streams(events: "DataFrame") -> int:
@@ -83,26 +109,13 @@ def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
     return range(offsets[0], row[0] + 1)
 
 
-@dataclass(frozen=True)
-class Staged:
-    """What was staged of some events.
-
-    Attributes:
-        rows: The rows of each winning task attempt that staged some.
-        misread: The events with values that the types of the model's columns do not hold: no row has anything of them.
-    """
-
-    rows: list[StagedRows]
-    misread: list[MisreadEvent]
-
-
 def stage_events(
     events: Events, dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
-) -> Staged:
+) -> tuple[list[StagedRows], list[MisreadEvent]]:
     """Build and stage the rows of some events; streams of the log partitions in `begun` go on from their rows.
 
-    Raises:
-        PartFails: More events are misread than one list has.
+    Returns the rows of each winning task attempt that staged some, and the events that were misread, of which no row
+    has anything: each task tells of so many, and the next build of others.
     """
     rows = state_rows(events, model, dsn, begun, limits.live_readers, limits.plan_s)
     # a task has one connection at a time, and of few tasks this changes nothing
@@ -112,9 +125,7 @@ def stage_events(
     ).collect()
     read = columns_read(model)
     misread = [misread_event(told, read) for report in reports for told in report["misread"]]
-    if any(len(report["misread"]) == MOST_MISREAD for report in reports):
-        raise PartFails(in_one_line(misread[0].error))
-    return Staged([StagedRows(one["attempt"], one["rows"]) for one in reports if one["rows"]], misread)
+    return [StagedRows(one["attempt"], one["rows"]) for one in reports if one["rows"]], misread
 
 
 def stager(

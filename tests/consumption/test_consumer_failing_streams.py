@@ -15,12 +15,13 @@ from millrace.resources.consumption import failing_streams, limits
 from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Failure, Part
+from millrace.resources.consumption.misread import MisreadEvent
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.consumption.staging import Staged
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
 from tests.support.building.drains import (
@@ -180,7 +181,9 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
                 raise PySparkException("only all together fail")
             return build(builds, store, work)
 
-        def slow(builds: StagedBuilds, work: Work, batch: int, without: tuple[Failure, ...] = ()) -> Staged:
+        def slow(
+            builds: StagedBuilds, work: Work, batch: int, without: tuple[Failure, ...] = ()
+        ) -> tuple[list[StagedRows], list[MisreadEvent]]:
             waited.remove(work.leases[0].partition)
             before: dict[int, datetime] = dict(rows(observer, leased, waited))
             wait_until(

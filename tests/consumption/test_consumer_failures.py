@@ -18,8 +18,9 @@ from millrace.resources.consumption import round as rounds
 from millrace.resources.consumption.commit import Commit, Work
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
+from millrace.resources.consumption.misread import NothingBuilds
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.consumption.staged import NothingBuilds, StagedBuilds
+from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version

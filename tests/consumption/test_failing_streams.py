@@ -1,7 +1,4 @@
-"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails.
-
-Where the batch tells by itself which events fail, the number of looks at it does not grow with the failing streams.
-"""
+"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -16,7 +13,6 @@ from millrace.resources.consumption.failing_streams import (
     MOST_FAILURES,
     MOST_UNCERTAIN,
     End,
-    Failure,
     Findings,
     OutOfTime,
     Part,
@@ -46,17 +42,10 @@ class Simulated:
             if part.of != "all" and (part.of == "retries") != (stream in self.retried):
                 continue
             if first <= hashed(stream) < end and (part.streams is None or stream in part.streams):
-                left_out = min((told.offset for told in part.without or () if told.stream == stream), default=2**40)
-                here = [o for o in offsets if o < left_out and (part.up_to is None or o <= part.up_to)]
+                here = [o for o in offsets if part.up_to is None or o <= part.up_to]
                 if here:
                     found[stream] = here
         return found
-
-    def tell(self, _: Part) -> list[Failure]:
-        return []
-
-    def is_empty(self, part: Part) -> bool:
-        return not self.of(part)
 
     def build(self, part: Part) -> set[tuple[Stream, int]]:
         events = self.of(part)
@@ -77,26 +66,6 @@ class Simulated:
         (offsets,) = self.of(part).values()
         # as where there are too many to be listed
         return range(offsets[0], offsets[-1] + 1) if len(offsets) > 5 else offsets
-
-
-class Telling(Simulated):
-    """A batch that tells of some poison; of `secret` poison it cannot, as of a sum that is too large."""
-
-    def __init__(
-        self, events: Events, poison: Poison, retried: frozenset[Stream] = frozenset(), secret: Poison | None = None
-    ) -> None:
-        self.told = poison
-        self.secret = secret or {}
-        super().__init__(events, {s: poison.get(s, set()) | self.secret.get(s, set()) for s in events}, retried)
-
-    def tell(self, part: Part) -> list[Failure]:
-        self.looks += 1
-        failing = {s: self.told.get(s, set()) & set(offsets) for s, offsets in self.of(part).items()}
-        return [Failure(s, min(bad), f"offset {min(bad)}") for s, bad in failing.items() if bad]
-
-    def build(self, part: Part) -> set[tuple[Stream, int]]:
-        self.looks += 1
-        return super().build(part)
 
 
 @cache
@@ -127,98 +96,6 @@ def assert_before_them(found: Findings[set[tuple[Stream, int]]], events: Events)
     assert sorted(event for part in found.before for event in part) == sorted(
         (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
     )
-
-
-def test_however_many_fail_at_single_events_all_are_named_in_a_few_looks() -> None:
-    events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(2000)}
-    poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 2000, 2)}
-    for retried, looks in ((0, 2), (500, 6)):
-        batch = Telling(events, poison, frozenset(map(stream, range(retried))))
-        found = find_failing_streams(batch, retries=retried > 0)
-        assert found.end is End.FOUND
-        assert {failure.stream: failure.offset for failure in found.failures} == first_of(poison)
-        assert flat(found) == before(events, poison)
-        assert batch.looks == looks
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=150),
-    told=st.sets(st.tuples(st.integers(0, 149), st.integers(0, 7)), max_size=40) | st.just(set()),
-    secret=st.sets(st.tuples(st.integers(0, 149), st.integers(0, 7)), max_size=7),
-    retried=st.integers(0, 20),
-)
-def test_what_is_told_and_what_is_found_by_halves_are_named_together(
-    sizes: list[int], told: set[tuple[int, int]], secret: set[tuple[int, int]], retried: int
-) -> None:
-    events = {stream(n): [1000 * k + n for k in range(size)] for n, size in enumerate(sizes)}
-    chosen: list[Poison] = [{}, {}]
-    for poison, places in zip(chosen, (told, secret), strict=True):
-        for n, k in places:
-            if n < len(sizes) and k < sizes[n]:
-                poison.setdefault(stream(n), set()).add(events[stream(n)][k])
-    batch = Telling(events, chosen[0], frozenset(map(stream, range(retried))), chosen[1])
-    found = find_failing_streams(batch, retries=retried > 0)
-    if found.end is End.ALL:
-        assert told
-        assert found.built == []
-        return
-    assert found.end is End.FOUND
-    assert sorted((f.stream, f.offset) for f in found.failures) == sorted(first_of(batch.poison).items())
-    assert all(failure.error == f"offset {failure.offset}" for failure in found.failures)
-    assert flat(found) == before(events, batch.poison)
-
-
-def test_where_the_search_by_halves_gives_up_what_was_only_told_waits_for_the_next_batch() -> None:
-    events = {stream(n): [n, 10_000 + n] for n in range(1000)}
-    told: Poison = {stream(n): {10_000 + n} for n in range(0, 1000, 5)}
-    secret: Poison = {stream(n): {10_000 + n} for n in range(1, 1000, 5)}
-    found = find_failing_streams(Telling(events, told, secret=secret), retries=False)
-    assert found.end is End.MANY
-    assert found.builds <= MOST_BUILDS
-    assert {f.stream for f in found.failures} <= set(secret)
-    assert len(found.failures) >= 20
-    assert_before_them(found, events)
-
-
-def test_where_every_stream_is_told_to_fail_at_its_first_event_they_share_a_cause() -> None:
-    events = {stream(n): [n, 1000 + n] for n in range(ALL_FAIL)}
-    poison: Poison = {stream(n): {n} for n in range(ALL_FAIL)}
-    batch = Telling(events, poison)
-    assert find_failing_streams(batch, retries=False).end is End.ALL
-    assert batch.looks == 1
-    # those that are tried again may fail again, all of them
-    again = find_failing_streams(Telling(events, poison, frozenset(events)), ranges=False, retries=True)
-    assert {failure.stream for failure in again.failures} == set(events)
-    # one event that is well, and each is to blame for itself
-    poison[stream(0)] = {1000}
-    found = find_failing_streams(Telling(events, poison), retries=False)
-    assert (found.end, {failure.stream for failure in found.failures}) == (End.FOUND, set(events))
-    assert flat(found) == [(stream(0), 0)]
-
-
-def test_where_a_process_crashes_the_parts_that_do_not_crash_tell_of_themselves() -> None:
-    class CrashesToo(Telling):
-        def tell(self, part: Part) -> list[Failure]:
-            self.crash(part)
-            return super().tell(part)
-
-        def build(self, part: Part) -> set[tuple[Stream, int]]:
-            self.crash(part)
-            return super().build(part)
-
-        def crash(self, part: Part) -> None:
-            if 700 in self.of(part).get(stream(700), []):
-                raise PartFails("it crashed", certain=False)
-
-    events = {stream(n): [n] for n in range(1000)}
-    batch = CrashesToo(events, {stream(n): {n} for n in range(0, 1000, 10) if n != 700})
-    found = find_failing_streams(batch, retries=False)
-    assert found.end is End.FOUND
-    assert {failure.stream for failure in found.failures} == {stream(n) for n in range(0, 1000, 10)}
-    assert [failure.error for failure in found.failures if failure.stream == stream(700)] == ["it crashed"]
-    assert len(flat(found)) == 900
-    assert batch.looks < 60
 
 
 def test_one_of_many_streams_is_found_in_few_builds() -> None:
@@ -341,9 +218,7 @@ def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search
 
 def test_where_no_batch_comes_after_it_the_search_goes_on_until_each_is_named() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(600)}
-    secret: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 4)}
-    told: Poison = {stream(n): {10_000 + n} for n in range(1, 600, 4)}
-    batch = Telling(events, told, secret=secret)
+    batch = Simulated(events, {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 2)})
     found = find_failing_streams(batch, retries=False, to_the_end=True)
     assert found.end is End.FOUND
     assert len(found.failures) == 300 > MOST_FAILURES
@@ -355,11 +230,11 @@ def test_where_no_batch_comes_after_it_the_search_goes_on_until_each_is_named() 
     assert find_failing_streams(Simulated(events, poison), retries=False, to_the_end=True).end is End.ALL
 
 
-class Hurried(Telling):
+class Hurried(Simulated):
     """A batch that can be looked at so often, until the time of the search is over."""
 
-    def __init__(self, events: Events, poison: Poison, secret: Poison, left: int) -> None:
-        super().__init__(events, poison, secret=secret)
+    def __init__(self, events: Events, poison: Poison, left: int) -> None:
+        super().__init__(events, poison)
         self.left = left
 
     def of(self, part: Part) -> Events:
@@ -372,16 +247,14 @@ class Hurried(Telling):
 @settings(max_examples=60, deadline=None)
 @given(
     left=st.integers(0, 120),
-    told=st.sets(st.integers(0, 299), max_size=20),
-    secret=st.sets(st.integers(0, 299), min_size=1, max_size=20),
+    failing=st.sets(st.integers(0, 299), min_size=1, max_size=20),
     to_the_end=st.booleans(),
 )
 def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_for_that(
-    left: int, told: set[int], secret: set[int], to_the_end: bool
+    left: int, failing: set[int], to_the_end: bool
 ) -> None:
     events = {stream(n): [n, 1000 + n, 2000 + n] for n in range(300)}
-    chosen: list[Poison] = [{stream(n): {1000 * (n % 3) + n} for n in numbers} for numbers in (told - secret, secret)]
-    batch = Hurried(events, chosen[0], chosen[1], left)
+    batch = Hurried(events, {stream(n): {1000 * (n % 3) + n} for n in failing}, left)
     found = find_failing_streams(batch, retries=False, to_the_end=to_the_end)
     failures = {failure.stream: failure.offset for failure in found.failures}
     assert failures.items() <= first_of(batch.poison).items()
@@ -389,5 +262,4 @@ def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_f
         assert failures == first_of(batch.poison)
         return
     assert found.end is End.LATE
-    assert failures.keys() <= chosen[1].keys()
     assert_before_them(found, events)

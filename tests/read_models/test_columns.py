@@ -214,7 +214,7 @@ def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(
     (lease,) = things.claim_batch("grown", "test", 1_000, 600)
     for half in (replace(lease, to_position=5), replace(lease, from_position=5)):
         batch = next_batch(things.connection)
-        staged = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (half,)), batch).rows
+        staged, _ = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (half,)), batch)
         merge_batch(things.connection, model, batch, staged)
     ((a, b, c),) = rows(things.connection, "select total_a, total_b, total_c_sum from read_models.grown_state")
     with localcontext(prec=40):

@@ -77,7 +77,7 @@ def test_no_more_tasks_read_events_or_write_rows_than_allowed(
     with told(spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
             limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
-            assert len(StagedBuilds(dsn, lambda: spark, "test", 600, limits).stage(work, batch).rows) == tasks
+            assert len(StagedBuilds(dsn, lambda: spark, "test", 600, limits).stage(work, batch)[0]) == tasks
 
 
 def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_caller_bounds_it(

@@ -5,11 +5,12 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -20,17 +21,19 @@ from millrace.resources.spark.bounded import NotReturned
 
 # (log partition, decider, decider_id)
 Stream = tuple[int, str, str]
+# position, event, version, data, created_at, offset
+Taken = tuple[int, str, int, str, datetime, int]
 Row = tuple[Any, ...]
 
-# what is told of a stream that fails: itself, the event, the error
-TOLD = {"partition": "int", "decider": "string", "decider_id": "string", "offset": "bigint", "error": "string"}
+# of the rows that are made of events, the one that says which event is not in them, and why; null in the others
+MISREAD = "misread values"
 # a call of a fold's function that has not returned after so long fails
 CALL_S = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoldFailed(Exception):
-    """The function failed at an event; the text names the read model, the event and the failure, in one line."""
+    """The function took too long for all events together; the text names the one that it was at, in one line."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,16 @@ class FoldTask:
     patience_s: float
     for_all: bool = False
 
-    def streams(self, batches: Iterator[pa.RecordBatch], kind: "type[Folded]") -> "Iterator[Folded]":
+    def streams(self, batches: Iterator[pa.RecordBatch]) -> "Iterator[StreamFold]":
         """Fold batches of `READ` columns, sorted by stream and position; yield each stream at its end.
 
-        Raises what `kind.take` raises.
+        Raises:
+            FoldFailed: All events together took too long.
         """
         with self.connecting(self.dsn, self.states) as query, Watch(self.patience_s, for_all=self.for_all) as watch:
             stored = StoredStates(query)
             # the stream whose events come now; they may go on in the next batch
-            now: Folded | None = None
+            now: StreamFold | None = None
             for batch in batches:
                 columns = columns_of(batch)
                 stored.look_up(
@@ -80,13 +84,15 @@ class FoldTask:
                         if s[0] in self.begun and (now is None or s != now.stream)
                     }
                 )
-                for partition, decider, decider_id, position, *event in zip(*columns, strict=True):
-                    stream = (partition, decider, decider_id)
+                for row in zip(*columns, strict=True):
+                    stream = row[:3]
                     if now is None or now.stream != stream:
                         if now is not None:
                             yield now
-                        now = kind(self, watch, stream, *stored.take(stream))
-                    now.take(position, *event)
+                        now = StreamFold(self, watch, stream, *stored.take(stream))
+                    now.take(row[3:])
+                if now is not None:
+                    now.settle()
             if now is not None:
                 yield now
 
@@ -94,21 +100,12 @@ class FoldTask:
 def folder(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` over `READ` columns, sorted by stream and position: one row per stream.
 
-    `schema` is the rows' Arrow schema. The function raises FoldFailed for the first stream that fails.
+    `schema` is the rows' Arrow schema, with MISREAD at its end. Of a stream that fails there is what its events before
+    the failing one make, and a row whose MISREAD says of the failing one what it is.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return in_batches((row for folded in task.streams(batches, StreamFold) for row in folded.rows()), schema)
-
-    return run
-
-
-def teller(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` over the same events that gives one row per stream that fails, by `TOLD`."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tried = task.streams(batches, TriedFold)
-        return in_batches(((*one.stream, *one.failed) for one in tried if one.failed is not None), schema)
+        return in_batches((row for folded in task.streams(batches) for row in folded.rows()), schema)
 
     return run
 
@@ -162,107 +159,140 @@ class Watch:
 class StreamFold:
     """One stream while it is folded.
 
+    A state may be such that it cannot be stored, and a later event may make that good. So it is tried at the end, and
+    between batches; where it cannot be stored in the end, the events since it last could be are folded once more, one
+    by one.
+
     Args:
         task: The fold.
         watch: What ends a call of its function that does not return.
         stream: The stream.
         position: Up to which position its stored state was folded.
-        state: That state.
+        state: That state, as JSON; None if there is none.
     """
 
-    __slots__ = ("_before", "_function", "_last", "_position", "_state", "_task", "_watch", "stream")
+    __slots__ = (
+        "_failed",
+        "_function",
+        "_position",
+        "_row",
+        "_since",
+        "_state",
+        "_stored",
+        "_task",
+        "_watch",
+        "stream",
+    )
 
-    def __init__(self, task: FoldTask, watch: Watch, stream: Stream, position: int, state: State | None) -> None:
+    def __init__(self, task: FoldTask, watch: Watch, stream: Stream, position: int, state: str | None) -> None:
         self.stream = stream
         self._task = task
         self._watch = watch
         self._function = task.function
-        self._state = state
-        self._before = self._position = position
-        self._last: FoldEvent | None = None
+        self._state: State | None = None if state is None else json.loads(state)
+        self._position = position
+        # the state when it could last be stored, its row if that is a new one, and the events since
+        self._stored = state
+        self._row: Row | None = None
+        self._since: list[Taken] = []
+        # an event with which the stream fails, and without which it does not, and the error
+        self._failed: tuple[int, str] | None = None
 
-    def take(self, position: int, event: str, event_version: int, data: str, created_at: datetime, offset: int) -> None:
-        """Fold the event at a position, unless it is in the state already.
-
-        Raises:
-            FoldFailed: The function fails at the event, or does not return.
-        """
-        if position <= self._position:
+    def take(self, event: Taken) -> None:
+        """Fold an event, unless it is in the state already, or the stream failed before."""
+        if event[0] <= self._position or self._failed is not None:
             return
+        try:
+            self._state = self._called(self._state, event)
+        except _Fails as fails:
+            self._failed = (event[-1], str(fails))
+            # what it did to the state before it failed nobody knows
+            self._fold_again()
+            return
+        self._position = event[0]
+        self._since.append(event)
+
+    def settle(self) -> None:
+        """Take note of the state if it can be stored."""
+        if self._since:
+            with suppress(_Fails):
+                self._note(self._state, self._since[-1])
+                self._since = []
+
+    def rows(self) -> list[Row]:
+        """Return the stream's row, if some event changed it, and what is said of an event that it fails at."""
+        self.settle()
+        self._fold_again()
+        partition, decider, decider_id = self.stream
+        named = (partition, decider, decider_id) if self._task.with_decider else (partition, decider_id)
+        rows = [] if self._row is None else [(*named, *self._row, None)]
+        if self._failed is not None:
+            offset, error = self._failed
+            told = {"partition": partition, "offset": offset, "stream": [decider, decider_id], "error": error}
+            rows.append((*named, *([None] * (len(self._task.types) + 2)), json.dumps(told)))
+        return rows
+
+    def _fold_again(self) -> None:
+        """Fold the events since the state could last be stored, up to the one from which on it cannot be."""
+        state: State | None = None if self._stored is None else json.loads(self._stored)
+        failed: tuple[int, str] | None = None
+        for event in self._since:
+            try:
+                state = self._called(state, event)
+            except _Fails as fails:  # it did not before
+                failed = failed or (event[-1], str(fails))
+                break
+            try:
+                self._note(state, event)
+            except _Fails as fails:
+                failed = failed or (event[-1], str(fails))
+            else:
+                failed = None
+        self._failed, self._since = failed or self._failed, []
+
+    def _called(self, state: State | None, event: Taken) -> State | None:
+        _, name, version, data, created_at, offset = event
         _, decider, decider_id = self.stream
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:  # Postgres holds JSON that Python cannot read
-            unread = FoldEvent(decider, decider_id, event, event_version, None, created_at, offset)
-            raise FoldFailed(failure(self._task.name, unread, error)) from error
-        self._last = FoldEvent(decider, decider_id, event, event_version, value, created_at, offset)
+            raise self._fails(event, error) from error
+        called = FoldEvent(decider, decider_id, name, version, value, created_at, offset)
         try:
-            self._watch.at = self._last
+            self._watch.at = called
             try:
-                self._state = self._function(self._state, self._last)
+                return self._function(state, called)
             finally:
                 # inside: what the watch raises until here is caught below
                 self._watch.at = None
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # also SystemExit is the event's failure, and no end of Spark's worker
-            said = TimeoutError(str(error)) if isinstance(error, NotReturned) else error
-            raise FoldFailed(failure(self._task.name, self._last, said)) from error
-        self._position = position
+            if not isinstance(error, NotReturned):
+                raise self._fails(event, error) from error
+            fails = self._fails(event, TimeoutError(str(error)))
+            # of all events together no single one is to blame
+            raise (FoldFailed(str(fails)) if self._task.for_all else fails) from error
 
-    def rows(self) -> list[Row]:
-        """Return the stream's row, if some event changed it.
-
-        Raises:
-            FoldFailed: The state cannot be stored.
-        """
-        if self._last is None or self._position <= self._before:
-            return []
+    def _note(self, state: State | None, event: Taken) -> None:
+        """Take note of a state after an event, if it can be stored."""
         try:
-            text, values = stored_row(self._state, self._task.types)
+            text, values = stored_row(state, self._task.types)
         except Exception as error:
-            raise FoldFailed(failure(self._task.name, self._last, error)) from error
-        partition, *names = self.stream
-        return [(partition, *(names if self._task.with_decider else names[1:]), self._position, text, *values)]
+            raise self._fails(event, error) from error
+        self._stored, self._row = text, (event[0], text, *values)
+
+    def _fails(self, event: Taken, error: BaseException) -> "_Fails":
+        """Describe a failure in one line: the event, its stream and the error."""
+        why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+        _, decider, decider_id = self.stream
+        return _Fails(
+            f"read model {self._task.name} failed at {decider} {decider_id!r}, offset {event[-1]}, event {event[1]!r}: {why}"
+        )
 
 
-class TriedFold(StreamFold):
-    """A stream while it is folded to see where it fails; it is tried after each event whether its state can be stored.
-
-    Attributes:
-        failed: The offset of an event with which the stream fails, and without which it does not, and the error.
-    """
-
-    __slots__ = ("_given_up", "failed")
-
-    def __init__(self, task: FoldTask, watch: Watch, stream: Stream, position: int, state: State | None) -> None:
-        super().__init__(task, watch, stream, position, state)
-        self.failed: tuple[int, str] | None = None
-        self._given_up = False
-
-    def take(self, position: int, event: str, event_version: int, data: str, created_at: datetime, offset: int) -> None:
-        """Fold the event at a position, unless it is in the state already, or the function failed before."""
-        if self._given_up:
-            return
-        try:
-            super().take(position, event, event_version, data, created_at, offset)
-        except FoldFailed as error:
-            self._given_up = True
-            self._fails(offset, error)
-            return
-        try:
-            self.rows()
-        except FoldFailed as error:
-            self._fails(offset, error)
-        else:
-            self.failed = None  # a later event made good what could not be stored
-
-    def _fails(self, offset: int, error: FoldFailed) -> None:
-        # as Python tells of it where nobody catches it
-        self.failed = self.failed or (offset, f"{FoldFailed.__module__}.{FoldFailed.__qualname__}: {error}")
-
-
-Folded = TypeVar("Folded", bound=StreamFold)
+class _Fails(Exception):
+    """A stream fails at an event; the text says which, and why, in one line."""
 
 
 class TaskQuery:
@@ -295,7 +325,7 @@ class StoredStates:
 
     def __init__(self, query: TaskQuery) -> None:
         self._query = query
-        self._found: dict[Stream, tuple[int, State | None]] = {}
+        self._found: dict[Stream, tuple[int, str | None]] = {}
 
     def look_up(self, streams: set[Stream]) -> None:
         """Read the states of streams that have one, in place of those that were read before."""
@@ -303,14 +333,13 @@ class StoredStates:
         if not streams:
             return
         partitions, deciders, ids = (list(values) for values in zip(*streams, strict=True))
-        # the state comes as text
         for partition, decider, decider_id, position, text in self._query.rows(
             {"partitions": partitions, "deciders": deciders, "ids": ids}
         ):
-            self._found[partition, decider, decider_id] = (position, None if text is None else json.loads(text))
+            self._found[partition, decider, decider_id] = (position, text)
 
-    def take(self, stream: Stream) -> tuple[int, State | None]:
-        """Return a stream's position and state; where nothing is stored, one before all positions and None."""
+    def take(self, stream: Stream) -> tuple[int, str | None]:
+        """Return a stream's position and state, as JSON; where nothing is stored, one before all positions and None."""
         return self._found.pop(stream, (-1, None))
 
 
@@ -345,15 +374,6 @@ def columns_of(batch: pa.RecordBatch) -> list[list[Any]]:
 def _moments(column: pa.Array) -> list[datetime]:
     """Return the datetimes of a column of timestamps; Arrow's own way takes half of a fold's time."""
     return [_EPOCH + timedelta(microseconds=micros) for micros in column.cast(pa.int64()).to_pylist()]
-
-
-def failure(name: str, event: FoldEvent, error: BaseException) -> str:
-    """Describe a failure in one line: the event, its stream and the error."""
-    why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
-    return (
-        f"read model {name} failed at {event.decider} {event.decider_id!r}, offset {event.offset}, "
-        f"event {event.event!r}: {why}"
-    )
 
 
 def in_batches(rows: Iterator[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.read_models.built import fold_task as tasks
-from millrace.resources.read_models.built.fold_task import FoldTask, TaskQuery, folder
+from millrace.resources.read_models.built.fold_task import MISREAD, FoldTask, TaskQuery, folder
 from millrace.resources.read_models.built.slot_rows import MODEL, SlotRows
 from millrace.resources.read_models.built.slots import Slots, columns_of, slots_of, state_of, values_of
 from millrace.resources.read_models.built.stream_histories import history_reader
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 # what is made of events, batch by batch
 Run = Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
-# of the rows of columns, the one that says which values of one event their types do not hold; null in the other rows
-MISREAD = "misread values"
 
 
 class FunctionFailed(MillraceError):
@@ -234,16 +232,17 @@ def source_column(source: str) -> "SparkColumn":
 def folded_rows(events: "DataFrame", model: Fold, dsn: str, begun: frozenset[int]) -> "DataFrame":
     """Return one row per stream: its state after some events, in these log partitions from the stored one on.
 
-    Raises, when it runs, Spark's error for an event at which the function fails.
+    Of a stream that fails the state is that before the failing event, for which there is a row with MISREAD.
     """
-    run = folder(fold_task(model, dsn, begun), arrow_schema(columns := state_schema(model)))
-    return ordered_events(events).mapInArrow(run, spark_schema(columns))
-
-
-def ordered_events(events: "DataFrame") -> "DataFrame":
-    """Return what a fold reads of some events, each stream by itself, and in order."""
     by_stream = events.select(*READ).repartition(*STREAM)
-    return by_stream.sortWithinPartitions("partition", "decider_id", "decider", READ[3])
+    ordered = by_stream.sortWithinPartitions("partition", "decider_id", "decider", READ[3])
+    run = folder(fold_task(model, dsn, begun), arrow_schema(columns := folded_schema(model)))
+    return ordered.mapInArrow(run, spark_schema(columns))
+
+
+def folded_schema(model: Fold) -> dict[str, str]:
+    """Return the columns of a fold's rows, and MISREAD, with their Spark types."""
+    return state_schema(model) | {MISREAD: "string"}
 
 
 def fold_task(model: Fold, dsn: str, begun: frozenset[int]) -> FoldTask:
