@@ -74,7 +74,6 @@ set local check_function_bodies = off;
 \ir functions/bulk/fail_streams.sql
 \ir functions/bulk/lease_owners.sql
 \ir functions/bulk/locked_partitions.sql
-\ir functions/bulk/misread_streams.sql
 \ir functions/bulk/pass_over_unwanted.sql
 \ir functions/bulk/private/first_delivered.sql
 \ir functions/bulk/private/refuse_lost_lease.sql
@@ -369,7 +368,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9ce2bd2494895670c1d23da75308cedac0f705b266a7779b694f4775712c55b3'),
+  (0, '635c62655f182f20ae8184d328c89a3b223a0ebf547bd068319ac27959880c19'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

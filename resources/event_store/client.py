@@ -24,7 +24,6 @@ from millrace.resources.event_store.lease_rows import (
     ExpiredLease,
     Lease,
     LockedPartition,
-    MisreadStream,
     StreamFailure,
 )
 from millrace.resources.event_store.rounds import Rounds
@@ -604,22 +603,6 @@ class EventStore(Rounds, Waiting):
         """Return the events that a lease delivers, each stream's in order."""
         return self._all(
             Event, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
-        )
-
-    def misread_streams(
-        self, view: str, leases: Sequence[Lease], events: Sequence[tuple[int, int]]
-    ) -> list[MisreadStream]:
-        """Return the streams of events that a build misread under some leases: (log partition, offset) each."""
-        return self._all(
-            MisreadStream,
-            "select * from event_store_platform.misread_streams(%s, %s::int[], %s::bigint[], %s::int[], %s::bigint[])",
-            (
-                view,
-                [partition for partition, _ in events],
-                [offset for _, offset in events],
-                [lease.partition for lease in leases],
-                [lease.to_position for lease in leases],
-            ),
         )
 
     def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:

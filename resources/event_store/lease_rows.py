@@ -41,29 +41,6 @@ class StreamFailure:
 
 
 @dataclass(frozen=True)
-class MisreadStream:
-    """A stream of a batch with events that a build misread.
-
-    Attributes:
-        partition: Its log partition.
-        decider: The kind of entity.
-        decider_id: The entity.
-        offset: Of the first such event.
-        events: How many there are.
-        is_locked: Whether the stream failed before.
-        is_followed: Whether the lease has another event behind the first one, which the build did read.
-    """
-
-    partition: int
-    decider: str
-    decider_id: str
-    offset: int
-    events: int
-    is_locked: bool
-    is_followed: bool
-
-
-@dataclass(frozen=True)
 class LockedPartition:
     """A leased log partition where streams have locks, and how many of these streams the lease tries again."""
 

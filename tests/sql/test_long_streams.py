@@ -86,12 +86,6 @@ def consume_by_rows(store: EventStore, stream: str, offsets: list[int], call: Ca
 def consume_in_bulk(store: EventStore, stream: str, third: int, call: Call) -> None:
     """Let the bulk view consume the events; the third one fails twice."""
     (lease,) = store.claim_batch("bulk", "me")
-    call(
-        "misread_streams",
-        "select * from event_store_platform.misread_streams('bulk', array[0], array[%s], array[0], array[%s])",
-        third,
-        lease.to_position,
-    )
     failure = json.dumps([{"decider": "order", "decider_id": stream, "error": "no", "offset": third}])
     fail: LiteralString = "select event_store.fail_streams('bulk', 0, %s, %s)"
     with store.connection.transaction():

@@ -165,7 +165,6 @@ def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: EventSt
         partial(other.claim_views, ["b"], "run 2"),
         partial(other.locked_partitions, "b", leases),
         partial(other.read_batch, "b", leases[0]),
-        partial(other.misread_streams, "b", leases, [(leases[0].partition, event.offset)]),
         partial(other.fail_streams, "b", leases[0], [StreamFailure("order", "a", "no")]),
         partial(other.commit_batch, "b", leases),
         partial(other.extend_lease, "b", leases),

@@ -32,7 +32,7 @@ begin
       using
         errcode = 'MR012',
         detail = format('view %L is in mode %s; this call is for mode %s', v_view, _view.mode, v_mode),
-        hint = 'rows: dispatch_events, stream_events, lease_events, ack_event, ack_events, nack_event, schedule_nack_event, fail_event, extend_lock, end_locks, set_push_secret, push_secrets, drop_push_secret, push_options. bulk: claim_batch, claim_views, claim_partition, locked_partitions, read_batch, misread_streams, fail_streams, commit_batch, extend_lease, release_batch, pass_over_unwanted.';
+        hint = 'rows: dispatch_events, stream_events, lease_events, ack_event, ack_events, nack_event, schedule_nack_event, fail_event, extend_lock, end_locks, set_push_secret, push_secrets, drop_push_secret, push_options. bulk: claim_batch, claim_views, claim_partition, locked_partitions, read_batch, fail_streams, commit_batch, extend_lease, release_batch, pass_over_unwanted.';
   end if;
   return _view;
 end
