@@ -1,11 +1,8 @@
 """Reads Parquet that somebody else may have written, in bounded memory.
 
-Belongs here: how much of a file is decoded at once, and how large a value may be. Not here: what is in a file.
-
-A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. Texts are
-therefore read as their dictionary has them, and decoded a few megabytes at a time. What a file states of its own sizes
-is looked at first, before anything is decoded: in its footer, and in the header of each page, which is what Arrow makes
-room for.
+A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. So texts are
+read as their dictionary has them, and decoded a few megabytes at a time. What a file states of its own sizes is looked
+at before anything is decoded: in its footer, and in the header of each page, which is what Arrow makes room for.
 """
 
 import math
@@ -61,9 +58,12 @@ class BoundedFile:
         """
         require_small(self._path, self.metadata, column_bytes=CHUNK_BYTES, row_groups=row_groups, columns=columns)
         for batch in self._file.iter_batches(batch_size, row_groups=row_groups, columns=columns):
+            schema = pa.schema([self._schema.field(name) for name in batch.schema.names])
             begin = 0
             for end in _cuts(batch):
-                yield _decoded(batch.slice(begin, end - begin), self._schema)
+                part = batch.slice(begin, end - begin).columns
+                decoded = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in part]
+                yield pa.RecordBatch.from_arrays(decoded, schema=schema)
                 begin = end
 
     def __enter__(self) -> Self:
@@ -112,7 +112,9 @@ def require_small(
         groups = range(metadata.num_row_groups) if row_groups is None else row_groups
         for group, column in product(groups, range(metadata.num_columns)):
             chunk = metadata.row_group(group).column(column)
-            if columns is not None and not _is_of(chunk.path_in_schema, columns):
+            leaf = chunk.path_in_schema
+            # a column of several leaves has its name before theirs
+            if columns is not None and not any(leaf == name or leaf.startswith(f"{name}.") for name in columns):
                 continue
             if chunk.num_values == 0:
                 continue  # it has no page, and Arrow looks for none
@@ -122,14 +124,9 @@ def require_small(
                 for size in page_sizes(file, begin, chunk.total_compressed_size):
                     total += size
                     if size > CHUNK_BYTES or max(total, stated) > most:
-                        raise TooLarge(f"Column {chunk.path_in_schema} has {max(total, stated):,} bytes at once.")
+                        raise TooLarge(f"Column {leaf} has {max(total, stated):,} bytes at once.")
             except UnreadableHeader as error:
-                raise pa.ArrowInvalid(f"Column {chunk.path_in_schema}: {error}") from None
-
-
-def _is_of(path: str, columns: Sequence[str]) -> bool:
-    """Return whether Arrow reads a leaf for some columns: a column of several leaves has its name before theirs."""
-    return any(path == name or path.startswith(f"{name}.") for name in columns)
+                raise pa.ArrowInvalid(f"Column {leaf}: {error}") from None
 
 
 def _cuts(batch: pa.RecordBatch) -> list[int]:
@@ -149,10 +146,3 @@ def _cuts(batch: pa.RecordBatch) -> list[int]:
         begin = max(begin + 1, int(np.searchsorted(totals, before + BATCH_BYTES, side="right")))
         cuts.append(begin)
     return cuts
-
-
-def _decoded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([schema.field(name) for name in batch.schema.names]))

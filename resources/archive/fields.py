@@ -1,8 +1,5 @@
 """Fields of `data` that have a column of their own in a file of the archive, so that nobody parses `data` for them.
 
-Belongs here: which fields get a column, its name, and how a file says so. Not here: their values, which Postgres gives
-(`files`), and reading them (`whole_files`).
-
 The column of a field has the text that Postgres' `data #>> array[<field>]` gives, for each event of the file: null
 where the event has no such field, and where it is a JSON null. Which fields get one is decided before the file is
 written, from some of its events: those that are a short scalar in all of these. While it is written, Postgres tells

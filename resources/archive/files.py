@@ -1,8 +1,6 @@
-"""One file of the archive: a range of one log partition in Parquet. Its name is the range.
+"""One file of the archive: a range of one log partition in Parquet, whose name is the range.
 
-Belongs here: names, columns, writing a file so that it is whole or not there, and checking one. Not here: which ranges
-are written (`writer`, `backup.backup`), which fields of `data` have a column (`fields`) and which files count
-(`listing`, `backup.manifest`).
+Belongs here: writing a file so that it is whole or not there, reading and checking one. Not here: which (`writer`).
 
 A file is read back after it is written. The same range of the same log gives the same content.
 """

@@ -1,8 +1,6 @@
 """The folder of an archive: whose archive it is, and which database extends it.
 
-Belongs here: the marker file. Not here: the files of the log below the folder (`files`, `writer`).
-
-    archive.json    {"archive": "<identity of the store>", "database": "<cluster>/<database>"}
+`archive.json` says so: {"archive": "<identity of the store>", "database": "<cluster>/<database>"}
 """
 
 import json

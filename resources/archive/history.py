@@ -1,8 +1,5 @@
 """The whole log as one Spark DataFrame: the files of the archive and Postgres above them, each event once.
 
-Belongs here: putting the two together, and who reads which file. Not here: writing files (`writer`), reading them
-(`whole_files`, `spark_reader`), reading Postgres (`event_log_source`).
-
 Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the
 folder must have the same path on the driver and on every worker.
 """

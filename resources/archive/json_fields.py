@@ -1,8 +1,5 @@
 """Fields of jsonb's text by path, as Postgres' `data #>> path` gives them: of one text, and of an Arrow array of texts.
 
-Belongs here: finding the value at a path. Not here: the parts of one text (`jsonb_text`), which texts are read
-(`spark_reader`).
-
 A number keeps the digits that it has in the text. So Spark's own functions for JSON are of no use: from_json makes 1.5
 of 1.50 and Infinity of 1e400, and writes nested values anew.
 

@@ -1,8 +1,4 @@
-"""The listed files of each log partition, beside the positions that the log still holds.
-
-Belongs here: the listed files in order, and checking them. Not here: the rows that say so (`store`); writing files
-(`writer`); reading them (`history`).
-"""
+"""The listed files of each log partition, beside the positions that the log still holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What each page of a Parquet file says of its own size: Arrow makes room for as much before it decodes a page.
 
-Belongs here: as much of Thrift's compact protocol as the header of a page needs. Not here: how large a page may be
-(`bounded`). The footer's sizes are somebody's word; these are the ones that are gone by.
+The footer's sizes are somebody's word; these are the ones that are gone by. Of Thrift's compact protocol it reads as
+much as such a header needs.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from typing import BinaryIO
 _READS = (2**10, 2**20)
 # of PageHeader
 _UNCOMPRESSED, _COMPRESSED = 2, 3
-_DEPTH = 16
 
 
 class UnreadableHeader(ValueError):
@@ -57,7 +56,7 @@ class _Header:
                 else:
                     self.compressed = self._signed()
             else:
-                self._skip(kind, _DEPTH)
+                self._skip(kind, 16)
         if self.uncompressed < 0 or self.compressed < 0:
             raise UnreadableHeader("The header of a page states no size.")
 

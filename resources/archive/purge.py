@@ -1,9 +1,7 @@
-"""Purging: deleting events from Postgres, in pieces; these events are archived, checked and needed by no view.
+"""Deletes events from Postgres, in pieces: those that are archived, checked and needed by no view.
 
-Belongs here: how far each log partition can be shortened, and doing so. Not here: the rule which events are still
-needed; that is `raise_low_water_mark.sql`.
-
-A kill or an interruption does no harm: no reader reads below the low-water mark, and the next call deletes the rest.
+`raise_low_water_mark.sql` has the rule which events are still needed. A kill or an interruption does no harm: no reader
+reads below the low-water mark, and the next call deletes the rest.
 """
 
 from collections.abc import Callable, Sequence

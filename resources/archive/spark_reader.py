@@ -1,7 +1,6 @@
 """Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
-Belongs here: sharing files over tasks, and a task's work on a file. Not here: which files hold the log (`history`), how
-one is written (`files`), the proof that a file is the listed one, and files that Spark reads by itself (`whole_files`).
+Not here: the proof that a file is the listed one, and files that Spark reads by itself (`whole_files`).
 
 A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
 """
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 # as many as a task of the source reads
 TASK_EVENTS = 100_000
-_BATCH_EVENTS = 16_384
 NO_FIELDS = Fields()
 
 
@@ -138,7 +136,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 size = file.metadata.row_group(group).num_rows
                 if part.from_row <= first < part.to_row and may_have(file.metadata.row_group(group), wanted.between):
                     row = first
-                    for batch in file.batches(_BATCH_EVENTS, [group], sorted(needed)):
+                    for batch in file.batches(16_384, [group], sorted(needed)):
                         begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
                         if begin < end:
                             yield _chosen(batch.slice(begin, end - begin), wanted, held)

@@ -1,8 +1,4 @@
-"""The store's functions for the archive: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the rows that they return. Not here: files (`files`, `writer`); the rule which events may be
-purged, in `raise_low_water_mark.sql`.
-"""
+"""The store's functions for the archive: one method per SQL function, same name, same argument order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

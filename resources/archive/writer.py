@@ -1,9 +1,5 @@
 """The archive: the log in Parquet files below one folder, extended from Postgres, listed there when a file is checked.
 
-Belongs here: which ranges are written next, extending and sweeping. Not here: one file (`files`), the owner of a folder
-(`folder`), the listed files (`listing`), reading archive and log together (`history`), deleting archived events
-(`purge`).
-
     archive.json                                                       the owner of the archive (`folder`)
     p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
     p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 unfinished; the next run sweeps it after a kill

@@ -1,8 +1,4 @@
-"""The log of a backup: files as those of the archive, to which each later backup adds some.
-
-Belongs here: which ranges are missing, and where their events come from. Not here: one file (`archive.files`), the
-state beside the log (`state_tables`).
-"""
+"""The log of a backup: files as those of the archive, to which each later backup adds some."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain

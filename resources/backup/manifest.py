@@ -1,12 +1,11 @@
-"""The manifest of a backup: its files and tables with checksums. It is written last; without it there is no backup.
-
-Belongs here: its shape, reading and writing it, checking the files that it names. Not here: taking a backup (`backup`),
-loading one (`restore`).
+"""The manifest of a backup: its files and tables with checksums, and what else is in the folder.
 
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
     log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
     .reading                               locked by a restore; a backup removes no file meanwhile
     state/<id>/deciders.parquet            a table at the cut, every column as Postgres' text; one folder per backup
+
+The manifest is written last; without it there is no backup.
 """
 
 import fcntl

@@ -1,7 +1,6 @@
-"""Restoring a backup into an empty event store: all of it in one transaction, or nothing.
+"""Restores a backup into an empty event store: all of it in one transaction, or nothing.
 
-Belongs here: checking a backup and loading it. Not here: the rule which store is empty, and the checks at the end;
-these are in `begin_restore.sql` and `finish_restore.sql`.
+Not here: the rule which store is empty (`begin_restore.sql`), the checks at the end (`finish_restore.sql`).
 
 A restore brings back all events with their offsets, versions and times, the order of the log, deciders, views with
 their checkpoints, locks and dead letters, producers with their results and state, and the audit log. It brings no read

@@ -1,8 +1,4 @@
-"""The tables of a backup: the state of the store beside its log.
-
-Belongs here: which tables and columns these are, and writing them. Not here: the log (`log_files`), loading
-(`restore`).
-"""
+"""The tables of a backup, which hold the state of the store beside its log: which these are, and writing them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""The store's functions for backups: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the rows that they return. Not here: tables and files (`state_tables`, `backup`, `restore`); the
-checks of a restore, which are in `begin_restore.sql` and `finish_restore.sql`.
-"""
+"""The store's functions for backups: one method per SQL function, same name, same argument order."""
 
 from collections.abc import Sequence
 

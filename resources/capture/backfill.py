@@ -1,8 +1,6 @@
 """The backfills of a capture: the rows that its tables held already, chunk by chunk, between the changes.
 
-Belongs here: which table is next, how large a chunk is, when its rows may become events. Not here: reading a chunk
-(`source.chunks`), its rows as events (`backfilled_rows`), the loop (`drain`), what is appended (`emit_backfill` in
-`sql/functions`).
+Belongs here: which table is next, how large a chunk is, when it is appended. Not here: its rows (`backfilled_rows`).
 """
 
 import json
@@ -238,7 +236,6 @@ class Backfill:
         return _Read(table, chunk, rows_before, rows)
 
     def _append(self, read: Sequence[_Read]) -> list[EmittedRows]:
-        """Append the rows of chunks as events."""
         return [
             self._store.emit_backfill(
                 self._ready.capture,

@@ -1,8 +1,4 @@
-"""The rows of a chunk as events: what a captured table held already when its capture began.
-
-Belongs here: their JSON, their ids. Not here: reading them (`source.chunks`), when they are appended (`backfill`),
-changes (`decoding.changes`).
-"""
+"""The rows of a chunk as events: what a captured table held already when its capture began."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Changes as the text that the event store takes: lines for COPY, members of a JSON array.
 
-Belongs here: writing that text fast, a whole table of it passes here. Not here: sending it (`store`), what the JSON of
-a row says (`decoding`).
+It is written fast: a whole table of it passes here.
 """
 
 import json

@@ -1,11 +1,10 @@
-"""What a capture has to do before it goes on: from what was looked at to steps, or to a refusal. Nothing is asked here.
-
-Belongs here: which facts lead to which step. Not here: looking (`look`), doing the steps (`setup`), what is wrong with
-a table (`source.readiness`).
+"""What a capture does before it goes on: from what `look` saw to steps for `setup`, or to a refusal.
 
     tables -> `admit`: what is captured, what is stopped -> leased
     slot and source -> `decide`: go on, follow another server, make a slot, or record what is lost
     what is registered -> `decide_tables`: which tables are published
+
+Nothing is asked here.
 """
 
 import hmac

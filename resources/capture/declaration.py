@@ -1,7 +1,6 @@
 """What a capture is: tables of a source database whose changes become events.
 
-Belongs here: the declaration, and what is wrong with it by itself. Not here: what the source says to it
-(`source.readiness`), capturing (`drain`).
+Belongs here: what is wrong with a declaration by itself. Not here: what the source says to it (`source.readiness`).
 """
 
 import re

@@ -1,9 +1,5 @@
 """The loop of a capture: slot -> wal_events -> events, and the backfills between.
 
-Belongs here: the order of the steps. Not here: the rows that were there before (`backfill`), the source (`source`),
-what a message means (`decoding`), what is stored under which lease (`store` and its SQL functions), making a capture
-ready and taking it down (`setup`).
-
 A step that is killed is done again:
 
 | killed after                  | on disk      | next time                                                     |
@@ -66,8 +62,6 @@ STEP_S = 0.01
 IDLE_ADVANCE_S = 1.0
 # How often to look whether what names the rows of a table is another one, and whether the source refuses changes of it
 LOOK_S = 1.0
-# and at most this part of the time: for hundreds of tables it takes tens of milliseconds
-LOOK_PART = 0.02
 # When to try again to stop a table that the source still publishes, and refuses changes of
 REFUSED_S = 10.0
 # How long to wait for rows that a former owner's session still locks
@@ -275,7 +269,8 @@ class CaptureDrain:
             return False
         found = published_tables(self._source, self._ready.publication)
         looked = time.monotonic()
-        self._look_at = looked + max(LOOK_S, (looked - now) / LOOK_PART)
+        # at most a fiftieth of the time: for hundreds of tables it takes tens of milliseconds
+        self._look_at = looked + max(LOOK_S, (looked - now) / 0.02)
         return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= REFUSED_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
@@ -388,7 +383,6 @@ class CaptureDrain:
             raise
 
     def _wait(self) -> None:
-        """Wait a moment for a change."""
         with self._reading():
             self._opened_stream().wait(POLL_S)
 

@@ -1,7 +1,4 @@
-"""Stored changes become events beside the storing of the next ones: a thread that is a few pieces behind at most.
-
-Belongs here: who waits for whom, and what becomes of an error. Not here: what is emitted (`drain`).
-"""
+"""Stored changes become events beside the storing of the next ones: a thread that is a few pieces behind at most."""
 
 import threading
 from collections.abc import Callable

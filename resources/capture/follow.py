@@ -1,7 +1,6 @@
 """A capture that goes on until somebody stops it: one drain after another, without Dagster.
 
-Belongs here: what outlasts a drain: restarts of both servers, and another process that has the lease. Not here: the
-steps of a drain (`drain`).
+It outlasts restarts of both servers, and another process that has the lease.
 """
 
 import logging

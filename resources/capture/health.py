@@ -1,6 +1,6 @@
 """How a capture is: its slot on the source, what waits in the store, whether a run would find something to do.
 
-Belongs here: looking. Not here: repairing (`setup`), how severe a problem is (`platform_defs.checks`).
+Belongs here: looking. Not here: repairing (`setup`).
 """
 
 import time

@@ -1,11 +1,7 @@
 """What a capture's plan is made from: looks at its source and at the store, which change nothing on either.
 
-Belongs here: which facts are read, and when. Not here: what follows from them (`decide`), what is wrong with a table
-(`source.readiness`, whose probe is a publication that is rolled back).
-
-There are two looks, for the lease has to be held before anything is compared: whoever had it may have gone on.
-
-    tables -> leased -> slot and source
+There are two looks, first at the tables and under the lease at slot and source, for the lease has to be held before
+anything is compared: whoever had it may have gone on.
 """
 
 from collections.abc import Iterable

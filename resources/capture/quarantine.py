@@ -1,8 +1,4 @@
-"""Trying quarantined changes again: those that could not be decoded are decoded from their messages once more.
-
-Belongs here: decoding them with the code and the declaration of now. Not here: which ones become events, and in which
-order (`requeue_changes` in `sql/functions`).
-"""
+"""Tries quarantined changes again: decodes their messages once more, with the code and the declaration of now."""
 
 from dataclasses import replace
 

@@ -1,7 +1,4 @@
-"""A captured change that is not an event, as the store keeps it.
-
-Belongs here: its fields. Not here: reading it (`store`), trying it again (`quarantine`).
-"""
+"""A captured change that is not an event, as the store keeps it."""
 
 from dataclasses import dataclass
 from datetime import datetime

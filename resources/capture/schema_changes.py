@@ -1,8 +1,4 @@
-"""The columns of captured tables in the store: what the log said of them, what the source's catalog says now.
-
-Belongs here: keeping them, and looking at the catalog for what no change of a row has told. Not here: comparing the
-descriptions of the log (`decoding.schemas`), which tables are read anew then (`keep_schemas` in `sql/functions`).
-"""
+"""The columns of captured tables in the store: what the log said of them, what the source's catalog says now."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -1,9 +1,8 @@
-"""Making a capture ready, beginning it anew, removing it: doing what was decided.
-
-Belongs here: the steps, in an order in which the next try repairs what a kill leaves. Not here: which steps (`decide`),
-the loop (`drain`), looking without repairing (`health`).
+"""Makes a capture ready, begins it anew, removes it: does what was decided.
 
     registered -> claimed -> published -> slot made -> generation begun
+
+In this order the next try repairs what a kill leaves.
 """
 
 import logging

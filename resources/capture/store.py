@@ -1,8 +1,4 @@
-"""The store's functions for change capture: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the shapes they return. Not here: behaviour, that is in `sql/functions`; the text of many
-changes (`copy_text`); the source (`source`); the order of the steps (`drain`).
-"""
+"""The store's functions for change capture: one method per SQL function, same name, same argument order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +19,6 @@ from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.errors import UnknownCapture
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.sql_functions import SqlFunctions
-
-# lines of one write to the server
-_LINES = 500
 
 
 def _read_rows(rows: BackfilledRows) -> tuple[object, ...]:
@@ -300,7 +293,7 @@ class CaptureStore(SqlFunctions):
             self.connection.cursor() as cursor,
             cursor.copy(f"copy event_store.wal_events ({COPIED_COLUMNS}) from stdin".encode()) as copy,
         ):
-            while batch := list(islice(lines, _LINES)):
+            while batch := list(islice(lines, 500)):
                 copy.write("".join(batch))
                 number += len(batch)
         return number

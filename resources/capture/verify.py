@@ -1,8 +1,5 @@
 """Verifying a captured table: comparing it with its streams, chunk by chunk, while it changes and while it is captured.
 
-Belongs here: the order of the steps. Not here: reading a chunk (`source.chunks`), what differs and what becomes of it
-(`place_rows` in `sql/functions`), what an operator sees (`platform_defs.cli`).
-
     begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
 
 It needs no lease. Where nobody captures, it does so itself; beside a process that does, it waits for that. Killed

@@ -1,9 +1,7 @@
 """Makes the events of an import: what a row becomes, and why it becomes none.
 
-Belongs here: that, without a database; the same row of the same source is always the same event. Not here: reading
-files (`files`, `text`), times (`times`), storing (`importer`).
-
-A row costs a few microseconds here: so its event is written as text at once, and no object is made of it.
+The same row of the same source is always the same event. A row costs a few microseconds here: so its event is written
+as text at once, and no object is made of it.
 """
 
 import re
@@ -20,8 +18,6 @@ from millrace.resources.importer.times import TimeForm
 # Every event_id of an import follows from it: it must never change.
 NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 NAME_BYTES = 1024
-# beyond, doubles are not each a whole number of their own
-EXACT_DOUBLES = 2**53
 UUID_LENGTH = 36
 UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
@@ -139,7 +135,9 @@ class Mapping:
     def _iso(self, data: dict[str, Any]) -> str:
         names = self._columns.time
         try:
-            return self._form.iso(_joined([_at(data, self._paths[name]) for name in names]))
+            parts = [_at(data, self._paths[name]) for name in names]
+            whole = parts[0] if len(parts) == 1 else " ".join(map(str, parts))
+            return self._form.iso(None if None in parts else whole)
         except ValueError as error:
             raise _Fault(f"its time ({', '.join(names)}) cannot be read: {error}") from error
 
@@ -200,17 +198,10 @@ def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
     """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
     if isinstance(value, str):
         return value
-    # where a column of ids has a gap, pandas makes them doubles
-    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_DOUBLES:
+    # where a column of ids has a gap, pandas makes them doubles: beyond, these are not each a number of their own
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _joined(parts: list[Any]) -> Any:  # noqa: ANN401 - a cell has any type
-    """Return the value of the time, of which each column has a part; None where one is missing."""
-    if len(parts) == 1:
-        return parts[0]
-    return None if None in parts else " ".join(map(str, parts))
 
 
 def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type

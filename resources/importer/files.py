@@ -1,12 +1,8 @@
 """Opens event files: CSV, JSON Lines, XES and Parquet, told apart by their names, and reads the rows of Parquet.
 
-Belongs here: the format of a file, and Parquet. Not here: text formats (`text`), XES (`xes`), the meaning of a row
-(`importer`).
-
 Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number
-when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. The others
-keep their types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes
-are base64.
+when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. The others keep their
+types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes are base64.
 """
 
 import base64
@@ -38,7 +34,6 @@ SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-PARQUET_ROWS = 1000
 
 
 def suffix_of(path: Path) -> str:
@@ -115,7 +110,7 @@ def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
     refuse_twins(path, columns)
     metadata = file.metadata
     stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    batch = max(1, min(PARQUET_ROWS, ROW_LIMIT * metadata.num_rows // max(1, stored)))
+    batch = max(1, min(1000, ROW_LIMIT * metadata.num_rows // max(1, stored)))
     done = 0
 
     def rows() -> Iterator[Row]:

@@ -1,7 +1,6 @@
 """Imports an event log from a file: the engine behind `millrace import`.
 
-Belongs here: batches, refusals, the report. Not here: the event that a row becomes (`events`), reading files (`files`,
-`text`), the file of rejected rows (`rejects`).
+Belongs here: batches, refusals, the report. Not here: the event that a row becomes (`events`).
 
 A row becomes an event of its stream, appended at the stream's end in the order of the file; the columns that do not
 name stream and event become its data. `event_id` follows from the source's name and the row's number. So an import that
@@ -46,10 +45,6 @@ BATCH_BYTES = 8 * 1024 * 1024
 MOST_EVENT_TYPES = 10_000
 # what CSV files have between their cells, by the word for each
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
-SHOWN_EVENTS = 3
-# a column of numbers has no more texts, and none that is longer
-FEW_TEXTS = 3
-TEXT_LENGTH = 40
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # what may differ in a reason for which many rows are rejected
 _VALUES = re.compile(r"\d+|(?s:'.*'|\".*\")")
@@ -225,7 +220,7 @@ def try_import(log: LogFile) -> ImportTrial:
             numbers.see(log.columns.cells(row))
             event = mapping.event(row)
             if not isinstance(event, str):
-                if len(first) < SHOWN_EVENTS:
+                if len(first) < 3:
                     first.append(event.json_text)
                 continue
             kind = _VALUES.sub("", event)
@@ -249,7 +244,8 @@ class _Numbers:
                 self._numbers[name] += 1
             elif isinstance(cell, str):
                 self._texts[name].add(cell)
-                if len(self._texts[name]) > FEW_TEXTS or len(cell) > TEXT_LENGTH:
+                # a column of numbers has no more texts, and none that is longer
+                if len(self._texts[name]) > 3 or len(cell) > 40:
                     del self._texts[name]
 
     def nearly(self) -> dict[str, list[str]]:

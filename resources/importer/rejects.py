@@ -1,7 +1,5 @@
 """The rejects file of an import: the rows that could not become events, unchanged, with the reason.
 
-Belongs here: that file. Not here: the reasons (`importer`, `text`).
-
 One JSON object per row, in the order of the rows: `line`, `reason`, `raw`. The same import writes the same file again.
 """
 

@@ -1,7 +1,4 @@
-"""The shapes that the readers of event files share: a format, a row, an open file, a row's greatest size.
-
-Belongs here: these shapes. Not here: reading a format (`files`, `text`).
-"""
+"""The shapes that the readers of event files share: a format, a row, an open file, a row's greatest size."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,8 +1,5 @@
 """Reads the rows of CSV and JSON Lines files, plain or gzipped, in constant memory.
 
-Belongs here: text, its encoding, its lines, and the faults that make a row unreadable. Not here: Parquet (`files`), the
-meaning of a row (`importer`).
-
 An unreadable row comes with its fault, and the rows after it come as if it were not there: a stray quote costs only its
 own line, if a later quote shows that it is one. A row above `ROW_LIMIT` is one row to its end, so that nothing between
 its quotes becomes a row. What is open at the end of the file may be half-written: nothing of it is a row.

@@ -1,7 +1,4 @@
-"""Reads the times of foreign event logs.
-
-Belongs here: from a text of a known form, or of a stated one, to ISO 8601. Not here: the column of the time
-(`importer`), ISO 8601 (`millrace.resources.times`).
+"""Reads the times of foreign event logs as ISO 8601, from the forms that are known or from one that is stated.
 
 A time is never guessed. Read are the forms of `millrace.resources.times` and these, with any time and zone behind them:
 

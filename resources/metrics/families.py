@@ -1,7 +1,4 @@
-"""How a figure becomes a metric: its name, what it says, its labels.
-
-Belongs here: the vocabulary of Prometheus, as its client has it. Not here: which figures there are.
-"""
+"""How a figure becomes a metric of Prometheus: its name, what it says, its labels."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime

@@ -1,8 +1,5 @@
 """The metrics of an event store: its log, its sequencer, its views, producers, captures and alerts.
 
-Belongs here: which figures there are, and the connection that they come over. Not here: how they are computed (the SQL
-functions that operators call), how they are served (`millrace.platform_defs.metrics`).
-
 A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost does not grow with the
 log, but with how far views are behind, to 5,000 events in all.
 """

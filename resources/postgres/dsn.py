@@ -1,8 +1,4 @@
-"""Where the event store of this deployment is.
-
-Belongs here: choosing between the user's Postgres and the embedded one, and the login there. Not here: starting the
-embedded one (`embedded`), making its logins (`logins`).
-"""
+"""Where the event store of this deployment is: in the user's Postgres or the embedded one, and by which login."""
 
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import SUPERUSER, EmbeddedPostgres

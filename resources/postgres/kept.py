@@ -1,6 +1,4 @@
-"""One connection to the event store that all sensors of a process share.
-
-Belongs here: keeping it, and replacing one that is lost. Not here: what is asked, how to connect (`resource`).
+"""One connection to the event store that all sensors of a process share, replaced when it is lost.
 
 A new connection for each tick costs Postgres 20 to 30 ms of CPU: a process, its caches, and the plans of the store's
 functions. That is most of what sensors cost while nothing happens.

@@ -1,8 +1,5 @@
 """The logins of the embedded server beside its superuser, and who may enter which of its databases.
 
-Belongs here: making them, and what is wrong with the login of a store of the user's own. Not here: the four roles
-(`sql/roles.sql`), the server (`embedded`).
-
     postgres           the superuser: migrates at the start of `millrace up`, and is the operator at the command line
     millrace_drain     a member of event_store_owner, and nothing else: services, runs, sensors, Spark's tasks
     millrace_reader    reads read models and reports, and nothing else: people's own tools, by TCP with its password
@@ -34,8 +31,6 @@ MAINTENANCE = ("postgres", "template1")
 READ_MODELS = "read_models"
 # what reports write into, which a drain may not make in a database that is not its own
 REPORTS = "reports"
-# what Postgres takes of a name
-NAME_BYTES = 63
 
 
 def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
@@ -70,7 +65,8 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
         port: Where the server listens.
         file: Gets the password, as libpq's password files have it; the one that is there stays.
     """
-    password = _known_password(file) or secrets.token_urlsafe(24)
+    known = file.read_text().rstrip("\n").rpartition(":")[2] if file.is_file() else None
+    password = known or secrets.token_urlsafe(24)
     with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, READER, "noreplication")
         reader = sql.Identifier(READER)
@@ -114,7 +110,8 @@ def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = Fa
 
 def owner_of(database: str) -> str:
     """Return the login that owns a database beside the store."""
-    return f"owner_of_{database}".encode()[:NAME_BYTES].decode(errors="ignore")
+    # what Postgres takes of a name
+    return f"owner_of_{database}".encode()[:63].decode(errors="ignore")
 
 
 def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
@@ -147,10 +144,6 @@ def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
         f"The login {user} of the store {why}: triggers of any event_store_owner on read models run with its rights."
         " Give drains a login of their own, see docs/operating.md."
     )
-
-
-def _known_password(file: Path) -> str | None:
-    return file.read_text().rstrip("\n").rpartition(":")[2] or None if file.is_file() else None
 
 
 def _write_password(file: Path, text: str) -> None:

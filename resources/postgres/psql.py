@@ -1,7 +1,6 @@
-"""The command that opens psql on a database.
+"""The command that opens psql on a database: which psql, and what it is started with.
 
-Belongs here: which psql, and what it is started with. Not here: which database (`dsn`), starting it (the command line
-does, in the place of its own process, so that psql has the terminal).
+The command line starts it, in the place of its own process, so that psql has the terminal.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""The event store as a Dagster resource.
-
-Belongs here: opening connections for assets and sensors. Not here: what is asked of them (`event_store`), which server
-it is (`dsn`).
+"""The event store as a Dagster resource, which opens connections for assets and sensors.
 
 The resource has no field: a field is run config, and whoever launches a run would set where it connects to, also from
 variables of the environment that the run's error then quotes.

@@ -1,8 +1,5 @@
 """Looks at a whole store: whether what it promises of its log, its views and its archive holds.
 
-Belongs here: the looks, their faults in sentences, their progress. Not here: the statements (sql/functions), the rows
-of read models (`models`).
-
 Each call is a statement of its own, of bounded size: no snapshot is held for the whole run. Appends and drains go on.
 """
 

@@ -1,8 +1,4 @@
-"""Whether read models have the rows that a rebuild makes of the same events, for one log partition of each.
-
-Belongs here: which log partition, and what a difference means. Not here: the comparison (`consumption.diff`), here of a
-declaration with what serves by it.
-"""
+"""Whether read models have the rows that a rebuild makes of the same events, for one log partition of each."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
 
 # for how long a killed run leaves its tables
 KEEP = timedelta(hours=1)
-# how many keys a fault names
-KEYS = 5
 _APART = (
     "it does not have the events below its checkpoint and no others. It is new, or streams wait for a retry or were given"
     " up."
@@ -148,7 +142,7 @@ def _look_at(
             " declaration: of the same events it has to make the same rows.",
         )
     elif found.differs:
-        keys = ", ".join(one.key for one in examples(connection, diff)[:KEYS])
+        keys = ", ".join(one.key for one in examples(connection, diff)[:5])
         report.add(
             "rows_differ",
             f"{found.changed} rows are not those of a rebuild, which lacks {found.gone} and has {found.new} others:"

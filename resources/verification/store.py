@@ -1,7 +1,4 @@
-"""The store's functions that look at promises: one method per SQL function, same name, same argument order.
-
-Belongs here: calls and the rows that they return. Not here: which looks there are, and what faults mean (`looks`).
-"""
+"""The store's functions that look at promises: one method per SQL function, same name, same argument order."""
 
 from dataclasses import dataclass
 

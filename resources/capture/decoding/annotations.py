@@ -1,7 +1,6 @@
 """What a transaction of the source says of itself, by `pg_logical_emit_message`, as JSON that an event may hold.
 
-Belongs here: one annotation, and what stands in its place where no event may hold it: it is no reason to keep a change
-back. Not here: which changes it is of (`changes`), annotations as metadata (`change_metadata` in `sql/functions`).
+Where no event may hold it, something stands in its place: it is no reason to keep a change back.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""The changes of one look into the slot, decoded as they come, some hundred messages at a time.
-
-Belongs here: batches of messages, where a piece of them may end, counts of what came. Not here: what a message means
-(`changes`), the loop (`drain`).
-"""
+"""The changes of one look into the slot, decoded as they come, some hundred messages at a time."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime

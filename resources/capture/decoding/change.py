@@ -1,7 +1,4 @@
-"""A captured change: what happened to a row, a table or its columns.
-
-Belongs here: its fields. Not here: what makes one of messages (`changes`), where it is kept (`capture.store`).
-"""
+"""A captured change: what happened to a row, a table or its columns."""
 
 from dataclasses import dataclass
 from datetime import datetime

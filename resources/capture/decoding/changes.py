@@ -1,7 +1,6 @@
 """From pgoutput's messages to captured changes: what happened to which row, in which transaction, as JSON.
 
-Belongs here: the meaning of messages for the captured tables. Not here: bytes (`pgoutput`), rows (`rows`), where
-changes are kept (`capture.store`).
+Belongs here: what messages mean. Not here: their bytes (`pgoutput`), their rows (`rows`).
 
 A change of a row is one `Change`. A change that moves a row to another key is two: the deletion at the old key, then
 the update at the new one. A change that cannot be decoded has a fault in place of its data, and keeps its number. Only

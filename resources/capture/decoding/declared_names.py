@@ -1,7 +1,4 @@
-"""The name that a captured table is declared by, and when what it does under another one is its own nevertheless.
-
-Belongs here: positions and names alone. Not here: finding them (`setup`), changes (`changes`).
-"""
+"""The name that a captured table is declared by, and when what it does under another one is its own nevertheless."""
 
 from dataclasses import dataclass, replace
 

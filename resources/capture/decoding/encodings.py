@@ -1,7 +1,6 @@
 """Text of a database as it stands there, in the encoding of that database, as UTF-8.
 
-Belongs here: values and messages that the server could not convert itself, because a value is no text of its encoding.
-Not here: what such a value means for its row (`values`), reading it unconverted (`source.stream`, `source.chunks`).
+Such are values and messages that the server could not convert itself, because a value is no text of its encoding.
 """
 
 from struct import Struct, error

@@ -1,7 +1,4 @@
-"""What a change or a backfilled row says beside the row: its identity, its time, its table, how large it may be.
-
-Belongs here: single fields. Not here: changes (`changes`), the values of a row (`values`).
-"""
+"""What a change or a backfilled row says beside the row: its identity, its time, its table, how large it may be."""
 
 from datetime import UTC, datetime
 from hashlib import sha1

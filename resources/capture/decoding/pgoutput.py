@@ -1,8 +1,5 @@
 """Decodes the messages of Postgres' output plugin `pgoutput`, protocol version 1, text values.
 
-Belongs here: bytes to messages. Not here: what a message means for a table (`changes`), where bytes come from
-(`source.stream`).
-
 Any bytes either are one whole message or raise `PgoutputError`; nothing is guessed, skipped or cut.
 """
 

@@ -1,8 +1,4 @@
-"""The rows of a captured table as JSON: its key, its image, what a change says about them.
-
-Belongs here: what a message of a row means, for the columns that its table has at that time. Not here: single values
-(`values`), transactions and positions (`changes`).
-"""
+"""The rows of a captured table as JSON: its key, its image, what a change says about them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The columns of captured tables through the log: which ones a change's table had, and where they became others.
 
-Belongs here: what a description of a table says of its columns, comparing it with the one before. Not here: rows
-(`rows`), the event of a change (`changes`), where they are kept and what is read anew (`keep_schemas` in
-`sql/functions`).
+Not here: where they are kept (`capture.schema_changes`), what is read anew (`keep_schemas` in `sql/functions`).
 """
 
 import json

@@ -1,7 +1,4 @@
-"""What the changes of a transaction share, while it is decoded.
-
-Belongs here: its fields, its id of 64 bits. Not here: what fills them (`changes`).
-"""
+"""What the changes of a transaction share, while it is decoded."""
 
 from dataclasses import dataclass
 from datetime import datetime

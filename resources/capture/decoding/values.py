@@ -1,7 +1,5 @@
 """Column values as JSON: from the text that Postgres writes to the text that jsonb takes.
 
-Belongs here: one value, and what makes it undecodable. Not here: rows (`rows`), messages (`changes`).
-
 Numbers stay as the server wrote them, digit by digit; nothing passes through a float.
 """
 

@@ -1,7 +1,6 @@
-"""The rows that a captured table holds already, chunk by chunk in the order of its key.
+"""The rows that a captured table holds already, in chunks by the order of its key, and what a chunk's snapshot saw.
 
-Belongs here: reading them in the same text form as the slot's messages, and what a chunk's snapshot has seen. Not here:
-which rows have newer changes (`emit_backfill` in the store knows), what events they become (`capture.backfilled_rows`).
+They are read in the same text form as the slot's messages. The store knows which have newer changes (`emit_backfill`).
 """
 
 import re

@@ -1,8 +1,4 @@
-"""The connections to a captured database, and looks at it: which database it is, how far its log and its ids are.
-
-Belongs here: settings of the sessions, looks that need no slot. Not here: slots (`slot`), what comes over a replication
-connection (`stream`), publications (`publication`), tables (`tables`).
-"""
+"""The connections to a captured database, and looks that need no slot: its identity, how far its log and ids are."""
 
 import threading
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""How rows are ordered by a key: with the operators of the key's index, which may be off the search path.
-
-Belongs here: these operators, and statements that go on behind a key. Not here: which columns are the key (`tables`),
-reading rows (`chunks`).
-"""
+"""How rows are ordered by a key: with the operators of the key's index, which may be off the search path."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""The tables of a capture that are declared by patterns: which there are now.
-
-Belongs here: from names to tables. Not here: whether a table can be captured (`source.readiness`).
-"""
+"""The tables of a capture that are declared by patterns: which there are now."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,13 +32,11 @@ def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
 
 def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
     """Return the capture with those of these tables that fit its patterns, behind those that it declares."""
-    declared = {table.name for table in capture.tables}
-    more = [table for table in tables if table.name not in declared and _fits(capture, table.name)]
-    return replace(capture, tables=(*capture.tables, *more))
 
-
-def _fits(capture: Capture, name: str) -> bool:
-    def one_of(patterns: Iterable[str]) -> bool:
+    def fits(name: str, patterns: Iterable[str]) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 
-    return one_of(capture.patterns) and not one_of(capture.exclude)
+    declared = {table.name for table in capture.tables}
+    more = [each for each in tables if each.name not in declared and fits(each.name, capture.patterns)]
+    wanted = [each for each in more if not fits(each.name, capture.exclude)]
+    return replace(capture, tables=(*capture.tables, *wanted))

@@ -1,8 +1,5 @@
 """Asking the server itself whether a table can be published as declared: by a publication that is rolled back.
 
-Belongs here: the question, and which tables need not be asked about again. Not here: what the catalog says
-(`readiness`), keeping a publication (`publication`).
-
 The question costs the source a transaction id and some of its log, and takes the lock that a vacuum holds. So it is
 asked once for each declaration of a table and each state of the table in the catalog. Many tables are asked about
 together. Where the server refuses them, or one is locked, each half is asked about: what is left is said of one table.

@@ -1,7 +1,4 @@
-"""The publication of a capture on its source: exactly the tables, columns, rows and actions that are declared.
-
-Belongs here: making it so, and knowing that it is. Not here: whether the source can publish them (`readiness`).
-"""
+"""The publication of a capture on its source: exactly the tables, columns, rows and actions that are declared."""
 
 import json
 import re
@@ -21,8 +18,6 @@ from millrace.resources.errors import MillraceError
 _MARK = "Millrace keeps this as declared"
 _REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>\d+ \d+), (?P<owner>\d+)\.")
 _PROBED = " Probed: "
-# from this version on a publication may have generated columns that are stored
-GENERATED_VERSION = 180000
 # what may keep a table in the publication; whoever captures meets that again, and says it
 _UNABLE = (LockNotAvailable, InsufficientPrivilege, ReadOnlySqlTransaction)
 
@@ -234,8 +229,8 @@ def condition(where: str) -> sql.SQL:
 def publication_options(source: psycopg.Connection, actions: Iterable[str]) -> sql.Composed:
     """Return the options that a publication is made with."""
     options = sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(actions))
-    # without them a server refuses updates of a table whose identity is full
-    generated = source.info.server_version >= GENERATED_VERSION
+    # without them a server that knows this option refuses updates of a table whose identity is full
+    generated = source.info.server_version >= 180000
     return options + sql.SQL(", publish_generated_columns = stored") if generated else options
 
 

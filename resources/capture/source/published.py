@@ -1,7 +1,6 @@
 """Published tables as the catalog has them now: whether changes of one are refused, and what names their rows.
 
-Belongs here: one cheap statement, to be asked again and again. Not here: what is wrong with a table, in words
-(`readiness`), publishing tables (`publication`).
+Belongs here: one cheap statement, to be asked again and again. Not here: what is wrong, in words (`readiness`).
 """
 
 from collections.abc import Mapping

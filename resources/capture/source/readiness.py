@@ -1,8 +1,6 @@
-"""What a source lacks to be captured as declared, all of it at once.
+"""What a source lacks to be captured as declared, all of it at once, as sentences with their remedies.
 
-Belongs here: preconditions, as sentences with their remedies. Not here: what is wrong with a declaration by itself
-(`capture.declaration`), asking the server by a publication of a moment (`probe`), and setting anything up
-(`publication`, `slot`).
+Not here: what is wrong with a declaration by itself (`capture.declaration`), what only the server can say (`probe`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -265,7 +263,6 @@ def _table_problems(
     found: Mapping[tuple[str, str], SourceTable],
     rights: Mapping[int, _Rights],
 ) -> Iterator[str]:
-    """Find what the catalog says."""
     if table.schema in OWN_SCHEMAS:
         yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
         return

@@ -1,8 +1,4 @@
-"""A replication slot of the source.
-
-Belongs here: what is asked of any logical slot, why it refuses. Not here: reading it (`stream`), the connection
-(`connection`), what is published (`publication`), the rows that are there already (`chunks`).
-"""
+"""A replication slot of the source: making, moving and dropping it, how it is, why it refuses."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait

@@ -1,8 +1,7 @@
 """Whether a standby that takes over from the source would have the slot, and all that it gave out.
 
-Belongs here: what the primary tells a role without other rights, from PostgreSQL 17 on; before, standbys have no slots
-of their primary. Not here: what a takeover means for a capture (`timelines`, `capture.decide`). Whether a standby
-synchronizes slots is known to the standby only.
+The primary tells that to a role without other rights, from PostgreSQL 17 on; before, standbys have no slots of their
+primary. Whether a standby synchronizes slots is known to the standby only.
 """
 
 import psycopg

@@ -1,8 +1,5 @@
 """What a replication slot gives, as it comes, by the replication protocol.
 
-Belongs here: messages of the protocol, when one waits and for how long, what the source may give up. Not here: slots
-(`slot`), the connection's settings (`connection`), what a message means (`decoding`).
-
 The server decodes its log once and sends what it finds: each transaction as a whole, when it has committed. In between
 it says up to where it came. We say up to where all is stored, and nothing else moves the slot.
 """
@@ -51,8 +48,6 @@ _LOOK_S = 0.1
 
 _WAL, _KEEPALIVE = b"wk"
 _BEGIN, _COMMIT = b"BC"
-# of a message of the log, before it: where it begins, where the log ends, the time
-_HEAD = 25
 _POSITION = Struct(">Q")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 # written, flushed, applied, the time, whether to answer
@@ -274,7 +269,8 @@ class SlotStream:
             self._heard()
             kind = data[0]
             if kind == _WAL:
-                message = bytes(data[_HEAD:])
+                # behind where it begins, where the log ends, the time
+                message = bytes(data[25:])
                 kind = message[0]
                 if kind == _BEGIN:
                     self._within_transaction = True
@@ -306,7 +302,6 @@ class SlotStream:
             raise error_from_result(result)
 
     def _error(self) -> psycopg.Error:
-        """Return why the server ended the stream."""
         result = self._pgconn.get_result()
         if result is None or result.status == pq.ExecStatus.COMMAND_OK:
             return psycopg.OperationalError("the source ended the stream")

@@ -1,8 +1,4 @@
-"""A table of the source database as its catalog describes it now.
-
-Belongs here: columns, keys and the replica identity. Not here: what they were when a row changed, which the messages of
-that time say (`decoding.pgoutput`).
-"""
+"""A table of the source database as its catalog describes it now; the messages of a change say what it was then."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

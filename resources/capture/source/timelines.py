@@ -1,8 +1,5 @@
 """Through which timelines the log of a source came, and up to where two such histories are one log.
 
-Belongs here: reading the history, comparing two. Not here: which database it is (`connection`), what becomes of what
-only the former source had (`capture.decide`, `follow_timelines`).
-
 A server that is promoted, or restored to a moment, begins a timeline of its own, and goes on with other changes from
 there. Two servers that were promoted may have given theirs the same number: what tells them apart is where they left
 the one before.
@@ -86,13 +83,10 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
             content = found.get_value(0, 1) or b""
     except psycopg.Error as error:
         raise _unknown(str(error).strip()) from error
-    return Timelines(_parsed(content), identity.timeline)
-
-
-def _parsed(content: bytes) -> tuple[tuple[int, Lsn], ...]:
-    """Read a history file: a line is a timeline, where the log left it, and why."""
+    # a line is a timeline, where the log left it, and why
     lines = (line.split(None, 2) for line in content.splitlines() if line.strip() and not line.startswith(b"#"))
-    return tuple((int(fields[0]), Lsn.parse(fields[1].decode())) for fields in lines)
+    left = tuple((int(fields[0]), Lsn.parse(fields[1].decode())) for fields in lines)
+    return Timelines(left, identity.timeline)
 
 
 def _unknown(detail: str) -> TimelinesUnknown:
