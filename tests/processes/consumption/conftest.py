@@ -1,5 +1,5 @@
-"""Rounds need here what they need in `consumption/rounds`."""
+"""Rounds need here what they need in `tests/consumption`."""
 
-from tests.consumption.rounds.conftest import slow_machine
+from tests.consumption.conftest import slow_machine
 
 __all__ = ["slow_machine"]
