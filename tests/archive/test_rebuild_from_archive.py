@@ -22,6 +22,7 @@ from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption import rebuild as rebuilding
+from millrace.resources.consumption import staging
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
@@ -30,7 +31,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count
 from millrace.resources.read_models.stored.tables import HistoryMissing
-from millrace.resources.read_models.stored.versions import is_ready_to_serve, unbuilt_partitions
+from millrace.resources.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
 from tests.support.building.drains import (
     Everything,
     all_events,
@@ -44,6 +45,7 @@ from tests.support.building.drains import (
     things,
 )
 from tests.support.building.oracle import expected_rows
+from tests.support.building.poison import WORTHS, locks, poison
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import ids_of_one_partition, rows, with_odd_settings
 from tests.support.patience import patience
@@ -227,6 +229,23 @@ def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_
     before = rows_of(things.connection, Everything)
     rebuild(dsn, replacing, tmp_path, partition)
     assert rows_of(things.connection, Everything) == before
+
+
+@pytest.mark.parametrize("at_a_time", [10_000, 1])
+def test_a_rebuild_from_the_archive_names_the_streams_of_values_that_their_column_does_not_hold(
+    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    # what a task tells of at once; the next build tells of more
+    monkeypatch.setattr(staging, "MOST_MISREAD", at_a_time)
+    good, *bad = ids_of_one_partition(things.connection, 4, partition=3)
+    for made in (partial(thing, worth=1), poison, partial(thing, worth=1)):
+        things.append_events([thing(good, worth=1), *map(made, bad)])
+    ensure_version(things.connection, WORTHS)
+    archive(dsn, tmp_path, tail=True)
+    commit = rebuild(dsn, lambda: spark, tmp_path, 3, model=WORTHS)
+    assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
+    assert dict(locks(things)) == dict.fromkeys(bad, 1)
+    assert sorted(rows_of(things.connection, WORTHS)) == sorted([(good, 3, 3), *((name, 1, 1) for name in bad)])
 
 
 def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_and_is_no_streams_fault(

@@ -207,6 +207,17 @@ def refused(decider_id: str) -> NewEvent:
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
 
 
+def test_streams_that_are_misread_and_such_as_postgres_refuses_wait_from_one_batch_on_and_all_others_are_built(
+    things: EventStore, dsn: str, spark: "SparkSession"
+) -> None:
+    odd = [thing("odd", owner="q", units=units) for units in (1, "a lot", 2)]
+    things.append_events([thing("good", owner="p", units=1), refused("bad"), *odd])
+    report = drain(at(dsn, 0), spark, TOTALS)
+    assert (report.batches, report.failed_streams, report.failed) == (1, 2, {})
+    assert locks(things) == [("bad", 1), ("odd", 1)]
+    assert sorted(rows_of(things.connection, TOTALS)) == [("p", 1), ("q", 1)]
+
+
 def test_a_rebuild_names_more_streams_than_one_search_of_a_drain(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
