@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '49b9ed61d6c51d4ba4234df01e96dd6cfeab42534c93109a1e03f74215cea659'),
+  (0, '543d3d75b78ffaf862935abd34d6b6e233fe70595e5d2a9e9e9b8ce78af2bf4f'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
