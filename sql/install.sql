@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '543d3d75b78ffaf862935abd34d6b6e233fe70595e5d2a9e9e9b8ce78af2bf4f'),
+  (0, 'f68cc0587a777365114ec4e736868c5448dc8250229080db86c9eebb343281f3'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
