@@ -368,7 +368,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '635c62655f182f20ae8184d328c89a3b223a0ebf547bd068319ac27959880c19'),
+  (0, '7b3bbec2837111d79a6c494d6f0e5030278e03d503ec55bbaf782b8f20552c08'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -65,6 +65,7 @@ def handle(
 
     Raises:
         GaveUp: Another writer was first each time.
+        EventIdReused: An event of another stream has the id of one that the command leads to.
         HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
         StreamClosed: Something was decided, and the stream has its final event.
     """

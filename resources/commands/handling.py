@@ -41,8 +41,8 @@ def handle_sync(
             loaded = _loaded(store, decider, decider_id, loaded)
             is_stored = _is_stored(store, first)
         # asked behind the load: what the state has of this command is never decided on
-        if is_stored and command_id is not None:
-            return _decided_before(store, decider, decider_id, command_id)
+        if is_stored and (before := _decided_before(store, decider, decider_id, command_id)):
+            return before
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
             appended = _appended(store, events, caused_by) if events else []
@@ -50,9 +50,9 @@ def handle_sync(
             continue
         except EventIdReused:
             # the same command was first, and led to something else there
-            if command_id is None or not _is_stored(store, first):
-                raise
-            return _decided_before(store, decider, decider_id, command_id)
+            if before := _decided_before(store, decider, decider_id, command_id):
+                return before
+            raise
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
         head = store.stream_head(decider_id, decider.name)
@@ -128,9 +128,12 @@ def _appended(store: EventStore, events: list[NewEvent], caused_by: Event | None
 
 
 def _decided_before(
-    store: EventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID
-) -> Decided[State]:
-    """Return what a command led to when it was handled first, and the state after that."""
+    store: EventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID | None
+) -> Decided[State] | None:
+    """Return what a command led to when it was handled first, and the state after that; None for nothing here.
+
+    An event with the id of its first one may be another decider's: any writer can give it that id.
+    """
     loaded, led = Loaded(decider.initial), list[Event]()
     for event in store.read_stream(decider.name, decider_id, upcast=True):
         if led and event.command_id != command_id:
@@ -138,6 +141,8 @@ def _decided_before(
         loaded = loaded.after(decider, event)
         if event.command_id == command_id:
             led.append(event)
+    if not led:
+        return None
     return Decided(decider.name, decider_id, tuple(led), loaded.state, loaded.version, loaded.offset)
 
 

@@ -366,8 +366,13 @@ class _Run:
                 return
             row = events[0][0]
             if isinstance(error, EventIdReused):
-                fault = "was imported before with other content, or with other columns, options or another decider"
-                hint = "If this is another file, give it a name of its own with --source NAME."
+                fault = (
+                    "was imported before with other content, columns, options or decider, or another writer took its id"
+                )
+                hint = (
+                    "If the event above is of an import of another file, give this one a name of its own with"
+                    " --source NAME. If it is of no import, ask its writer: another source stores all rows again."
+                )
                 if self.log.columns.id is not None:
                     fault = f"has the id ({self.log.columns.id}) of an event with other content or of another --source"
                     hint = "Give each event an id of its own, and the same source to each import of it."

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged
+from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged, event_id_of
 from millrace.resources.commands.handle import handle
-from millrace.resources.errors import StreamClosed
+from millrace.resources.errors import EventIdReused, StreamClosed
 from millrace.resources.event_store import AsyncEventStore, Event, EventStore, NewEvent, causing
 from millrace.resources.user_code import NeverRan
 from tests.support.factories import Connect, purge
@@ -181,6 +181,17 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
     racing = Decider(name="account", initial=0, decide=decide_twice, evolve=evolve)
     assert handle(accounts, racing, "a-3", 5, command_id=command_id).state == 5
     assert (amounts(accounts, "a-3"), inside) == ([5], [0])
+
+
+def test_a_command_whose_event_id_another_decider_has_is_refused_and_not_told_to_be_done(accounts: EventStore) -> None:
+    pay(accounts, 50)
+    accounts.register_decider_event("evil", "planted", "An id was taken.")
+    command_id = uuid4()
+    event_id = event_id_of(command_id, "account", "a-1", 0)
+    accounts.append_events([NewEvent("evil", "e-1", "planted", event_id, {}, command_id)])
+    with pytest.raises(EventIdReused):
+        handle(accounts, ACCOUNT, "a-1", 5, command_id=command_id)
+    assert amounts(accounts) == [50]
 
 
 def decide_anew(command: int, _: int) -> list[Emit]:

@@ -69,7 +69,7 @@ def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -
         lambda: store.connection.execute("set transaction isolation level serializable"),
     ):
         begin()
-        with pytest.raises(Malformed, match="Commit first"), refusals():
+        with pytest.raises(Malformed, match="Commit first, and call it at READ COMMITTED"), refusals():
             store.connection.execute(PLACES, ([ours.event_id], 5))
         store.connection.rollback()
 

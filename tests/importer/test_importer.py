@@ -12,14 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID, uuid4, uuid5
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store import EventStore
-from millrace.resources.importer.events import Columns
+from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.importer.events import NAMESPACE, Columns
 from millrace.resources.importer.importer import ImportProgress, ImportReport
 from tests.support.import_logs import (
     TIME,
@@ -266,9 +267,22 @@ def test_other_content_under_the_same_name_stops_the_import_and_names_the_row(
     write_csv(file, rows)
     with pytest.raises(ImportRefused, match=r"Row 7 \(line 8\) of log\.csv was imported before") as refused:
         run(dsn, file)
-    assert refused.value.hint == "If this is another file, give it a name of its own with --source NAME."
+    assert "If the event above is of an import of another file" in (refused.value.hint or "")
     assert len(stored(store)) == 10
     assert run(dsn, file, source="second log").appended == 20
+
+
+def test_a_row_whose_id_another_writer_took_stops_the_import_and_names_the_stream_that_has_it(
+    dsn: str, store: EventStore, tmp_path: Path
+) -> None:
+    command = str(uuid5(NAMESPACE, "p.csv"))
+    store.register_decider_event("evil", "x", "An id was taken.")
+    event_id = UUID(f"{command[:14]}8{command[15:27]}{2:09x}")
+    store.append_events([NewEvent("evil", "e-1", "x", event_id, {}, uuid4())])
+    with pytest.raises(ImportRefused, match=r"Row 2 \(line 3\) of p\.csv .* another writer took its id") as refused:
+        run(dsn, write_csv(tmp_path / "p.csv", many_rows(3, 1)))
+    assert "stream (evil, e-1)" in (refused.value.detail or "")
+    assert "If it is of no import, ask its writer" in (refused.value.hint or "")
 
 
 def test_two_imports_of_a_file_at_once_store_each_row_once_in_order(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal, localcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
@@ -120,6 +120,11 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
     (lambda: count(where={"data.n": math.nan}), "where= of 'data.n' has nan; allowed"),
     (lambda: count(where={"data.n": {1, b"1"}}), "where= of 'data.n' has b'1'; allowed"),
     (lambda: count(where={"data.at": datetime(2024, 1, 1)}), "a datetime with its zone, None for missing or null"),
+    (
+        lambda: count(where={"data.at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))}),
+        "where= of 'data.at' has a time outside the years 1 to 9999 in UTC",
+    ),
+    (lambda: count(where={"data.n": 10**5000}), "or a number that no double holds; allowed"),
     (lambda: count(where={"created_at": "2024-01-01"}), "has '2024-01-01', and 'created_at' is of type timestamp"),
     (lambda: count(where={"event": 5}), "where= of 'event' has Decimal('5'), and 'event' is of type string"),
     (lambda: set_union("data.n", type="double"), "type is 'double', which 0 and -0 are two of; use decimal(p,s)"),

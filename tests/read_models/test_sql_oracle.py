@@ -252,6 +252,7 @@ class Judged:
     nowhere = count("data.amount", where={"data.city": None})
     known = count(where={"data.city": {"!=": None}, "data.order_id": {">": "id-3"}})
     true_city = count(where={"data.city": True})
+    no_five = count(where={"data.city": {"!=": 5}})
     until_noon = max_("data.at", type="timestamp", where={"data.at": {"<=": NOON}})
     at_noon_or_never = last("decider_id", where={"data.at": [NOON, None]})
     of_orders = top("data.amount", 2, type=MONEY, where={"decider": "order", "created_at": {">": NOON}})
@@ -394,6 +395,7 @@ SQL = {
           avg({AMOUNT}) filter (data->>'city' not in ('Ulm', 'ulm')), count(*) filter (data->>'city' in ('Ulm', 'ulm')),
           count(data->>'amount') filter (data->>'city' is null),
           count(*) filter (data->>'city' is not null and {ORDER_ID} > 'id-3'), count(*) filter (data->>'city' = 'true'),
+          count(*) filter (data->>'city' <> '5'), -- which a text that is no number is not
           max({AT}) filter ({AT} <= '{NOON}'),
           arg_max(decider_id, "offset") filter ({AT} is null or {AT} = '{NOON}'),
           {best(AMOUNT, 2, AMOUNT, f"decider = 'order' and created_at > '{NOON}'")},

@@ -129,6 +129,18 @@ def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
     assert loose == []
 
 
+def test_no_plain_literal_has_a_backslash_which_a_session_may_read_as_an_escape() -> None:
+    """A session, a login or a database may have `standard_conforming_strings` off."""
+    token = re.compile(r"--[^\n]*|\bE'(?:[^'\\]|\\.)*'|'[^']*'", re.DOTALL)
+    assert [
+        (path.name, literal)
+        for path in FUNCTIONS
+        if "set standard_conforming_strings = on" not in path.read_text()
+        for literal in token.findall(path.read_text())
+        if literal.startswith("'") and "\\" in literal
+    ] == []
+
+
 def test_invariants_are_named_constraints(connect: Connect) -> None:
     """A table's check constraints say what holds, not `table_column_check`."""
     unnamed = rows(

@@ -1,7 +1,7 @@
 """Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them.
 
 A field of data is text. Its condition reads it as the type of what it is compared with: a text that is no number meets
-no comparison with a number. As in SQL, a value that is missing or null meets none but that with null.
+no comparison with a number but that with !=. As in SQL, a value that is missing or null meets none but that with null.
 """
 
 import math
@@ -92,11 +92,15 @@ def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str 
     if not isinstance(where, Mapping) or not where:
         raise InvalidColumn(f"where= is {where!r:.100}: name sources and what they are to be, or leave it out")
     tests = []
-    for source, wanted in sorted(where.items(), key=repr):
-        type_ = type_of(source)
+    for source in sorted(where, key=repr):
+        type_, wanted = type_of(source), where[source]
         for how, said in wanted.items() if isinstance(wanted, Mapping) else [("==", wanted)]:
             them = [*said] if isinstance(said, list | tuple | set | frozenset) else [said]
-            compared = tuple(sorted({_compared(source, type_, one) for one in them}, key=repr))
+            try:
+                compared = tuple(sorted({_compared(source, type_, one) for one in them}, key=repr))
+            except OverflowError as error:
+                told = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
+                raise InvalidColumn(f"where= of {source!r} has {told}; allowed: {ALLOWED}") from error
             fits = how in {"==", "!="} or (how in _ORDERS and len(compared) == 1 and type(compared[0]) in _ORDERED)
             if not fits or not compared:
                 raise InvalidColumn(f"where= of {source!r} is {wanted!r:.100}; allowed: {ALLOWED}")

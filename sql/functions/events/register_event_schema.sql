@@ -63,7 +63,7 @@ begin
     _compiled := event_store_private.compile_schema(v_schema);
     -- a session keeps 32 of them compiled, for all events that it appends; to compile one takes as long as an append
     select count(distinct m.pattern[1]) into _patterns
-    from regexp_matches(_compiled.predicate, 'like_regex ("(?:[^"\\]|\\.)*")', 'g') m(pattern);
+    from regexp_matches(_compiled.predicate, E'like_regex ("(?:[^"\\\\]|\\\\.)*")', 'g') m(pattern);
     if _patterns > 24 then
       perform event_store_private.refuse_schema(
         format('the schema has %s different patterns and lengths of texts, above 24', _patterns)

@@ -33,7 +33,7 @@ begin
   if pg_current_xact_id_if_assigned() is not null or current_setting('transaction_isolation') <> 'read committed' then
     perform event_store_private.refuse_request(
       'the transaction has written, or is above READ COMMITTED',
-      'Commit first: an event gets its position after its commit.'
+      'Commit first, and call it at READ COMMITTED: an event gets its position after its commit.'
     );
   end if;
   _until := clock_timestamp() + make_interval(secs => v_seconds);

@@ -31,10 +31,10 @@ declare
   _producer event_store.producers;
 begin
   perform event_store_private.require_producer_id(v_producer_id, v_partition);
-  if (v_initial_sequence >= 0) is not true then
+  if (v_initial_sequence between 0 and 9223372036854775806) is not true then
     perform event_store_private.refuse_request(
       format('v_initial_sequence is %s', coalesce(v_initial_sequence::text, 'null')),
-      'Pass the number of the first message, 0 or more.'
+      'Pass the number of the first message, from 0 to 9223372036854775806.'
     );
   end if;
   if v_owner is not null and to_regrole(quote_ident(v_owner)) is null then

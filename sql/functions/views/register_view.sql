@@ -43,6 +43,8 @@ declare
   _fault text := case
     when coalesce(v_view, '') = '' then 'the view has no name'
     when octet_length(v_view) > 200 then 'a name has at most 200 bytes'
+    when v_view like '-%' and not exists (select from event_store.views where view = v_view)
+      then 'a name begins with no -, which commands take for an option'
     when v_lock_timeout_s not between 1 and 3600 then 'v_lock_timeout_s must be from 1 to 3600, or null'
     -- what a wait of a client's can hold
     when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'

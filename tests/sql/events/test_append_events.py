@@ -194,6 +194,8 @@ def test_an_event_with_a_missing_wrong_or_unknown_field_is_refused(orders: Event
             assert "event 2 of the batch" in str(said.detail)
         if "previousId" in batch:
             assert said.detail == "event 2 of the batch has unknown keys: previousId"
+    for none, detail in (("[1]", ""), ("[[]]", ""), ("[null]", ""), ("[{}, 1]", "event 2 of the batch: ")):
+        assert refusal(Malformed, partial(append_json, none)).detail == f"{detail}it is no JSON object"
     assert stored(orders) == heads(orders) == []
 
 

@@ -214,6 +214,16 @@ def test_an_owner_is_a_role_that_there_is_and_that_the_login_is_a_member_of(logi
         writer.register_producer("p", 0, "event_store_reader")
 
 
+def test_the_greatest_number_is_no_messages_as_none_could_follow(producer: ProducerStore) -> None:
+    last = 2**63 - 1
+    with pytest.raises(Malformed, match=f"from 0 to {last - 1}"):
+        producer.register_producer("q", initial_sequence=last)
+    assert producer.register_producer("q", initial_sequence=last - 1).next_sequence == last - 1
+    assert producer.ingest_events("q", 0, 1, last - 1).next_sequence == last
+    with pytest.raises(Malformed, match=f"from 0 to {last - 1}"):
+        producer.ingest_events("q", 0, 1, last)
+
+
 def test_no_message_is_judged_or_committed_until_the_transaction_ends_and_others_go_on(
     producer: ProducerStore, connect: Connect
 ) -> None:

@@ -113,6 +113,8 @@ def test_any_name_is_a_name(orders: EventStore) -> None:
         orders.ack_event(view, "o-1", event.offset, event.lease_token)
         orders.enable_view(view, False)
         orders.unregister_view(view)
+    # but what a command takes for an option
+    assert "begins with no -" in str(refusal(Malformed, partial(orders.register_view, "-x")).detail)
 
 
 def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: EventStore) -> None:

@@ -45,7 +45,7 @@ begin
     loop
       select
         min(l.decider_id collate "C") filter (
-          where l.gone and (_table.known or l.decider_id !~ '^\[[0-9]+,"[0-9A-F]+/[0-9A-F]+",[0-9]+\]$')
+          where l.gone and (_table.known or l.decider_id !~ E'^\\[[0-9]+,"[0-9A-F]+/[0-9A-F]+",[0-9]+\\]$')
         ),
         max(l.decider_id collate "C"), count(*)
       into _live, _key, _looked

@@ -23,7 +23,7 @@ as $$
         where v_metadata ? k.name
         limit 1
       ),
-      regexp_replace(event_store_private.data_fault(v_metadata), '^data (has|is)', 'metadata \1')
+      regexp_replace(event_store_private.data_fault(v_metadata), '^data (has|is)', E'metadata \\1')
     )
   end
 $$;

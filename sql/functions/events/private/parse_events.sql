@@ -57,7 +57,7 @@ begin
           hint = format('The keys of an event are %s. Nothing was stored.', array_to_string(_known, ', '));
     end if;
   exception when data_exception then
-    _fault := sqlerrm;
+    _fault := case when jsonb_typeof(v_events -> 0) = 'object' then sqlerrm else 'it is no JSON object' end;
     if jsonb_array_length(v_events) > 1 then
       -- alone, the event that cannot be read is refused with what is wrong with it
       for _each in select * from jsonb_array_elements(v_events) with ordinality e(element, ordinal) loop

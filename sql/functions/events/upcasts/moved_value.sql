@@ -31,7 +31,7 @@ begin
         to_jsonb(trim_scale(_text::numeric))
     end
     -- counts in a pattern are slow
-    when _is = 'string' and octet_length(_text) <= 202 and _text ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?$'
+    when _is = 'string' and octet_length(_text) <= 202 and _text ~ '^-?(0|[1-9][0-9]*)([.][0-9]+)?$'
       and octet_length(split_part(ltrim(_text, '-'), '.', 1)) <= 100 and octet_length(split_part(_text, '.', 2)) <= 100
     then case
       when v_move ->> 'type' = 'number' then to_jsonb(_text::numeric)

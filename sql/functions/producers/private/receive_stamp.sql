@@ -18,10 +18,10 @@ declare
   _status text;
 begin
   perform event_store_private.require_producer_id(v_producer_id, v_partition);
-  if (v_epoch > 0 and v_sequence >= 0) is not true then
+  if (v_epoch > 0 and v_sequence between 0 and 9223372036854775806) is not true then
     perform event_store_private.refuse_request(
       format('v_epoch is %s, v_sequence is %s', coalesce(v_epoch::text, 'null'), coalesce(v_sequence::text, 'null')),
-      'Epochs count from 1, sequences from 0: register_producer returns both.'
+      'Epochs count from 1, sequences from 0 to 9223372036854775806: register_producer returns both.'
     );
   end if;
   if octet_length(v_digest) not between 1 and 64 then

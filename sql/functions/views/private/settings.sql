@@ -9,7 +9,7 @@ stable
 as $$
   select to_jsonb(v_view) - 'view' - 'created_at' - 'updated_at' - 'start_at' - 'enabled' || jsonb_build_object(
     'edge_function_url',
-    regexp_replace(v_view.edge_function_url, '^([^:/]*://)?([^/?#]*@)?([^/?#]*).*$', '\1\3')
+    regexp_replace(v_view.edge_function_url, '^([^:/]*://)?([^/?#]*@)?([^/?#]*).*$', E'\\1\\3')
       || ' (' || left(encode(sha256(convert_to(v_view.edge_function_url, 'UTF8')), 'hex'), 12) || ')'
   )
 $$;

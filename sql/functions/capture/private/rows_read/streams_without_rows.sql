@@ -37,7 +37,7 @@ begin
       select e.decider_id
       from event_store.events e
       -- a key is a JSON array: other streams are in other parts of the index
-      where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < '\' and e.decider = v_decider
+      where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < E'\\' and e.decider = v_decider
       order by e.decider_id, e.decider, e.version -- as events_stream_key has them
       limit 1
     ) n
@@ -52,7 +52,7 @@ begin
     (
       select p.decider_id
       from event_store.purged_streams p
-      where p.decider_id > v_after_key and p.decider_id >= '[' and p.decider_id < '\' and p.decider = v_decider
+      where p.decider_id > v_after_key and p.decider_id >= '[' and p.decider_id < E'\\' and p.decider = v_decider
       order by p.decider_id
       limit v_limit
     )
@@ -60,7 +60,7 @@ begin
     (
       select distinct q.decider_id
       from event_store.quarantined_changes q
-      where q.decider_id > v_after_key and q.decider_id >= '[' and q.decider_id < '\' and q.decider = v_decider
+      where q.decider_id > v_after_key and q.decider_id >= '[' and q.decider_id < E'\\' and q.decider = v_decider
       order by q.decider_id
       limit v_limit
     )

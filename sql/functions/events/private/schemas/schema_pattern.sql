@@ -9,6 +9,7 @@ language plpgsql
 immutable
 strict
 set search_path = event_store, pg_temp
+set standard_conforming_strings = on -- a session that has it off reads each backslash here as an escape
 as $$
 declare
   _space constant text := ' \t\n\r\f\v' || U&'\00A0\1680\2000-\200A\2028\2029\202F\205F\3000\FEFF';
