@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9ce2bd2494895670c1d23da75308cedac0f705b266a7779b694f4775712c55b3'),
+  (0, 'c765eb901ceadbf54e3167d7d2fab9e5c758c947047d178a0e0fb753e28240c6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
