@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c765eb901ceadbf54e3167d7d2fab9e5c758c947047d178a0e0fb753e28240c6'),
+  (0, 'bd644c5cf4447ea9e8f5a3845b70d29edc251480ce983bfef52459c1bb887084'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
