@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bd644c5cf4447ea9e8f5a3845b70d29edc251480ce983bfef52459c1bb887084'),
+  (0, 'fab9e7cd77bedf065802a573d46e4f5821b6b7f56babb3e0eb018c0c8dee95e6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -87,6 +87,15 @@ begin
   returning * into _view;
 
   if found then
+    if not event_store_private.is_operator() and exists (select from read_models.declarations d where d.model = v_view) then
+      perform event_store_private.refuse_request(
+        format(
+          'view %L: a read model has this name; its versions are consumed as %s', v_view,
+          (select string_agg(d.view, ', ' order by d.version) from read_models.declarations d where d.model = v_view)
+        ),
+        'Register the view by another name; nothing was registered.'
+      );
+    end if;
     if _view.mode = 'bulk' and _view.edge_function_url is not null then
       perform event_store_private.refuse_request(
         format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
@@ -210,7 +219,7 @@ comment on function event_store.register_view(text, timestamptz, bigint, bigint,
 'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
 'v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
 'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an '
-'argument is malformed; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
+'argument is malformed, or a read model has the name of the new view; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
 revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;
 grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean)
