@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fab9e7cd77bedf065802a573d46e4f5821b6b7f56babb3e0eb018c0c8dee95e6'),
+  (0, 'b01a19292a2c9eeb8fd4f3458a5add2cae9fb7acbc95453053f06b308e4e1e0a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
