@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b01a19292a2c9eeb8fd4f3458a5add2cae9fb7acbc95453053f06b308e4e1e0a'),
+  (0, 'fabfdd14c7534d44331a9b65158a55fc1326c081063096c2558f54a8096db44a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
