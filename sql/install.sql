@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'fabfdd14c7534d44331a9b65158a55fc1326c081063096c2558f54a8096db44a'),
+  (0, 'ae71274e7a3941bc52e6c6d47030a2f524204cb4e6647c173167255573b9effc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

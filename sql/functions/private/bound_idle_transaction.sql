@@ -14,6 +14,9 @@ as $$
 declare
   _set constant interval := current_setting('idle_in_transaction_session_timeout');
 begin
+  -- a prepared one would hold it without a session: no transaction that notifies can be prepared; nobody listens
+  perform pg_notify('event_store_held', '')
+  where current_setting('max_prepared_transactions') <> '0' and pg_notification_queue_usage() < 0.5;
   lock table event_store.model_locks in row share mode;
   if _set = interval '0' or _set > v_longest then
     perform set_config('idle_in_transaction_session_timeout', (extract(epoch from v_longest) * 1000)::bigint::text, true);
