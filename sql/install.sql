@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ae71274e7a3941bc52e6c6d47030a2f524204cb4e6647c173167255573b9effc'),
+  (0, 'b3f05b3fe587b2a659156cfa66c846eefe9bd6915bf4c192e7983580ce4f8fb0'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

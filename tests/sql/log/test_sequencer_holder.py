@@ -77,6 +77,7 @@ BESIDE_THE_LOG = [
     "select * from event_store_platform.expire_transactions()",
     "select event_store_platform.dispatch_events('v')",
     "select event_store.register_decider_event('zz', 'a', 'x')",
+    "select event_store.register_producer('zz')",
 ]
 OF_THE_LOG = [
     "select event_store_platform.sequence_events()",
