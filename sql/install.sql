@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b3f05b3fe587b2a659156cfa66c846eefe9bd6915bf4c192e7983580ce4f8fb0'),
+  (0, '4b1f890432bdc1128417c7fffb86bc2117194211b70e7591228a48bb8ab3c44c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
