@@ -122,7 +122,7 @@ class _Rounds:
                 self._want(every)
                 self.dispatch_all_at = now + DISPATCH_ALL_EVERY_S
                 if ended := self.store.end_log_holder():
-                    logger.warning("Ended %s: it idled in a transaction that held up the log.", ended)
+                    logger.warning("Ended %s: it idled in a transaction that held up others.", ended)
             else:
                 polled = self.store.poll_views([each.view for each in every])
                 behind = {view.view for view in polled if view.due > view.retries}

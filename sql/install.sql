@@ -368,7 +368,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '7b3bbec2837111d79a6c494d6f0e5030278e03d503ec55bbaf782b8f20552c08'),
+  (0, 'ab4a71a3411276ef38929a03ed0a0acb3151ebcc316996adb269abd96d95e5f5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -3,7 +3,6 @@
 import asyncio
 from uuid import uuid4
 
-import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -100,14 +99,6 @@ def test_beside_a_sequencer_it_only_looks(orders: EventStore, connect: Connect) 
     wait_until(lambda: value(orders.connection, state, writer.info.backend_pid) == "PgSleep", "it waits")
     orders.sequence_events()
     assert waiting.result(patience())[0][2] == 0
-
-
-def test_a_transaction_in_which_it_sequenced_cannot_be_prepared(orders: EventStore, connect: Connect) -> None:
-    """One that is prepared holds the log without a session that could be ended."""
-    ours, writer = append(orders), connect(autocommit=False)
-    assert rows(writer, PLACES, [ours.event_id], 5)[0][2] == 0
-    with pytest.raises(psycopg.errors.FeatureNotSupported):
-        writer.execute("prepare transaction 'the log'")
 
 
 def ours_partition(store: EventStore, event_id: object) -> object:

@@ -129,7 +129,7 @@ def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own_until_o
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
     # one that lives and does not consume it is of no use to it
     monkeypatch.setattr(decision, "JOIN_S", -1.0)
-    shop.register_view("other", "-infinity", mode="bulk")
+    shop.register_view("other", "-infinity", mode="bulk", owner="event_store_owner")
     serve_all(shop, "other")
     instance.add_dynamic_partitions("views", ["orders"])
     result = tick(instance, dsn, "poll_orders")

@@ -48,9 +48,6 @@ begin
   ) loop
     perform pg_sleep(0.001) where pg_current_xact_id_if_assigned() is null; -- else it was this session's turn
   end loop;
-  if pg_current_xact_id_if_assigned() is not null and pg_notification_queue_usage() < 0.5 then
-    perform pg_notify('event_store_positions', ''); -- no transaction that notifies can be prepared
-  end if;
   return query
   select i.event_id, p.partition, p.position
   from unnest(v_event_ids) with ordinality i(event_id, n)

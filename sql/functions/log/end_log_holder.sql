@@ -1,6 +1,7 @@
--- Ends the session whose transaction holds up the whole log (sequencer_holder), and returns it: one that has idled in that
--- transaction for ten seconds, or any for an operator who says why. The session's own setting would end an idle one, but
--- the session may set that back (bound_idle_transaction); a running sequencer calls this.
+-- Ends the session whose transaction holds up the whole log (sequencer_holder), or what others need beside it, such as
+-- their producers, their views, or registrations (bound_idle_transaction), and returns it: one that has idled in that
+-- transaction for ten seconds, or, of the log, any for an operator who says why. The session's own setting would end an
+-- idle one, but the session may set that back; a running sequencer calls this.
 -- What the transaction did is undone: the events that it sequenced are sequenced again. A session that the role that
 -- migrated may not end is left: a superuser's, or any other role's where that role is no member of pg_signal_backend.
 -- Example: select pid, login from end_log_holder('the importer hangs')
@@ -23,11 +24,21 @@ declare
   _holder record;
 begin
   for _holder in
-    select h.*
-    from event_store_platform.sequencer_holder() h
-    join pg_stat_activity a on a.pid = h.pid
-    where (v_reason is not null and event_store_private.is_operator())
-      or (a.state = 'idle in transaction' and a.state_change < event_store_private.clock() - interval '10 seconds')
+    select a.pid, a.usename::text as login, a.application_name, a.backend_xid::text as transaction_id, a.xact_start as open_since
+    from pg_stat_activity a
+    left join event_store_platform.sequencer_holder() h on h.pid = a.pid
+    where (h.pid is not null and v_reason is not null and event_store_private.is_operator())
+      or (
+        a.state = 'idle in transaction' and a.state_change < event_store_private.clock() - interval '10 seconds'
+        and (
+          h.pid is not null or a.pid in (
+            select l.pid
+            from pg_locks l
+            join pg_database d on d.oid = l.database and d.datname = current_database()
+            where l.relation = 'event_store.model_locks'::regclass and l.mode = 'RowShareLock'
+          )
+        )
+      )
   loop
     begin
       if pg_terminate_backend(_holder.pid) then
@@ -42,7 +53,8 @@ end
 $$;
 
 comment on function event_store_platform.end_log_holder(text) is
-'Ends the session whose transaction holds up the whole log, and returns it: one that has idled in it for ten seconds, or '
-'any for an operator who says why (v_reason). A session that the role that migrated may not end is left. Audited.';
+'Ends the session whose transaction holds up the whole log, or others'' producers, views or registrations, and returns '
+'it: one that has idled in it for ten seconds, or, of the log, any for an operator who says why (v_reason). A session that '
+'the role that migrated may not end is left. Audited.';
 revoke all on function event_store_platform.end_log_holder(text) from public;
 grant execute on function event_store_platform.end_log_holder(text) to event_store_consumer, event_store_owner;

@@ -1,6 +1,8 @@
 -- Lets Postgres end the session if it idles in this transaction for longer than v_longest, unless a shorter time is set
 -- already. The setting is of this transaction alone. Nothing is lost by it: what the transaction did is undone.
 -- Whatever locks what everybody needs (the sequencer's row, the table of deciders, others' views and producers) calls it.
+-- The caller may set the bound back: the lock of a table that nothing else takes so tells end_log_holder whose
+-- transaction it is.
 create or replace function event_store_private.bound_idle_transaction(
   v_longest interval default '10 seconds'
 )
@@ -12,6 +14,10 @@ as $$
 declare
   _set constant interval := current_setting('idle_in_transaction_session_timeout');
 begin
+  -- a prepared one would hold it without a session: no transaction that notifies can be prepared; nobody listens
+  perform pg_notify('event_store_held', '')
+  where current_setting('max_prepared_transactions') <> '0' and pg_notification_queue_usage() < 0.5;
+  lock table event_store.model_locks in row share mode;
   if _set = interval '0' or _set > v_longest then
     perform set_config('idle_in_transaction_session_timeout', (extract(epoch from v_longest) * 1000)::bigint::text, true);
   end if;

@@ -68,6 +68,7 @@ begin
     );
   end if;
   if _producer.epoch = 1 then
+    perform event_store_private.bound_idle_transaction();
     insert into event_store.producer_progress (producer_id, partition, next_sequence, updated_at)
     values (v_producer_id, v_partition, v_initial_sequence, _now);
   end if;

@@ -1,5 +1,6 @@
 -- Notes that the new events of a rows view could not be dispatched, and why, for `standing`. The next dispatch that succeeds
 -- forgets it. Nothing else is decided by it.
+-- Of a view that the caller may not use it notes nothing: any login may dispatch it, and this is read by operators.
 -- Races: it never waits; beside a dispatch it notes nothing.
 -- Example: select fail_dispatch('invoices', 'index row size 2872 exceeds btree version 4 maximum 2704')
 create or replace function event_store_platform.fail_dispatch(
@@ -18,12 +19,13 @@ begin
   end if;
   update event_store.dispatches d
   set failed_at = coalesce(d.failed_at, event_store_private.clock()), error = left(coalesce(v_error, 'no reason given'), 500)
-  where d.view = (select h.view from event_store.dispatches h where h.view = v_view for update skip locked);
+  where d.view = (select h.view from event_store.dispatches h where h.view = v_view for update skip locked)
+    and exists (select from event_store.views v where v.view = v_view and event_store_private.may_use(v.owner));
 end
 $$;
 
 comment on function event_store_platform.fail_dispatch(text, text) is
-'Notes that the new events of v_view could not be dispatched, and why; the next dispatch that succeeds forgets it. MR005 '
-'v_view is null.';
+'Notes that the new events of v_view could not be dispatched, and why; the next dispatch that succeeds forgets it. Of '
+'a view that the caller may not use it notes nothing. MR005 v_view is null.';
 revoke all on function event_store_platform.fail_dispatch(text, text) from public;
 grant execute on function event_store_platform.fail_dispatch(text, text) to event_store_consumer, event_store_owner;

@@ -4,7 +4,8 @@
 -- A view belongs to a role: v_owner, or the role that registers it; what a member of event_store_owner registers without
 -- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
 -- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
--- Register a view in a short transaction: until that ends, events may get no position.
+-- Register a view in a short transaction: until that ends, events may get no position. Another registration of the view
+-- waits for it for five seconds, and then says for whom.
 -- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. A view stays in its mode (MR012).
 -- v_deciders and v_events: what the view wants; of a new view null is for all. v_max_attempts: after how many a failing
 -- stream is parked.
@@ -33,6 +34,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+set lock_timeout = '5s'
 as $$
 declare
   _now constant timestamptz := event_store_private.clock();
@@ -89,6 +91,16 @@ begin
   returning * into _view;
 
   if found then
+    perform event_store_private.bound_idle_transaction();
+    if not event_store_private.is_operator() and exists (select from read_models.declarations d where d.model = v_view) then
+      perform event_store_private.refuse_request(
+        format(
+          'view %L: a read model has this name; its versions are consumed as %s', v_view,
+          (select string_agg(d.view, ', ' order by d.version) from read_models.declarations d where d.model = v_view)
+        ),
+        'Register the view by another name; nothing was registered.'
+      );
+    end if;
     if _view.mode = 'bulk' and _view.edge_function_url is not null then
       perform event_store_private.refuse_request(
         format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
@@ -200,6 +212,20 @@ begin
   where before.value <> after.value;
   perform event_store_private.audit('register_view', v_view, null, jsonb_build_object('changed', coalesce(_change, '{}')));
   return next _new;
+exception when lock_not_available then
+  raise exception 'another transaction registers or changes views, and does not end'
+    using
+      errcode = 'lock_not_available',
+      detail = format(
+        'It is of process %s. Nothing was registered.',
+        (
+          select string_agg(distinct l.pid::text, ', ')
+          from pg_locks l
+          join pg_database d on d.oid = l.database and d.datname = current_database()
+          where l.relation = 'event_store.views'::regclass and l.mode = 'RowExclusiveLock' and l.pid <> pg_backend_pid()
+        )
+      ),
+      hint = 'Try again when it has ended: register a view in a transaction of its own.';
 end
 $$;
 
@@ -212,7 +238,7 @@ comment on function event_store.register_view(text, timestamptz, bigint, bigint,
 'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
 'v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
 'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an '
-'argument is malformed; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
+'argument is malformed, or a read model has the name of the new view; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
 revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;
 grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean)

@@ -121,6 +121,10 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     assert {poll.view: poll.edge_function_url for poll in holder.poll_views()} == {"v": url, "b": None}
     # what the sequencer does for every view, anybody may
     other.dispatch_events("v")
+    # but say to operators why it failed
+    for store, noted in ((other, None), (holder, "no")):
+        store.fail_dispatch("v", "no")
+        assert value(orders.connection, "select error from event_store.dispatches where view = 'v'") == noted
     assert other.release_owner("run 1") == 0
     assert other.extend_owner("run 1", 60) == 0
     assert other.owned_leases("run 1") == {}

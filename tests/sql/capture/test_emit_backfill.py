@@ -1,6 +1,8 @@
 """A backfill: the rows that a table had, beside its log, which may overtake them between reading and storing."""
 
+import re
 from typing import Any
+from uuid import UUID
 
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
@@ -11,6 +13,7 @@ from tests.support.capturing.captures import (
     PUBLISHED,
     Source,
     T,
+    append_foreign,
     decider_id,
     deleted,
     events,
@@ -82,15 +85,26 @@ def test_what_waits_in_the_quarantine_of_a_lost_slot_ends_behind_it(source: Sour
     ]
 
 
-def test_an_event_id_of_somebody_else_is_refused_by_the_append_or_left_out(source: Source) -> None:
-    (change,) = source.commit(inserted(1))
-    source.emit()
-    source.store.connection.execute(
-        "select event_store_platform.emit_backfill('c', %s, 'public', 't', '900:900:', '0/1', '{[9]}', array[%s::uuid], %s,"
-        " '{\"{}\"}', '{}', null, false)",
-        (source.token, change.event_id, ID),
-    )
-    assert stream(source.store, 9) == []
+def test_a_row_whose_event_id_somebody_else_used_is_quarantined_and_not_ended(source: Source) -> None:
+    source.backfill(1, 3)
+    source.finish()
+    source.begin()
+    (captured,) = source.store.captured_tables("c")
+    for key in (1, 3):
+        taken = source._row(key, "t", None, captured.backfill_offset).event_id
+        append_foreign(source.store, "updated", key + 10, UUID(taken))
+    assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 1, 0, 1)
+    assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 0, 2, 0)
+    assert source.backfill(3).appended == 0  # it is as it was
+    source.finish()
+    assert [stream(source.store, key)[-1] for key in (1, 2, 3)] == [
+        ("backfilled", "read"),
+        ("backfilled", "new"),
+        ("backfilled", "read"),
+    ]
+    (change,) = source.store.quarantined_changes("c")
+    assert change.decider_id == "[1]"
+    assert re.fullmatch("event_id .* is stored with other content", str(change.fault))
 
 
 def now(source: Source) -> str:

@@ -193,6 +193,38 @@ def test_a_truncation_ends_a_stream_that_waits_behind_its_own_changes(source: So
     assert source.emit_all() == Emitted(2, 0, 0, behind=False)
 
 
+def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: Source) -> None:
+    def take(named: object, key: int) -> None:
+        id_ = UUID(value(source.store.connection, "select md5(%s)", f"{named}/{T}/[{key}]"))
+        append_foreign(source.store, "updated", "x", id_)
+
+    source.commit(*[inserted(n) for n in range(4)])
+    source.emit()
+    (truncation,) = changes = source.changes(truncated())
+    take(truncation.event_id, 1)
+    source.save(changes)
+    assert source.emit_all() == Emitted(5, 0, 1, behind=False)  # and the event truncated, and the foreign stream
+    assert held(source.store) == [("[1]", "deleted", True)]
+    # and of a reading
+    source.commit(inserted(2), inserted(3))
+    source.emit()
+    source.begin()
+    (captured,) = source.store.captured_tables("c")
+    take(
+        value(source.store.connection, "select md5(%s)::uuid", f"{source.generation}/{captured.backfill_offset}/{T}"), 2
+    )
+    source.backfill()
+    source.finish()
+    assert held(source.store)[1:] == [("[2]", "deleted", True)]
+    assert stream(source.store, 3)[-1] == ("deleted", None)
+    # the event truncated itself
+    changes = source.changes(truncated())
+    append_foreign(source.store, "updated", "y", UUID(changes[0].event_id))
+    source.save(changes)
+    source.emit_all()
+    assert held(source.store)[2:] == [("[]", "truncated", True)]
+
+
 # fencing and failing
 
 

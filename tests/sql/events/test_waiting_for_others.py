@@ -13,6 +13,7 @@ from tests.support.patience import patience
     [
         ("0", "event_store.register_decider_event('ours', 'done', 'd')"),
         ("100ms", "event_store.register_decider_event('ours', 'done', 'd')"),
+        ("0", "event_store.register_view('v')"),
         ("100ms", "event_store_platform.set_decider_owner('known', current_user)"),
         ("100ms", "event_store_platform.withdraw_registration('known', 'done', 1, 'event')"),
     ],
@@ -21,6 +22,7 @@ def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_
     holder, other = connect(autocommit=False), connect()
     EventStore(other).register_decider_event("known", "done", "d")
     EventStore(holder).register_decider_event("theirs", "done", "d")
+    EventStore(holder).register_view("v")
     other.execute(f"set lock_timeout = '{lock_timeout}'".encode())
     with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
         other.execute(f"select {call}".encode())

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+import pytest
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.sequencer import held_up
@@ -70,6 +71,45 @@ def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
         ("in my way", busy_pid),
         (None, writer.info.backend_pid),
     ]
+
+
+BESIDE_THE_LOG = [
+    "select * from event_store_platform.expire_transactions()",
+    "select event_store_platform.dispatch_events('v')",
+    "select event_store.register_decider_event('zz', 'a', 'x')",
+    "select event_store.register_producer('zz')",
+]
+OF_THE_LOG = [
+    "select event_store_platform.sequence_events()",
+    "select * from event_store.await_positions(array(select event_id from event_store.get_events('o-2', 'order')))",
+]
+
+
+@pytest.mark.parametrize("call", BESIDE_THE_LOG)
+def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: EventStore, login: Login, call: str) -> None:
+    orders.register_view("v", "-infinity", owner="event_store_owner")
+    other = login("event_store_consumer", "event_store_writer")
+    other.execute("begin")
+    other.execute(call.encode())
+    other.execute("set idle_in_transaction_session_timeout = 0")
+    assert orders.end_log_holder("in my way") is None
+    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
+    ended = orders.end_log_holder()
+    assert ended is not None
+    assert (ended.pid, ended.login) == (other.info.backend_pid, other.info.user)
+
+
+@pytest.mark.parametrize("call", BESIDE_THE_LOG + OF_THE_LOG)
+def test_a_transaction_that_holds_them_cannot_be_prepared(orders: EventStore, connect: Connect, call: str) -> None:
+    """One that is prepared has no session that could be ended."""
+    append_to(orders, "o-1")
+    orders.register_view("v", "-infinity", owner="event_store_owner")
+    append_to(orders, "o-2")
+    other = connect(autocommit=False)
+    other.execute("set role event_store_consumer" if "zz" not in call else "set role event_store_writer")
+    other.execute(call.encode())
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        other.execute("prepare transaction 'p'")
 
 
 def test_a_session_that_the_role_that_migrated_may_not_end_is_left(orders: EventStore, connect: Connect) -> None:

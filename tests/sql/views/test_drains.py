@@ -11,6 +11,7 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.event_store import DrainState, EventStore
 from tests.support.capturing.captures import table
 from tests.support.factories import Connect, at_once, rows, set_clock, start, terminate, value, wait_blocked
+from tests.support.logins import Login
 from tests.support.patience import wait_until
 
 BACKOFFS = (5, 10, 20, 40, 60, 60)
@@ -18,7 +19,7 @@ BACKOFFS = (5, 10, 20, 40, 60, 60)
 
 @pytest.fixture
 def drains(store: EventStore) -> EventStore:
-    store.register_view("v", "-infinity", mode="bulk")
+    store.register_view("v", "-infinity", mode="bulk", owner="event_store_owner")
     set_clock(store.connection, "2030-01-01 00:00:00+00")
     return store
 
@@ -111,6 +112,21 @@ def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains
     assert drains.begin_drain("v")
     # attachments of the dead one are none of the next one
     assert of(drains) == DrainState("v", "run", since_s=0.0, failures=1, error=of(drains).error, ended_s=3000.0)
+
+
+def test_a_consumer_of_another_view_says_nothing_of_a_drain_whatever_it_calls_itself(
+    drains: EventStore, login: Login
+) -> None:
+    set_clock(drains.connection, "")
+    drains.begin_drain("v", "run")
+    evil = EventStore(login("event_store_consumer"))
+    evil.register_view("evil")
+    evil.attach_consumer("evil", "run", 3600)
+    assert not of(drains).lives
+    # one that is not attached yet counts not as one that was
+    evil.attach_consumer("evil", "run", 1)
+    pass_time(drains, 2)
+    assert of(drains).failures == 0
 
 
 def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: EventStore, connect: Connect) -> None:

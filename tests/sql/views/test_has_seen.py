@@ -1,9 +1,13 @@
 """Whether a view has an event, and why it never will."""
 
+from functools import partial
+
 import pytest
 
+from millrace.resources.errors import Malformed
 from millrace.resources.event_store import Event, EventStore, Seen, StreamFailure
-from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, rows, set_clock
+from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, refusal, rows, set_clock
+from tests.support.logins import Login
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
@@ -166,14 +170,19 @@ def test_the_name_of_a_read_model_is_the_version_that_serves(orders: EventStore,
     assert asked(orders, event, "models") == asked(orders, event, "second") == SEEN
 
 
-def test_a_view_of_another_consumer_keeps_its_name_to_itself(orders: EventStore) -> None:
-    orders.register_view("models", "-infinity")
+def test_a_view_of_another_consumer_does_not_answer_for_a_read_model(orders: EventStore, login: Login) -> None:
+    orders.register_view("models", "-infinity", mode="bulk")
     orders.register_view("of_models", "-infinity", mode="bulk")
-    declare(orders, 1, "of_models", serves=True)
     event = append(orders)
     orders.sequence_events()
-    consumed(orders, view="of_models")
+    consumed(orders, view="models")
+    declare(orders, 1, "of_models", serves=True)
     assert asked(orders, event, "models") == NOT_YET
+    consumed(orders, view="of_models")
+    assert asked(orders, event, "models") == SEEN
+    orders.unregister_view("models")
+    refused = refusal(Malformed, partial(EventStore(login("event_store_consumer")).register_view, "models", "infinity"))
+    assert "its versions are consumed as of_models" in str(refused.detail)
 
 
 def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> None:

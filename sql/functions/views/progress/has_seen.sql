@@ -25,7 +25,9 @@ as $$
 declare
   _partition int;
   _position bigint;
-  _name text := v_view;
+  -- a model comes first: a view of its name is that of a version, or another consumer's, which must not answer for it
+  _name constant text :=
+    coalesce((select d.view from read_models.declarations d where d.model = v_view and d.serves), v_view);
   _view event_store.views;
   _event text;
   _lock event_store.stream_locks;
@@ -35,12 +37,6 @@ begin
     perform event_store_private.refuse_request(
       'v_view, v_decider, v_decider_id or v_offset is null', 'State all four: they name a view and an event of a stream.'
     );
-  end if;
-  -- a view of another consumer is what its name says; that of a read model is, by the model's name, the one that serves
-  if not exists (select from event_store.views v where v.view = v_view)
-    or exists (select from read_models.declarations d where d.view = v_view)
-  then
-    select coalesce(min(d.view), v_view) into _name from read_models.declarations d where d.model = v_view and d.serves;
   end if;
   select * into _view from event_store.views v where v.view = _name;
   if not found then
@@ -88,7 +84,7 @@ end
 $$;
 
 comment on function event_store.has_seen(text, text, text, bigint) is
-'Says whether v_view, a view or the name of a read model, has the event at v_offset of the stream (v_decider, v_decider_id): '
+'Says whether v_view, the name of a read model or else a view, has the event at v_offset of the stream (v_decider, v_decider_id): '
 'it is acknowledged, or in the rows of the version that serves. Where it will not be by itself, never says why: unknown, '
 'disabled, unwanted, not_stored, parked or retrying, and detail what exactly; null where it only takes time. MR005 an '
 'argument is null.';

@@ -1,6 +1,6 @@
 -- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in
 -- the order of keys, looking at no more than v_limit streams after v_after_key. The caller holds the capture's lock. A
--- stream with changes in the quarantine gets it there, behind them.
+-- stream with changes in the quarantine gets it there, behind them; so does one whose event_id somebody else took.
 -- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to or
 -- found unchanged, nor, since it was published, a change has touched. Null: all of them.
 -- v_change says why, of all of them: the data of the events, and what they are named after beside their stream, so that the
@@ -48,19 +48,27 @@ begin
   ), gone as materialized (
     select
       l.decider_id,
-      l.waits,
-      md5(format('%s/%s/%s', _change.event_id, v_decider, l.decider_id))::uuid as event_id,
-      row_number() over (partition by l.waits order by l.decider_id) as number
+      l.waits or taken.fault is not null as waits,
+      n.event_id,
+      taken.fault,
+      row_number() over (partition by l.waits or taken.fault is not null order by l.decider_id) as number
     from looked l
+    cross join lateral (select md5(format('%s/%s/%s', _change.event_id, v_decider, l.decider_id))::uuid as event_id offset 0) n
+    left join lateral (
+      select format('event_id %s is stored with other content', n.event_id) as fault
+      from event_store.events o
+      where o.event_id = n.event_id
+      offset 0
+    ) taken on true
     where l.gone
   ), quarantined as (
     insert into event_store.quarantined_changes (
-      capture, source_generation, commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, command_id, data, after_offset,
-      quarantined_at
+      capture, source_generation, commit_lsn, commit_idx, xid, decider, decider_id, action, event_id, command_id, data, fault,
+      after_offset, quarantined_at
     )
     select
       v_capture.capture, v_capture.source_generation, _change.commit_lsn, _change.commit_idx, _change.xid, v_decider, g.decider_id,
-      'deleted', g.event_id, _change.command_id, _change.data, _after, event_store_private.clock()
+      'deleted', g.event_id, _change.command_id, _change.data, g.fault, _after, event_store_private.clock()
     from gone g
     where g.waits
     order by g.decider_id

@@ -34,6 +34,10 @@ begin
   quarantined := 0;
   held := 0;
   if v_capture.truncating_key is null then
+    _change.fault := coalesce(
+      _change.fault,
+      event_store_private.append_fault(_change.action, _change.event_id, _change.decider, '[]', _change.data, _change.command_id)
+    );
     insert into event_store.quarantined_changes (
       capture, source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id,
       data, fault, raw, relation, after_offset, quarantined_at

@@ -83,7 +83,11 @@ begin
       -- "offset 0": a look-up for each row, also where the plan was made for a store without events
       left join lateral (select h.event, h.data from event_store.events h where h."offset" = s.last_offset offset 0) e on true
       left join lateral event_store_private.change_origin(e.data) o on true
-      where not exists (select from event_store.events o where o.event_id = r.event_id offset 0)
+      where not exists (
+          select from event_store.events o
+          -- anybody may append under the id of a row, and not to its stream
+          where o.event_id = r.event_id and o.decider = v_table.decider and o.decider_id = r.decider_id offset 0
+        )
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id offset 0)
     ), current as materialized (
       select
@@ -115,7 +119,11 @@ begin
             event_store_private.change_fault(
               c.fault, 'backfilled', c.event_id, v_table.decider, c.decider_id, c.data, c.command_id
             ),
-            case when c.final then 'its stream is closed by a final event' end
+            case
+              when c.final then 'its stream is closed by a final event'
+              when exists (select from event_store.events o where o.event_id = c.event_id offset 0)
+                then format('event_id %s is stored with other content', c.event_id)
+            end
           )
         end as why
       from current c
