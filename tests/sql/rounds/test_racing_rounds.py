@@ -187,7 +187,7 @@ def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -
     )
 
 
-@pytest.mark.parametrize("change", ["unregister", "switch", "disable", "register anew"])
+@pytest.mark.parametrize("change", ["unregister", "disable", "register anew"])
 def test_a_view_that_changes_in_the_middle_of_a_claim_is_left_out(
     bulk: EventStore, connect: Connect, change: str
 ) -> None:
@@ -202,8 +202,6 @@ def test_a_view_that_changes_in_the_middle_of_a_claim_is_left_out(
     wait_blocked(bulk.connection, claimer.info.backend_pid)
     if change == "disable":
         bulk.enable_view("all", False, reason="a test")
-    elif change == "switch":
-        bulk.register_view("all", mode="rows")
     else:
         bulk.unregister_view("all")
     if change == "register anew":
