@@ -1,8 +1,5 @@
 """The sensors that start drains: one per declared view, one for all of these, one for views of the database only.
 
-Belongs here: gathering the facts and asking for runs. Not here: the decision (`decision`), the drain, the sensors of
-captures (`capture_sensors`).
-
 Each tick of a sensor costs Dagster some 30 ms of CPU. So the sensors of many views look rarely, and `poll_read_models`
 looks at all of them often.
 """

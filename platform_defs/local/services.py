@@ -1,8 +1,5 @@
 """Which services `millrace up` runs on this machine, and how each is called.
 
-Belongs here: command lines, environments, ports and readiness. Not here: keeping them alive (`supervisor`), what a
-package of declarations may know of them (`surroundings`).
-
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
     sequence   gives committed events their positions
     code       loads the definitions; runs are its children

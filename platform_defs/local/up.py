@@ -1,8 +1,4 @@
-"""`millrace up`: every server on this machine, started in order, watched, and stopped together.
-
-Belongs here: the order of starting, what one sees meanwhile, and stopping. Not here: how a process is kept alive
-(`supervisor`), which services there are (`services`), and the command line (`millrace.platform_defs.cli`).
-"""
+"""`millrace up`: every server on this machine, started in order, watched, and stopped together."""
 
 import os
 import signal

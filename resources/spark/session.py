@@ -1,8 +1,5 @@
 """Spark sessions: a local one, one of a Spark Connect server, or of any cluster.
 
-Belongs here: how a session is made and closed. Not here: what it computes; Dagster (`resource`); which Java it runs on
-(`java`); which code it brings along (`shipped_code`).
-
 `SPARK_REMOTE=sc://…` uses a Spark Connect server, which stays warm across runs; `SPARK_MASTER=…` any master; neither a
 local session. Whoever opens a session closes it, also when it fails. A Connect session that `SPARK_REMOTE` names
 (`sc://host:port/;session_id=<uuid>`) is shared and stays on the server: one session for each version of our code,

@@ -1,7 +1,5 @@
 """The code that Spark's tasks import from us, in one file, for a session to bring to wherever its tasks run.
 
-Belongs here: which packages are in the file, making it. Not here: handing it to a session (`session`).
-
 Tasks import the source `event_log`, what read models are declared with, and the declarations themselves: `millrace`,
 and the user's package that MILLRACE_DECLARATIONS names. What that imports in turn comes along, too, if it is source of
 the user's: a package or a file that is not installed. A warm Spark keeps the modules that it imported, so a module that

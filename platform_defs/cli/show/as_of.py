@@ -1,7 +1,4 @@
-"""The command that builds a read model as it was: `millrace show as-of`.
-
-Belongs here: its options, and how the result looks. Not here: building it (`millrace.resources.consumption.as_of`).
-"""
+"""The command that builds a read model as it was: `millrace show as-of`."""
 
 from dataclasses import asdict
 from datetime import timedelta

@@ -1,7 +1,4 @@
-"""The command `millrace show audit`.
-
-Belongs here: its options, and how entries look. Not here: what is audited (`sql/functions/private/audit.sql`).
-"""
+"""The command `millrace show audit`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,4 @@
-"""The command that says which events there are: `millrace show catalog`.
-
-Belongs here: its options, and how events look. Not here: which there are (`millrace.resources.events.catalog`).
-"""
+"""The command that says which events there are: `millrace show catalog`."""
 
 from dataclasses import asdict
 from typing import Annotated

@@ -1,7 +1,4 @@
-"""The command that says what a changed declaration does to the rows that serve: `millrace show diff`.
-
-Belongs here: its options, and how the result looks. Not here: comparing (`millrace.resources.consumption.diff`).
-"""
+"""The command that says what a changed declaration does to the rows that serve: `millrace show diff`."""
 
 import json
 from collections.abc import Sequence

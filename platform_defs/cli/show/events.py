@@ -1,8 +1,4 @@
-"""The command on the log: `millrace show events`.
-
-Belongs here: their options, how events look on a terminal and as JSON. Not here: which events there are
-(`sql/functions/log/latest_events.sql`), following the log (`millrace.resources.event_store.following`).
-"""
+"""The command on the log: `millrace show events`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""The command on one stream: `millrace show history`.
-
-Belongs here: its options, and how a stream's events, rows and views look together. Not here: what views owe
-(`sql/functions/log/stream_views.sql`), which rows are a stream's (`millrace.resources.read_models.shown`).
-"""
+"""The command on one stream: `millrace show history`."""
 
 import json
 import shlex

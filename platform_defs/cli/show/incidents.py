@@ -1,8 +1,4 @@
-"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told.
-
-Belongs here: its options and how results look. Not here: sending alerts, which `millrace run sequencer` does
-(`millrace.resources.alerts`).
-"""
+"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
