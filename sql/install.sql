@@ -368,7 +368,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ab4a71a3411276ef38929a03ed0a0acb3151ebcc316996adb269abd96d95e5f5'),
+  (0, 'dad399c92ecf92242858e32e5a30d50743e8b7cd4cbc504da3159d261a2b1476'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -18,6 +18,7 @@ exception when lock_not_available then
         (
           select string_agg(distinct l.pid::text, ', ')
           from pg_locks l
+          join pg_database d on d.oid = l.database and d.datname = current_database()
           where l.relation = 'event_store.deciders'::regclass and l.granted and l.pid <> pg_backend_pid()
             and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
         )
