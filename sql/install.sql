@@ -368,7 +368,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'dad399c92ecf92242858e32e5a30d50743e8b7cd4cbc504da3159d261a2b1476'),
+  (0, '9f94199cf0d663745e50f193580d8034fa9f6e4ef0c4234342f212b6a51dbbe5'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -19,7 +19,7 @@ BACKOFFS = (5, 10, 20, 40, 60, 60)
 
 @pytest.fixture
 def drains(store: EventStore) -> EventStore:
-    store.register_view("v", "-infinity", mode="bulk", owner="event_store_owner")
+    store.register_view("v", "-infinity", mode="bulk")
     set_clock(store.connection, "2030-01-01 00:00:00+00")
     return store
 
@@ -147,18 +147,20 @@ def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: Eve
 
 
 def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains: EventStore, dsn: str) -> None:
+    # of a read model
+    drains.register_view("m", "-infinity", mode="bulk", owner="event_store_owner")
     drains.begin_drain("", "old")
     with psycopg.connect(dsn, autocommit=True) as lost:
-        EventStore(lost).attach_consumer("v", "old")
+        EventStore(lost).attach_consumer("m", "old")
         pid = lost.info.backend_pid
     wait_until(lambda: not rows(drains.connection, "select from pg_stat_activity where pid = %s", pid), "it is lost")
     pass_time(drains, 5)
     assert drains.begin_drain("")
-    drains.attach_consumer("v", "old")
+    drains.attach_consumer("m", "old")
     assert of(drains, "").lives
     assert not drains.begin_drain("", "new")
     # without it the new one has it
-    drains.detach_consumer("v", "old")
+    drains.detach_consumer("m", "old")
     assert drains.begin_drain("", "new")
     # and what the old one says of its end is not the end of that
     drains.end_drain("", "old")

@@ -1,9 +1,10 @@
 -- How drains stand, one row for each name, also of one that nobody asked for yet. A drain is under way from when it is
--- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached to a view of
--- event_store_owner's (attach_consumer) or holds the lease of a capture. One that was attached and does not live any more is dead, and so is
--- one that did not begin 30 s after it was asked for, or is not attached 120 s after it began: it is under way no more,
--- and counts as a failed try. After a restart of the server it has 120 s to come back. The next may start in `wait_s`:
--- 5 s after a failure, twice as long after each further one, a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine that takes longer.
+-- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached (attach_consumer) to the
+-- view of its name, or to one of event_store_owner's, or holds the lease of a capture. One that was attached and does not
+-- live any more is dead, and so is one that did not begin 30 s after it was asked for, or is not attached 120 s after it
+-- began: it is under way no more, and counts as a failed try. After a restart of the server it has 120 s to come back.
+-- The next may start in `wait_s`: 5 s after a failure, twice as long after each further one, a minute at most. Who asks
+-- looks first whether Dagster still starts a run: on a busy machine that takes longer.
 -- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
 create or replace function event_store_platform.drain_states(
   v_drains text[]
@@ -41,8 +42,9 @@ as $$
       select c.attached_until > t.now and event_store_private.lives(c.pid, c.session_began_at) as lives
       from event_store.consumers c
       join event_store.views v using (view)
-      -- to a view of its own anybody attaches under any name
-      where c.consumer = d.owner and pg_has_role(to_regrole(quote_ident(v.owner)), 'event_store_owner', 'member')
+      -- to another view, one of its own, anybody attaches under any name
+      where c.consumer = d.owner
+        and (v.view = d.drain or pg_has_role(to_regrole(quote_ident(v.owner)), 'event_store_owner', 'member'))
       union all
       select c.leased_until > t.now from event_store.captures c where c.lease_owner = d.owner
     ) c
