@@ -249,6 +249,7 @@ set local check_function_bodies = off;
 \ir functions/private/is_upper_uuid.sql
 \ir functions/private/lives.sql
 \ir functions/private/lock_deciders.sql
+\ir functions/private/lock_holders.sql
 \ir functions/private/protect_audit.sql
 \ir functions/private/refuse_request.sql
 \ir functions/private/session_began.sql
@@ -368,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9f94199cf0d663745e50f193580d8034fa9f6e4ef0c4234342f212b6a51dbbe5'),
+  (0, '387d635a730cacd0f28587e5ea4bf8db43f8b1ef53adce4ab123720be262d872'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -13,16 +13,7 @@ exception when lock_not_available then
   raise exception 'another transaction registers events, and does not end'
     using
       errcode = 'lock_not_available',
-      detail = format(
-        'It is of process %s. Nothing was registered.',
-        (
-          select string_agg(distinct l.pid::text, ', ')
-          from pg_locks l
-          join pg_database d on d.oid = l.database and d.datname = current_database()
-          where l.relation = 'event_store.deciders'::regclass and l.granted and l.pid <> pg_backend_pid()
-            and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-        )
-      ),
+      detail = format('It is of process %s. Nothing was registered.', event_store_private.lock_holders('event_store.deciders')),
       hint = 'Try again when it has ended: register in a transaction of its own.';
 end
 $$;

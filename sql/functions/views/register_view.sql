@@ -216,15 +216,7 @@ exception when lock_not_available then
   raise exception 'another transaction registers or changes views, and does not end'
     using
       errcode = 'lock_not_available',
-      detail = format(
-        'It is of process %s. Nothing was registered.',
-        (
-          select string_agg(distinct l.pid::text, ', ')
-          from pg_locks l
-          join pg_database d on d.oid = l.database and d.datname = current_database()
-          where l.relation = 'event_store.views'::regclass and l.mode = 'RowExclusiveLock' and l.pid <> pg_backend_pid()
-        )
-      ),
+      detail = format('It is of process %s. Nothing was registered.', event_store_private.lock_holders('event_store.views')),
       hint = 'Try again when it has ended: register a view in a transaction of its own.';
 end
 $$;
