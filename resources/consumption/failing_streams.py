@@ -5,11 +5,11 @@ and building it (`parts`), handing over a stream that fails (`commit`).
 
 Events that a build misreads are no matter of a search: the build tells of them, and goes on without (`misread`). Where
 something else is the reason (rows that Postgres refuses, a function of whole streams, a process that crashes), the
-search goes by halves. It builds one half of a part, then the other. A half that can be built is kept, so
-that each good stream is built once. A half that fails is divided again: by a hash of the stream while its streams are
-many, then by name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each
-further one as much, less the divisions that it shares. So this search names some tens of streams, and the next batch
-goes on. After a rebuild there is no next batch: its search goes on as long as it has time.
+search goes by halves. It builds one half of a part, then the other. A half that can be built is kept, so that each good
+stream is built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by
+name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that
+it shares. So this search names some tens of streams, and the next batch goes on. After a rebuild there is no next
+batch: its search goes on as long as it has time.
 
 The search gives up where it would not end soon, or where the reason is not in single streams: see `End`. The batch
 knows how long a search may take. Of many streams it first tries a few, each by itself: where all of these fail, they

@@ -13,8 +13,8 @@ that view by itself looks for the streams that fail, or waits, as long as it tak
 """
 
 import random
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -321,24 +321,25 @@ class Rounds:
             if built.seconds.get(view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
 
-    def _streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+    @contextmanager
+    def _second_look(self) -> Iterator[None]:
+        """Keep the leases in a `with` block; where it fails, a search has to tell why."""
         try:
             with self._kept():
-                return self.builds.streams_at(work, offsets)
+                yield
         except Exception as error:
             if is_gone(error):
                 raise
             raise PartFails(cause(error)) from error
 
+    def _streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+        with self._second_look():
+            return self.builds.streams_at(work, offsets)
+
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
         """Build what is leased for a model without failing streams: some leases may have ended since."""
-        try:
-            with self._kept():
-                built = self._plan([work.model], without).run()
-        except Exception as error:
-            if is_gone(error):
-                raise
-            raise PartFails(cause(error)) from error
+        with self._second_look():
+            built = self._plan([work.model], without).run()
         if built.failed or built.is_too_large:
             raise PartFails(without[0].error)
         return _read(work, built), built.misread.get(work.model.view, ())
