@@ -103,6 +103,9 @@ def main() -> None:
     asked.add_argument("--mutants", type=int, default=300)
     asked.add_argument("--seed", type=int, default=1)
     given = asked.parse_args()
+    changed = ["git", "diff", "--quiet", "HEAD", "--", *ROOMS]
+    if subprocess.run(changed, cwd=PROJECT, check=False).returncode:  # noqa: S603 - our own folders
+        asked.error("What is to be broken has other changes, maybe of a run that was killed: git diff shows them.")
     known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
     done = {(one["file"], one["was"], one["became"], one["line"]) for one in known}
     chance, each = random.Random(given.seed), given.mutants // len(ROOMS)  # noqa: S311 - a sample
