@@ -20,6 +20,7 @@ from tests.support.factories import (
     value,
 )  # fmt: skip
 from tests.support.incidents.page import declare, incident
+from tests.support.patience import wait_until
 
 __all__ = ["filled", "new_target", "restored", "target"]
 
@@ -33,6 +34,10 @@ def waiting(connection: psycopg.Connection) -> int:
             ' (select from event_store.event_log l where l."offset" = e."offset")',
         )
     )
+
+
+def lives(observer: psycopg.Connection, session: psycopg.Connection) -> bool:
+    return bool(value(observer, "select count(*) from pg_stat_activity where pid = %s", session.info.backend_pid))
 
 
 def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
@@ -53,15 +58,12 @@ def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
     with incident("A transaction stays open", tmp_path, MILLRACE_DSN=dsn, ADMIN_DSN=dsn) as operator:
         said = operator.follow()
         assert f"Process {holder.info.backend_pid} of login postgres" in said.replace("\n", " ")
+        wait_until(lambda: not lives(store.connection, holder), "the end of the holder's session")
         store.sequence_events()
         # an open transaction that only appended holds nobody up
         assert waiting(store.connection) == 0
         assert str(writer.info.backend_pid) in operator.follow()
-    for session in (holder, writer):
-        assert (
-            value(store.connection, "select count(*) from pg_stat_activity where pid = %s", session.info.backend_pid)
-            == 0
-        )
+    wait_until(lambda: not lives(store.connection, writer), "the end of the writer's session")
     found = rows(store.connection, "select decider_id from event_store.events order by 1")
     assert found == [(f"order-{n}",) for n in range(10)]
     assert_log_holds_every_event_once(store.connection)
