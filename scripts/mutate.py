@@ -2,9 +2,10 @@
 
     python scripts/mutate.py mutants.jsonl --mutants 300
 
-Samples mutants of the rooms below by a seed, runs each room's tests on each, and writes a line of JSON for each mutant:
-where, what became of it, and the test that failed; null if none did. A second run goes on where the first one ended;
-with the file of an earlier commit it tells which mutants that died then live now. The tree must have no other change.
+Samples mutants of the rooms below by a seed, each in turn, runs the room's tests on each, and writes a line of JSON
+for each mutant: where, what became of it, and the test that failed; null if none did. A second run goes on where the
+first one ended; with the file of an earlier commit it tells which mutants that died then live now. The tree must have
+no other change.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
@@ -96,6 +98,12 @@ def tested(folders: list[str]) -> str | None:
     return None if run.returncode == 0 else failed.group(1) if failed else run.stdout.strip()[-200:]
 
 
+def all_mutants(room: str) -> list[tuple[Path, Mutant]]:
+    """Return each mutant of a room's files."""
+    kind, of = ("*.sql", of_sql) if room.startswith("sql") else ("*.py", of_python)
+    return [(file, mutant) for file in sorted((PROJECT / room).rglob(kind)) for mutant in of(file.read_text())]
+
+
 def main() -> None:
     """Try mutants that were not tried yet."""
     asked = argparse.ArgumentParser(description=__doc__)
@@ -109,14 +117,12 @@ def main() -> None:
     known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
     done = {(one["file"], one["was"], one["became"], one["line"]) for one in known}
     chance, each = random.Random(given.seed), given.mutants // len(ROOMS)  # noqa: S311 - a sample
-    for room, folders in ROOMS.items():
-        kind = "*.sql" if room.startswith("sql") else "*.py"
-        found = [
-            (file, mutant)
-            for file in sorted((PROJECT / room).rglob(kind))
-            for mutant in (of_sql if kind == "*.sql" else of_python)(file.read_text())
-        ]
-        for file, (begin, end, instead) in chance.sample(found, min(each, len(found))):
+    samples = [chance.sample(mutants, min(each, len(mutants))) for mutants in map(all_mutants, ROOMS)]
+    for turn in zip_longest(*samples):
+        for folders, drawn in zip(ROOMS.values(), turn, strict=True):
+            if drawn is None:
+                continue
+            file, (begin, end, instead) = drawn
             text = file.read_bytes()
             one = {
                 "file": str(file.relative_to(PROJECT)),
