@@ -369,7 +369,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '387d635a730cacd0f28587e5ea4bf8db43f8b1ef53adce4ab123720be262d872'),
+  (0, '512c7228939467721fe2011cfccc5d7c4caf77a8adc3458bcebc16753064867e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -170,6 +170,24 @@ select
 from event_store.events;
 comment on view event_store.versioned_events is 'An event with its number in its stream and what led to it.';
 
+create type event_store.log_event as (
+  "position" bigint,
+  event text collate "C",
+  event_id uuid,
+  event_version bigint,
+  decider text collate "C",
+  decider_id text collate "C",
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint,
+  version bigint,
+  metadata jsonb
+);
+comment on type event_store.log_event is 'An event of the log with its position there.';
+
 create type event_store_private.batch_event as (
   ordinal bigint,
   event text collate "C",

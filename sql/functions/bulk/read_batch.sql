@@ -7,22 +7,7 @@ create or replace function event_store.read_batch(
   v_partition int,
   v_lease_token bigint
 )
-returns table (
-  "position" bigint,
-  event text,
-  event_id uuid,
-  event_version bigint,
-  decider text,
-  decider_id text,
-  data jsonb,
-  command_id uuid,
-  previous_id uuid,
-  final boolean,
-  created_at timestamptz,
-  "offset" bigint,
-  version bigint,
-  metadata jsonb
-)
+returns setof event_store.log_event
 language plpgsql
 stable
 security definer

@@ -9,22 +9,7 @@ create or replace function event_store_platform.retried_events(
   v_lease_token bigint,
   v_to_position bigint
 )
-returns table (
-  "position" bigint,
-  event text,
-  event_id uuid,
-  event_version bigint,
-  decider text,
-  decider_id text,
-  data jsonb,
-  command_id uuid,
-  previous_id uuid,
-  final boolean,
-  created_at timestamptz,
-  "offset" bigint,
-  version bigint,
-  metadata jsonb
-)
+returns setof event_store.log_event
 language sql
 stable
 as $$

@@ -11,22 +11,7 @@ create or replace function event_store.read_log(
   v_deciders text[] default null,
   v_events text[] default null
 )
-returns table (
-  "position" bigint,
-  event text,
-  event_id uuid,
-  event_version bigint,
-  decider text,
-  decider_id text,
-  data jsonb,
-  command_id uuid,
-  previous_id uuid,
-  final boolean,
-  created_at timestamptz,
-  "offset" bigint,
-  version bigint,
-  metadata jsonb
-)
+returns setof event_store.log_event
 language plpgsql
 stable
 security definer
