@@ -1,7 +1,4 @@
-"""Random data and moves: SQL and Python make the same text of them, byte for byte, and neither fails.
-
-Belongs here: what a move means, and that both mean the same. Not here: who registers which moves (test_upcasts).
-"""
+"""Random data and moves: SQL and Python make the same text of them, byte for byte, and neither fails."""
 
 import json
 import random
