@@ -1,6 +1,7 @@
 """A call of the sequencer costs what is new: nothing for what is open, nothing where nothing is new."""
 
 from random import Random
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -9,6 +10,7 @@ from millrace.resources.event_store import EventStore
 from tests.support import factories
 from tests.support.factories import Connect
 
+FRESH: LiteralString = "select from_id::text, before_id::text from event_store_private.fresh_transactions(%s, %s)"
 CALL = "select event_store_platform.sequence_events()"
 
 
@@ -92,11 +94,6 @@ def test_fresh_transactions_are_those_that_only_the_later_snapshot_sees(store: E
     random = Random(14)
     for _ in range(500):
         earlier, later = snapshot(random), snapshot(random)
-        ranges = factories.rows(
-            store.connection,
-            "select from_id::text::int, before_id::text::int from event_store_private.fresh_transactions(%s, %s)",
-            earlier,
-            later,
-        )
-        fresh = [number for first, end in ranges for number in range(first, end)]
+        ranges = factories.rows(store.connection, FRESH, earlier, later)
+        fresh = [number for first, end in ranges for number in range(int(first), int(end))]
         assert sorted(fresh) == [n for n in range(1, 30) if sees(later, n) and not sees(earlier, n)], (earlier, later)
