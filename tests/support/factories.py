@@ -86,10 +86,12 @@ def append_to(store: EventStore, *decider_ids: str) -> list[AppendedEvent]:
     return store.append_events([new_event(decider_id) for decider_id in decider_ids])
 
 
-def pump(store: EventStore, view: str) -> None:
-    """Sequence and dispatch what is committed, as the loop of a service does."""
+def pump(store: EventStore, view: str, *decider_ids: str) -> list[AppendedEvent]:
+    """Append one event to each stream named, and sequence and dispatch what is committed, as a service's loop does."""
+    appended = append_to(store, *decider_ids) if decider_ids else []
     store.sequence_events()
     store.dispatch_events(view)
+    return appended
 
 
 def ids_of_one_partition(connection: psycopg.Connection, number: int, partition: int = 0) -> list[str]:
@@ -333,6 +335,16 @@ def wait_blocked(observer: psycopg.Connection, pid: int) -> None:
     )
 
 
+def start_blocked(
+    observer: SqlFunctions, session: SqlFunctions | psycopg.Connection, work: Callable[[], Result]
+) -> Future[Result]:
+    """Do the work in a thread, and return when its session waits for another one's lock."""
+    future = start(work)
+    connection = session if isinstance(session, psycopg.Connection) else session.connection
+    wait_blocked(observer.connection, connection.info.backend_pid)
+    return future
+
+
 @contextmanager
 def away(server: EmbeddedPostgres, database: str) -> Iterator[None]:
     """Let nobody into a database during the block, as where a server restarts: sessions are cut, new ones refused."""
@@ -351,3 +363,12 @@ def terminate(observer: psycopg.Connection, pid: int) -> None:
     """End a session as `kill` would, and wait until it is gone."""
     observer.execute("select pg_terminate_backend(%s)", (pid,))
     wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), f"session {pid} ended")
+
+
+def end_transaction(observer: SqlFunctions, session: SqlFunctions | psycopg.Connection, how: str) -> None:
+    """Commit, roll back or kill another session."""
+    connection = session if isinstance(session, psycopg.Connection) else session.connection
+    if how == "kill":
+        terminate(observer.connection, connection.info.backend_pid)
+    else:
+        getattr(connection, how)()

@@ -31,6 +31,9 @@ KEYS: tuple[LiteralString, ...] = (
 )  # fmt: skip
 
 
+COLUMNS = {"day": ("date", "The day."), "n": ("int", "A number.")}
+
+
 @pytest.fixture
 def stranger(orders: EventStore) -> Iterator[psycopg.Connection]:
     """Yield a login with no role that holds every key which it can compute."""
@@ -51,16 +54,13 @@ def soon(work: Callable[[], object]) -> object:
 def test_reports_are_made_and_databases_migrated(orders: EventStore, stranger: psycopg.Connection) -> None:
     """What is no function of the store: of these see below."""
     assert not stranger.closed
-    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
     day = date(2026, 1, 5)
-    assert soon(lambda: replace_day(orders.connection, "reports.daily", columns, day, [{"n": 1}])) == 1
+    assert soon(lambda: replace_day(orders.connection, "reports.daily", COLUMNS, day, [{"n": 1}])) == 1
     orders.connection.execute("update event_store.migrations set name = 'another version' where version = 0")
     soon(lambda: migrate(orders.connection.info.dsn))
 
 
-def test_words_of_others_that_fill_the_servers_queue_fail_no_append(
-    orders: EventStore, stranger: psycopg.Connection, dsn: str
-) -> None:
+def test_a_full_queue_of_words_fails_no_append(orders: EventStore, stranger: psycopg.Connection, dsn: str) -> None:
     if stranger.info.server_version < 170000:
         pytest.skip("Before Postgres 17 the queue is 8 GB, which no test fills.")
     unprepared(orders.connection)
@@ -87,18 +87,15 @@ def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
 
 
 def test_two_that_make_a_report_make_it_once(connect: Connect) -> None:
-    columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
     first = connect(autocommit=False)
-    replace_day(first, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}])
+    replace_day(first, "reports.daily", COLUMNS, date(2026, 1, 5), [{"n": 1}])
     second = connect()
-    late = start(lambda: replace_day(second, "reports.daily", columns, date(2026, 1, 6), [{"n": 2}]))
+    late = start(lambda: replace_day(second, "reports.daily", COLUMNS, date(2026, 1, 6), [{"n": 2}]))
     first.commit()
     assert late.result(patience()) == 2
 
 
-def test_a_session_that_calls_itself_a_captures_is_not_touched(
-    orders: EventStore, stranger: psycopg.Connection
-) -> None:
+def test_a_session_that_says_it_is_a_captures_is_left(orders: EventStore, stranger: psycopg.Connection) -> None:
     stranger.execute("set application_name = 'millrace capture c'")
     source = Source(CaptureStore(orders.connection))
     source.begin()

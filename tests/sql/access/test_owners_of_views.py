@@ -40,9 +40,7 @@ def owner(store: EventStore, view: str) -> str:
     return str(value(store.connection, "select owner from event_store.views where view = %s", view))
 
 
-def test_a_view_is_its_logins_or_every_consumers_if_an_operator_registers_it_unless_a_role_is_named(
-    orders: EventStore, login: Login, team: str
-) -> None:
+def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: EventStore, login: Login, team: str) -> None:
     consumer, operator = login("event_store_consumer"), login("event_store_owner")
     view = consumer.register_view("mine")
     assert view.owner == value(consumer.connection, "select session_user::text") == owner(orders, "mine")
@@ -209,11 +207,10 @@ def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login) -> None:
     refusal(Malformed, lambda: consumer.claim_partition("b", 0, "me", lease_s=seconds))
     (event,) = consumer.lease_events("v", 1, 3600)
     refusal(Malformed, lambda: consumer.extend_lock("v", "o-1", event.offset, seconds))
-    leases = consumer.claim_batch("b", "me", lease_s=3600)
-    refusal(Malformed, lambda: consumer.extend_lease("b", leases, seconds))
+    refusal(Malformed, partial(consumer.extend_lease, "b", consumer.claim_batch("b", "me", lease_s=3600), seconds))
 
 
-def test_every_change_of_settings_is_written_down_with_what_was_and_what_is(orders: EventStore, login: Login) -> None:
+def test_every_change_of_settings_is_written_down(orders: EventStore, login: Login) -> None:
     consumer = login("event_store_consumer")
     user = value(consumer.connection, "select session_user::text")
     consumer.register_view("v", edge_function_url="https://user:pw@example.com:8443/hook?key=secret")
@@ -231,7 +228,7 @@ def test_every_change_of_settings_is_written_down_with_what_was_and_what_is(orde
     assert "pw" not in str(entries)
 
 
-def test_who_takes_the_name_of_a_read_models_view_is_the_operators_to_remove(orders: EventStore, login: Login) -> None:
+def test_operators_remove_who_took_the_name_of_a_read_models_view(orders: EventStore, login: Login) -> None:
     login("event_store_consumer").register_view(Everything.view, mode="bulk")
     operator = login("event_store_owner")
     with pytest.raises(WrongView) as refused:

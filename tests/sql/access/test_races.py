@@ -1,8 +1,4 @@
-"""Owners, operators and the log's guards while sessions race or are killed: all of a change happens, or nothing of it.
-
-Belongs here: races and kills around end_locks, owners of views, the archive's lock and the audit
-log. Not here: what each of them does alone (its own test), who may call it (tests/docs/test_sql_functions.py).
-"""
+"""Owners, operators and the log's guards while sessions race or are killed: a change happens whole or not at all."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,54 +9,36 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import NotInFlight, NotViewOwner
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
 from tests.support.factories import (
     Connect,
     append,
     append_to,
     assert_rising,
     at_once,
+    end_transaction,
     pump,
     refusal,
     rows,
     set_clock,
-    start,
+    start_blocked,
     terminate,
     value,
-    wait_blocked,
 )
 from tests.support.logins import Login
 from tests.support.patience import patience
 
-__all__ = ["view"]
-
 ENDS = ["commit", "kill"]
 
 
-def end(observer: psycopg.Connection, session: psycopg.Connection, how: str) -> None:
-    """End the session's transaction."""
-    if how == "kill":
-        terminate(observer, session.info.backend_pid)
-    else:
-        session.commit()
-
-
-# end_locks
-
-
 @pytest.mark.parametrize(("how", "with_token"), [("commit", True), ("commit", False), ("kill", True)])
-def test_an_ack_that_waits_for_end_locks_is_refused_if_that_commits_and_counts_if_it_does_not(
-    view: EventStore, connect: Connect, how: str, with_token: bool
-) -> None:
-    append_to(view, "a", "a")
-    pump(view, "v")
+def test_an_ack_counts_unless_end_locks_commit(view: EventStore, connect: Connect, how: str, with_token: bool) -> None:
+    pump(view, "v", "a", "a")
     consumer, operator = EventStore(connect()), connect(autocommit=False)
     (event,) = consumer.lease_events("v", 1, 3600)
     token = event.lease_token if with_token else None
     assert EventStore(operator).end_locks("v", reason="it hangs") == 1
-    acked = start(lambda: consumer.ack_event("v", "a", event.offset, token))
-    wait_blocked(view.connection, consumer.connection.info.backend_pid)
-    end(view.connection, operator, how)
+    acked = start_blocked(view, consumer, lambda: consumer.ack_event("v", "a", event.offset, token))
+    end_transaction(view, operator, how)
     if how == "commit":
         refusal(NotInFlight, partial(acked.result, patience()))
     else:
@@ -72,27 +50,21 @@ def test_an_ack_that_waits_for_end_locks_is_refused_if_that_commits_and_counts_i
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_end_locks_leaves_a_lock_that_is_being_acknowledged_to_the_ack(
-    view: EventStore, connect: Connect, how: str
-) -> None:
-    append_to(view, "a", "a")
-    pump(view, "v")
+def test_end_locks_leaves_to_an_ack_what_it_acknowledges(view: EventStore, connect: Connect, how: str) -> None:
+    pump(view, "v", "a", "a", "other")
     consumer = connect(autocommit=False)
-    (event,) = view.lease_events("v", 1, 3600)
+    event, _ = view.lease_events("v", 2, 3600)
     EventStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
     view.connection.execute("set lock_timeout = '30s'")
-    assert view.end_locks("v") == 0
-    end(view.connection, consumer, how)
+    assert view.end_locks("v") == 1  # the other one
+    end_transaction(view, consumer, how)
     assert view.end_locks("v") == (how != "commit")
-    (next_one,) = view.lease_events("v", 2)
+    (next_one,) = [each for each in view.lease_events("v", 2) if each.decider_id == "a"]
     assert (next_one.offset == event.offset, next_one.attempt) == (how != "commit", 1)
 
 
-def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_once_and_in_order(
-    view: EventStore, connect: Connect
-) -> None:
-    append_to(view, *[f"o-{n % 10}" for n in range(100)])
-    pump(view, "v")
+def test_consumers_beside_end_locks_count_each_event_once(view: EventStore, connect: Connect) -> None:
+    pump(view, "v", *[f"o-{n % 10}" for n in range(100)])
     acked: list[tuple[str, int]] = []
     refused: list[int] = []
     ended: list[int] = []
@@ -115,27 +87,16 @@ def test_consumers_and_operators_who_end_their_locks_at_once_count_every_event_o
 
     for result in at_once([consume, consume, consume, operate, operate]):
         result.result()
-    assert len(acked) == len(set(acked)) == 100
-    for stream in {decider_id for decider_id, _ in acked}:
-        offsets = [
-            row[0]
-            for row in rows(view.connection, 'select "offset" from event_store.events where decider_id = %s', stream)
-        ]
-        assert sorted(offset for decider_id, offset in acked if decider_id == stream) == sorted(offsets)
+    assert sorted(acked) == rows(view.connection, 'select decider_id, "offset" from event_store.events order by 1, 2')
     # nobody is refused whose lock was not ended
     assert len(refused) <= sum(ended)
     assert sum(lag.lag for lag in view.view_lag("v")) == 0
     assert_rising(entry.audit_id for entry in reversed(view.audit_log("v")))
 
 
-# owners
-
-
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("first", ["another consumer registers it", "an operator gives it away"])
-def test_who_waits_for_a_change_of_owner_is_refused_if_that_commits_and_has_the_view_whole_if_not(
-    orders: EventStore, connect: Connect, login: Login, first: str, how: str
-) -> None:
+def test_a_new_owner_keeps_others_out(orders: EventStore, connect: Connect, login: Login, first: str, how: str) -> None:
     racer = login("event_store_consumer")
     if first == "an operator gives it away":
         EventStore(racer).register_view("v", mode="bulk")
@@ -145,9 +106,8 @@ def test_who_waits_for_a_change_of_owner_is_refused_if_that_commits_and_has_the_
         changing = login("event_store_consumer")
         changing.autocommit, owner = False, changing.info.user
         EventStore(changing).register_view("v", edge_function_url="https://example.com/first")
-    racing = start(lambda: EventStore(racer).register_view("v", max_attempts=7))
-    wait_blocked(orders.connection, racer.info.backend_pid)
-    end(orders.connection, changing, how)
+    racing = start_blocked(orders, racer, lambda: EventStore(racer).register_view("v", max_attempts=7))
+    end_transaction(orders, changing, how)
     if how == "commit":
         refusal(NotViewOwner, partial(racing.result, patience()))
     else:
@@ -158,19 +118,16 @@ def test_who_waits_for_a_change_of_owner_is_refused_if_that_commits_and_has_the_
 
 
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
-def test_who_loses_a_view_while_holding_its_events_commits_and_acknowledges_nothing_more(
-    orders: EventStore, login: Login, mode: str
-) -> None:
+def test_who_loses_a_view_answers_for_nothing_more(orders: EventStore, login: Login, mode: str) -> None:
     former = EventStore(login("event_store_consumer"))
     former.register_view("v", "-infinity", mode=mode)
-    (offset,) = [event.offset for event in append_to(orders, "a")]
+    (appended,) = append_to(orders, "a")
     if mode == "bulk":
-        leases = former.claim_batch("v", "me")
-        answer: Callable[[], object] = lambda: former.commit_batch("v", leases)  # noqa: E731
+        answer: Callable[[], object] = partial(former.commit_batch, "v", former.claim_batch("v", "me"))
     else:
         pump(orders, "v")
         (event,) = former.lease_events("v")
-        answer = lambda: former.ack_event("v", "a", offset, event.lease_token)  # noqa: E731
+        answer = partial(former.ack_event, "v", "a", event.offset, event.lease_token)
     orders.register_view("v", owner="event_store_owner")
     refusal(NotViewOwner, answer)
     # nor is it lost: operators end what it held
@@ -180,21 +137,15 @@ def test_who_loses_a_view_while_holding_its_events_commits_and_acknowledges_noth
         assert len(orders.read_batch("v", orders.claim_batch("v", "other")[0])) == 1
     else:
         assert orders.end_locks("v") == 1
-        assert [each.offset for each in orders.lease_events("v")] == [offset]
-
-
-# the archive's lock
+        assert [each.offset for each in orders.lease_events("v")] == [appended.offset]
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_who_waits_for_the_archives_lock_has_it_when_the_first_is_killed_before_its_commit(
-    store: EventStore, connect: Connect, how: str
-) -> None:
+def test_the_archives_lock_is_free_when_its_taker_is_killed(store: EventStore, connect: Connect, how: str) -> None:
     first, second = connect(autocommit=False), connect()
     assert ArchiveStore(first).lock_archive(3, "first")
-    racing = start(lambda: ArchiveStore(second).lock_archive(3, "second"))
-    wait_blocked(store.connection, second.info.backend_pid)
-    end(store.connection, first, how)
+    racing = start_blocked(store, second, lambda: ArchiveStore(second).lock_archive(3, "second"))
+    end_transaction(store, first, how)
     assert racing.result(patience()) is (how != "commit")
     # of those who come later
     assert ArchiveStore(second).lock_archive(3, "second") is (how != "commit")
@@ -212,9 +163,7 @@ def test_the_archives_lock_of_a_session_whose_pid_another_one_got_is_free(store:
     assert ArchiveStore(store.connection).lock_archive(3, "second")
 
 
-def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes_since_it_was_renewed(
-    connect: Connect,
-) -> None:
+def test_the_archives_lock_lasts_15_minutes_since_it_was_renewed(connect: Connect) -> None:
     first, second = connect(), connect()
 
     def at(time_: str, session: psycopg.Connection) -> bool:
@@ -227,8 +176,6 @@ def test_the_archives_lock_of_a_session_that_lives_on_in_a_pool_lasts_15_minutes
     assert at("00:25:00", second)
     assert not at("00:25:00", first)
 
-
-# the audit log
 
 CHANGES: dict[str, Callable[[EventStore], object]] = {
     "register": lambda store: store.register_view("new", "-infinity"),

@@ -9,32 +9,12 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from psycopg.errors import SerializationFailure, UniqueViolation
+from psycopg.errors import UniqueViolation
 
-from millrace.resources.errors import (
-    Conflict,
-    EventIdReused,
-    EventNotRegistered,
-    ForbiddenChange,
-    MillraceError,
-    StreamClosed,
-)
+from millrace.resources import errors
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    assert_rising,
-    at_once,
-    new_event,
-    refusal,
-    rows,
-    set_clock,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append, at_once, new_event, refusal, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
 
 
@@ -42,7 +22,7 @@ def heads(store: EventStore) -> list[tuple[Any, ...]]:
     return rows(store.connection, "select * from event_store.streams order by decider_id, decider")
 
 
-def refused(store: EventStore, error: type[MillraceError], **arguments: Any) -> MillraceError:  # noqa: ANN401 - as append's
+def refused(store: EventStore, error: type[errors.MillraceError], **arguments: Any) -> errors.MillraceError:  # noqa: ANN401 - as append's
     """Append what is refused; assert that no stream moved."""
     before = heads(store)
     refusal_ = refusal(error, lambda: append(store, **arguments))
@@ -52,37 +32,24 @@ def refused(store: EventStore, error: type[MillraceError], **arguments: Any) -> 
 
 def test_the_first_event_is_returned_as_it_is_stored(orders: EventStore) -> None:
     event_id, command_id = uuid4(), uuid4()
+    set_clock(orders.connection, "2030-01-02 03:04:05+00")
     stored = append(orders, "o-1", event_id=event_id, command_id=command_id, data={"total": "9.90"})
+    assert stored.created_at.isoformat() == "2030-01-02T03:04:05+00:00"
     assert (stored.event_id, stored.command_id, stored.data) == (event_id, command_id, {"total": "9.90"})
     assert (stored.event_version, stored.previous_id, stored.final) == (1, None, False)
     assert orders.get_events("o-1", "order") == [stored]
     assert heads(orders) == [("order", "o-1", event_id, stored.offset, 1, False)]
 
 
-def test_an_event_is_stamped_by_the_stores_clock(orders: EventStore) -> None:
-    set_clock(orders.connection, "2030-01-02 03:04:05+00")
-    assert append(orders).created_at.isoformat() == "2030-01-02T03:04:05+00:00"
-
-
-# A1
-
-
 def test_of_many_writers_with_one_previous_id_exactly_one_commits(orders: EventStore, connect: Connect) -> None:
     writers = [EventStore(connect()) for _ in range(6)]
     for previous in (None, append(orders, "known").event_id):
         results = at_once([partial(append, writer, "known" if previous else "new", previous) for writer in writers])
-        assert sorted(str(type(result.exception())) for result in results) == sorted(
-            [str(type(None)), *[str(Conflict)] * 5]
-        )
+        assert sorted(type(each.exception()).__name__ for each in results) == [*["Conflict"] * 5, "NoneType"]
     assert [(head[1], head[4]) for head in heads(orders)] == [("known", 2), ("new", 1)]
 
 
-# A2
-
-
-def test_an_event_that_does_not_follow_the_head_of_its_stream_conflicts_and_the_head_is_named(
-    orders: EventStore,
-) -> None:
+def test_an_event_that_does_not_follow_the_head_conflicts_and_names_it(orders: EventStore) -> None:
     first = append(orders, "o-1")
     second = append(orders, "o-1", first.event_id)
     foreign = append(orders, "o-2").event_id
@@ -93,12 +60,9 @@ def test_an_event_that_does_not_follow_the_head_of_its_stream_conflicts_and_the_
         ("o-1", foreign, "previous_id must be in the same decider", head),
         ("o-new", foreign, "previous_id must be in the same decider", "no event"),
     ):
-        conflict = refused(orders, Conflict, decider_id=decider_id, previous=previous)
+        conflict = refused(orders, errors.Conflict, decider_id=decider_id, previous=previous)
         assert message in conflict.message
         assert detail in str(conflict.detail)
-
-
-# A3
 
 
 def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: EventStore) -> None:
@@ -116,70 +80,61 @@ def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: E
     same: dict[str, Any] = {"decider_id": "o-1", "event_id": UUID(int=1), "command_id": UUID(int=1)}
     append(orders, **same)
     stored = replace(new_event(), **same)
-    others: list[dict[str, Any]] = [
-        {"data": {"n": 2}},
-        {"event": "paid"},
-        {"decider": "invoice"},
-        {"decider_id": "o-2"},
-        {"final": True},
-        {"command_id": UUID(int=2)},
-        {"previous": UUID(int=3)},
-    ]
-    for other in others:
-        assert "stream (order, o-1)" in str(refused(orders, EventIdReused, **{**same, **other}).detail)
+    others: dict[str, Any] = {
+        "data": {"n": 2},
+        "event": "paid",
+        "decider": "invoice",
+        "decider_id": "o-2",
+        "final": True,
+    }
+    for other in [
+        {name: each} for name, each in {**others, "command_id": UUID(int=2), "previous": UUID(int=3)}.items()
+    ]:
+        assert "stream (order, o-1)" in str(refused(orders, errors.EventIdReused, **{**same, **other}).detail)
         if "previous" not in other:
             batch = [new_event("o-3"), replace(stored, **other)]
-            refusal(EventIdReused, partial(orders.append_events, batch))
+            refusal(errors.EventIdReused, partial(orders.append_events, batch))
     assert value(orders.connection, "select count(*) from event_store.events") == 1
-
-
-# A4
 
 
 def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: EventStore) -> None:
     orders.register_decider_event("order", "lost", "version two", 2)
-    for event, decider in (("lost", "order"), ("placed", "parcel")):
-        known = "lost version 2, paid version 1" if decider == "order" else "it has: none"
-        assert known in str(refused(orders, EventNotRegistered, event=event, decider=decider).detail)
-
-
-# A5
+    for event, decider, known in (
+        ("lost", "order", "lost version 2, paid version 1"),
+        ("placed", "parcel", "it has: none"),
+    ):
+        assert known in str(refused(orders, errors.EventNotRegistered, event=event, decider=decider).detail)
 
 
 def test_a_final_event_closes_the_stream(orders: EventStore) -> None:
     first = append(orders, "o-1")
     last = append(orders, "o-1", first.event_id, event="shipped", final=True)
     for previous in (last.event_id, first.event_id, None):
-        closed = refused(orders, StreamClosed, decider_id="o-1", previous=previous)
+        closed = refused(orders, errors.StreamClosed, decider_id="o-1", previous=previous)
         assert "is already final. the stream is closed" in closed.message
         assert f"closed by event_id {last.event_id} at version 2" in str(closed.detail)
     append(orders, "o-1", decider="invoice")
+
+
+READS: LiteralString = """
+    select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid))::int
+    from pg_class where relnamespace = 'event_store'::regnamespace and relname ~ '^(events|streams)'
+"""
 
 
 def test_what_an_append_reads_does_not_grow_with_the_stream(orders: EventStore, connect: Connect) -> None:
     for closed in (False, True):
         reads = []
         for decider_id, length in ((f"short-{closed}", 1), (f"long-{closed}", 300)):
-            last = append_to(orders, *[decider_id] * length)[-1].event_id
+            last = orders.append_events([new_event(decider_id) for _ in range(length)])[-1].event_id
             last = append(orders, decider_id, last, final=closed).event_id
             connection = connect(autocommit=False)
             connection.execute("select")  # the transaction begins
-            with suppress(StreamClosed), connection.transaction():
+            with suppress(errors.StreamClosed), connection.transaction():
                 append(EventStore(connection), decider_id, last)
-            reads.append(
-                value(
-                    connection,
-                    """
-                    select sum(pg_stat_get_xact_tuples_returned(c.oid) + pg_stat_get_xact_tuples_fetched(c.oid))
-                    from pg_class c where c.relnamespace = 'event_store'::regnamespace and c.relname ~ 'events|streams'
-                    """,
-                )
-            )
+            reads.append(value(connection, READS))
             connection.rollback()
         assert 0 < reads[1] <= reads[0] + 2
-
-
-# A bare INSERT and COPY
 
 
 INTO: LiteralString = "event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)"
@@ -202,13 +157,12 @@ def test_a_bare_insert_goes_through_the_guard_and_is_all_or_nothing(orders: Even
 
     events = three()
     insert(orders.connection, *events)
-    assert [(head[1], head[2], head[4]) for head in heads(orders)] == [
-        ("o-1", events[1][1], 2),
-        ("o-2", events[2][1], 1),
-    ]
-    assert_rising([event.offset for event in orders.get_events("o-1", "order")])
+    found = [(head[1], head[2], head[4]) for head in heads(orders)]
+    assert found == [("o-1", events[1][1], 2), ("o-2", events[2][1], 1)]
+    a, b = orders.get_events("o-1", "order")
+    assert a.offset < b.offset
     before = heads(orders)
-    refusal(Conflict, lambda: insert(orders.connection, ("placed", uuid4(), "o-3", None), *three()))
+    refusal(errors.Conflict, lambda: insert(orders.connection, ("placed", uuid4(), "o-3", None), *three()))
     assert heads(orders) == before
 
 
@@ -226,15 +180,13 @@ def test_a_bare_insert_cannot_state_what_the_store_decides(orders: EventStore) -
     assert value(orders.connection, "select transaction_id::text::bigint from event_store.events") > 5
 
 
-def test_an_insert_that_handles_conflicts_leaves_no_stream_without_its_event_and_changes_none(
-    orders: EventStore,
-) -> None:
+def test_an_insert_that_handles_conflicts_makes_and_changes_no_stream(orders: EventStore) -> None:
     stored = append(orders, "o-1")
     before = heads(orders)
     line = ("placed", stored.event_id, "o-2", None)
-    refusal(EventIdReused, lambda: insert(orders.connection, line, conflicts="on conflict do nothing"))
+    refusal(errors.EventIdReused, lambda: insert(orders.connection, line, conflicts="on conflict do nothing"))
     changing: LiteralString = """on conflict (event_id) do update set data = '{"changed": true}'"""
-    refusal(ForbiddenChange, lambda: insert(orders.connection, line, conflicts=changing))
+    refusal(errors.ForbiddenChange, lambda: insert(orders.connection, line, conflicts=changing))
     assert heads(orders) == before
     assert orders.get_events("o-1", "order") == [stored]
 
@@ -252,12 +204,9 @@ def test_copy_goes_through_the_guard(orders: EventStore) -> None:
         ("placed", a, "order", "o-1", "{}", a, None),  # a retry
     )
     assert [(event.event_id, event.version) for event in orders.read_stream("order", "o-1")] == [(a, 1), (b, 2)]
-    bad: list[tuple[type[MillraceError], tuple[object, ...]]] = [
-        (Conflict, ("placed", uuid4(), "order", "o-1", "{}", a, None)),
-        (EventNotRegistered, ("lost", uuid4(), "order", "o-2", "{}", a, None)),
-    ]
-    for error, line in bad:
-        refusal(error, lambda line=line: copy_in(("placed", uuid4(), "order", "o-3", "{}", a, None), line))  # type: ignore[misc]
+    good = ("placed", uuid4(), "order", "o-3", "{}", a, None)
+    refusal(errors.Conflict, lambda: copy_in(good, ("placed", uuid4(), "order", "o-1", "{}", a, None)))
+    refusal(errors.EventNotRegistered, lambda: copy_in(good, ("lost", uuid4(), "order", "o-2", "{}", a, None)))
     assert [head[1] for head in heads(orders)] == ["o-1"]
 
 
@@ -283,21 +232,29 @@ WAYS: dict[str, Way] = {
     ),
     "append_events": lambda store, new, _: store.append_events([new_event("another"), new]),  # to wherever the end is
     "insert": lambda store, new, previous: insert(store.connection, ("placed", new.event_id, new.decider_id, previous)),
+    "expecting event": lambda store, new, previous: store.append_event(
+        "placed", new.event_id, "order", new.decider_id, {}, uuid4(), None, expected_version=int(previous is not None)
+    ),
+    "expecting batch": lambda store, new, previous: store.append_events(
+        [replace(new, expected_version=int(previous is not None))]
+    ),
     "skip": lambda store, new, previous: insert(
         store.connection, ("placed", new.event_id, new.decider_id, previous), conflicts=SKIPPING
     ),
 }
 # the two ways, what the second one's event has of the first one's, and what becomes of it if the first one commits
 RACES: list[tuple[str, str, str, type[Exception] | str]] = [
-    ("append_event", "append_event", "stream", Conflict),
-    ("append_events", "append_event", "stream", Conflict),
-    ("insert", "append_event", "stream", Conflict),
+    ("append_event", "append_event", "stream", errors.Conflict),
+    ("append_events", "append_event", "stream", errors.Conflict),
+    ("insert", "append_event", "stream", errors.Conflict),
     ("append_event", "append_events", "stream", "stored"),
     ("append_event", "insert", "stream", UniqueViolation),
+    ("expecting event", "expecting event", "stream", errors.Conflict),
+    ("expecting batch", "expecting batch", "stream", errors.Conflict),
     ("append_event", "append_event", "event", "the same"),
-    ("append_event", "append_event", "event_id", EventIdReused),
-    ("append_event", "append_events", "event_id", EventIdReused),
-    ("append_events", "append_events", "event_id", EventIdReused),
+    ("append_event", "append_event", "event_id", errors.EventIdReused),
+    ("append_event", "append_events", "event_id", errors.EventIdReused),
+    ("append_events", "append_events", "event_id", errors.EventIdReused),
     ("append_event", "skip", "event_id", "skipped"),
     ("skip", "skip", "event_id", "skipped"),
 ]
@@ -305,9 +262,7 @@ RACES: list[tuple[str, str, str, type[Exception] | str]] = [
 
 @pytest.mark.parametrize("known", [False, True], ids=["new streams", "streams with an event"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_of_two_at_once_the_second_is_decided_by_how_the_first_ends(
-    orders: EventStore, connect: Connect, ends: str, known: bool
-) -> None:
+def test_the_end_of_the_first_decides_the_second(orders: EventStore, connect: Connect, ends: str, known: bool) -> None:
     for number, (first_way, second_way, same, outcome) in enumerate(RACES):
         stream, other = f"o-{number}", f"p-{number}"
         previous = {each: append(orders, each).event_id if known else None for each in (stream, other)}
@@ -315,8 +270,7 @@ def test_of_two_at_once_the_second_is_decided_by_how_the_first_ends(
         new = new_event(stream)
         late = {"event": new, "stream": new_event(stream), "event_id": replace(new, decider_id=other)}[same]
         WAYS[first_way](first, new, previous[stream])
-        racing = start(partial(WAYS[second_way], second, late, previous[late.decider_id]))
-        wait_blocked(orders.connection, second.connection.info.backend_pid)
+        racing = start_blocked(orders, second, partial(WAYS[second_way], second, late, previous[late.decider_id]))
         getattr(first.connection, ends)()
         error = racing.exception(patience())
         of_each = [[event.event_id for event in orders.get_events(each, "order")][known:] for each in (stream, other)]
@@ -334,22 +288,6 @@ def test_of_two_at_once_the_second_is_decided_by_how_the_first_ends(
         append(orders, late.decider_id, head.last_event_id if head else None)
 
 
-def test_an_event_id_that_the_snapshot_does_not_see_is_a_serialization_failure(
-    orders: EventStore, connect: Connect
-) -> None:
-    late = connect(autocommit=False)
-    late.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    late.execute("select from event_store.events")
-    stored = append(orders, "o-1")
-    with pytest.raises(SerializationFailure):
-        insert(late, ("placed", stored.event_id, "o-2", None), conflicts=SKIPPING)
-    late.rollback()
-    assert heads_without_their_event(orders) == []
-
-
-# Transactions
-
-
 def test_offsets_rise_along_a_stream_whoever_began_first(orders: EventStore, connect: Connect) -> None:
     older = connect(autocommit=False)
     append(EventStore(older), "o-2")  # its transaction is the older one
@@ -358,13 +296,3 @@ def test_offsets_rise_along_a_stream_whoever_began_first(orders: EventStore, con
     older.commit()
     assert first.offset < second.offset
     assert orders.get_last_event("o-1", "order") == second
-
-
-def test_a_killed_writer_leaves_nothing(orders: EventStore, connect: Connect) -> None:
-    connection = connect(autocommit=False)
-    append(EventStore(connection), "o-1")
-    orders.connection.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))
-    append(orders, "o-1", event="paid")  # waits until the killed one is gone
-    assert [event.event for event in orders.get_events("o-1", "order")] == ["paid"]
-    with pytest.raises(psycopg.OperationalError):
-        connection.execute("select 1")

@@ -9,7 +9,7 @@ from psycopg import errors
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import DeciderCaptured, EventNotRegistered, Malformed, NotDeciderOwner
 from millrace.resources.event_store import EventStore, NewEvent
-from tests.support.factories import Connect, append, refusal, rows, start, value, wait_blocked
+from tests.support.factories import Connect, append, refusal, rows, start_blocked, value
 from tests.support.logins import Login
 from tests.support.patience import patience
 
@@ -19,7 +19,7 @@ TABLE = TableRegistration("public", "items", "table:public.items", None, "1")
 
 def owners(store: EventStore, decider: str) -> list[tuple[str, str | None]]:
     return rows(
-        store.connection, "select event, owner from event_store.deciders where decider = %s order by event", decider
+        store.connection, "select event, owner from event_store.deciders where decider = %s order by 1", decider
     )
 
 
@@ -58,8 +58,7 @@ def test_of_two_first_registrations_one_says_whose_it_is(orders: EventStore, con
     first, team = connect(autocommit=False), login(WRITER).info.user
     EventStore(first).register_decider_event("payment", "paid", "", owner=team)
     second = EventStore(login(WRITER))
-    late = start(lambda: second.register_decider_event("payment", "other", ""))
-    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    late = start_blocked(orders, second, lambda: second.register_decider_event("payment", "other", ""))
     first.commit()
     with pytest.raises(NotDeciderOwner):
         late.result(patience())
@@ -70,7 +69,7 @@ def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventSto
     table = replace(TABLE, decider="items")
     writer.register_decider_event(table.decider, "updated", "")
     writer.append_events(
-        [NewEvent(table.decider, "[1]", "updated", uuid4(), {"commit_lsn": "forged", "committed_at": "x"}, uuid4())]
+        [NewEvent(table.decider, "[1]", "updated", data={"commit_lsn": "forged", "committed_at": "x"})]
     )
     captures = CaptureStore(orders.connection)
     refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [table]))

@@ -1,8 +1,4 @@
-"""What is refused whichever way an event comes in: by a function, in a message, by a bare INSERT or COPY.
-
-Belongs here: what an event may hold (size, depth, digits, names, metadata), and whose decider it may be of. Not here:
-the order of a stream (test_append_event), and what a batch may look like (test_append_events).
-"""
+"""What is refused whichever way an event comes in: by a function, in a message, by a bare INSERT or COPY."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -31,16 +27,8 @@ UUID_TEXT = "f156a3c4-9bd8-11ed-a8fc-0242ac120002"
 
 def event(**other: object) -> Event:
     """Make an event whose data and metadata are text of JSON."""
-    return {
-        "event": "placed",
-        "event_id": str(uuid4()),
-        "decider": "order",
-        "decider_id": "o-1",
-        "data": "{}",
-        "command_id": str(uuid4()),
-        "previous_id": None,
-        "metadata": None,
-    } | other
+    ids = {"event_id": str(uuid4()), "command_id": str(uuid4()), "previous_id": None}
+    return {"event": "placed", "decider": "order", "decider_id": "o-1", "data": "{}", "metadata": None} | ids | other
 
 
 def batch(bad: Event) -> str:
@@ -55,12 +43,14 @@ def batch(bad: Event) -> str:
     return f"[{member(event(decider_id='good'))}, {member(bad)}]"
 
 
+APPEND: LiteralString = """
+    select event_store.append_event(%(event)s, %(event_id)s, %(decider)s, %(decider_id)s::text, given.data,
+      %(command_id)s, %(previous_id)s, v_metadata => %(metadata)s)
+    from """
+
+
 def append_one(connection: psycopg.Connection, bad: Event) -> object:
-    return connection.execute(
-        "select event_store.append_event(%(event)s, %(event_id)s, %(decider)s, %(decider_id)s::text, %(data)s,"
-        " %(command_id)s, %(previous_id)s, v_metadata => %(metadata)s)",
-        bad,
-    )
+    return connection.execute(APPEND + "(select %(data)s::jsonb as data) given", bad)
 
 
 def append_some(connection: psycopg.Connection, bad: Event) -> object:
@@ -85,11 +75,7 @@ def append_from_a_table(connection: psycopg.Connection, bad: Event) -> object:
     """Append what lies compressed in a table, where it looks small."""
     connection.execute("create temporary table mine (data jsonb)")
     connection.execute("insert into mine values (%s)", (bad["data"],))
-    return connection.execute(
-        "select event_store.append_event(%(event)s, %(event_id)s, %(decider)s, %(decider_id)s::text, mine.data,"
-        " %(command_id)s, %(previous_id)s, v_metadata => %(metadata)s) from mine",
-        bad,
-    )
+    return connection.execute(APPEND + "mine as given", bad)
 
 
 def ingest(connection: psycopg.Connection, bad: Event) -> object:
@@ -119,7 +105,8 @@ def accepted(
 ) -> list[tuple[str, str, object]]:
     """Try each event on every way; return where it was not refused for this reason, and assert that none is stored."""
     ProducerStore(store.connection).register_producer("p")
-    before = value(store.connection, "select count(*) from event_store.events")
+    stored: LiteralString = "select count(*) from event_store.events"
+    before = value(store.connection, stored)
     wrong: list[tuple[str, str, object]] = []
     for made, why in bad:
         for way in ways:
@@ -132,11 +119,8 @@ def accepted(
                     continue
                 said = refused
             wrong.append((way.__name__, str(made)[:200], said))
-    assert value(store.connection, "select count(*) from event_store.events") == before
+    assert value(store.connection, stored) == before
     return wrong
-
-
-# Size, depth, digits
 
 
 def nested(levels: int) -> str:
@@ -187,9 +171,7 @@ def test_data_beyond_a_limit_are_refused(orders: EventStore) -> None:
 def test_data_within_the_limits_are_stored_and_read(orders: EventStore) -> None:
     for number, data in enumerate(ENOUGH):
         append_some(orders.connection, event(decider_id=f"o-{number}", data=data))
-        ((stored,),) = rows(
-            orders.connection, "select data::text from event_store.get_events(%s::text, 'order')", f"o-{number}"
-        )
+        stored = value(orders.connection, "select data::text from event_store.get_events(%s, 'order')", f"o-{number}")
         assert json.loads(stored, parse_int=float) == json.loads(data, parse_int=float)
 
 
@@ -205,15 +187,13 @@ def test_a_session_lowers_the_limit_and_never_raises_it(orders: EventStore) -> N
 
 
 def test_names_and_descriptions_have_a_length(orders: EventStore) -> None:
+    inserted_by_hand = "insert into event_store.deciders (decider, event, description) values (%s, %s, %s)"
     assert orders.register_decider_event("d" * 1024, "e" * 1024, "x" * 10_000)
     for decider, name, description in (("d" * 1025, "e", ""), ("d", "e" * 1025, ""), ("d", "e", "x" * 10_001)):
         with pytest.raises(Malformed):
             orders.register_decider_event(decider, name, description)
         with pytest.raises(psycopg.errors.CheckViolation):
-            orders.connection.execute(
-                "insert into event_store.deciders (decider, event, description) values (%s, %s, %s)",
-                (decider, name, description),
-            )
+            orders.connection.execute(inserted_by_hand, (decider, name, description))
 
 
 def test_what_a_producer_keeps_has_a_length(orders: EventStore) -> None:
@@ -234,10 +214,8 @@ def test_what_a_producer_keeps_has_a_length(orders: EventStore) -> None:
     assert producers.commit_transaction(transaction, "x" * (MIB - 2)).outcome == "committed"
 
 
-# Ids: a UUID has one stream; written in upper case it would be another one than Postgres' own text of it
-
-
-def test_an_id_that_is_missing_empty_too_long_or_a_uuid_in_upper_case_is_refused(orders: EventStore) -> None:
+def test_a_missing_empty_long_or_upper_case_id_is_refused(orders: EventStore) -> None:
+    """A UUID has one stream; written in upper case it would be another one than Postgres' own text of it."""
     bad = [(event(**{name: None}), "is null") for name in ("event", "event_id", "decider", "decider_id", "command_id")]
     bad += [(event(decider_id=""), "decider_id is empty")]
     bad += [(event(decider_id=text), "at most 1024") for text in ("x" * 1025, "ü" * 513)]
@@ -257,9 +235,6 @@ def test_any_other_text_is_an_id_and_the_text_of_a_uuid_is_its_stream(orders: Ev
     first = append(orders, UUID_TEXT)
     append(orders, str(UUID(upper)), first.event_id)
     assert len(orders.get_events(UUID(upper), "order")) == len(orders.get_events(UUID_TEXT, "order")) == 2
-
-
-# Metadata
 
 
 METADATA = {
@@ -289,9 +264,6 @@ def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders:
         told = refusal(Malformed, partial(orders.register_decider_event, decider, "erased", ""))
         assert "reserved name" in str(told.detail)
     orders.register_decider_event("privacy:x", "erased", "")
-
-
-# The decider of a captured table: only its capture appends
 
 
 @pytest.fixture

@@ -2,39 +2,38 @@
 
 from typing import LiteralString
 
+import pytest
+
 from millrace.resources.errors import ForbiddenChange
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import append, refusal, rows
 
-TRUNCATIONS: list[LiteralString] = [
-    "truncate event_store.events",
-    "truncate event_store.deciders",
-    "truncate event_store.event_schemas",
-    "truncate event_store.event_upcasts",
-]
+TABLES: list[LiteralString] = ["events", "deciders", "event_schemas", "event_upcasts"]
+TRUNCATIONS: list[LiteralString] = ["truncate event_store." + table for table in TABLES]
 CHANGES: list[LiteralString] = [
     "update event_store.events set data = '{}'",
     "update event_store.events set data = '{}' where false",
     "update event_store.events set transaction_id = '3'",
-    "delete from event_store.events",
     "update event_store.deciders set description = ''",
     "update event_store.deciders set accepts = null",
-    "delete from event_store.deciders",
     "update event_store.event_schemas set checks = '[]'",
-    "delete from event_store.event_schemas",
     "update event_store.event_upcasts set moves = '[]'",
-    "delete from event_store.event_upcasts",
+    *("delete from event_store." + table for table in TABLES),
 ]
 
 
 def facts(store: EventStore) -> object:
-    return (
-        rows(store.connection, "select * from event_store.events"),
-        rows(store.connection, "select * from event_store.deciders order by 1, 2"),
-        rows(store.connection, "select * from event_store.event_schemas"),
-        rows(store.connection, "select * from event_store.event_upcasts"),
-    )
+    return [rows(store.connection, "select * from event_store." + table + " order by 1, 2") for table in TABLES]
+
+
+@pytest.fixture
+def orders(orders: EventStore) -> EventStore:
+    """Return a store with a row in each table of facts."""
+    append(orders)
+    orders.register_event_schema("order", "placed", {"type": "object"})
+    orders.register_event_upcast("order", "placed", 2, [])
+    return orders
 
 
 def change(store: EventStore, statement: LiteralString) -> int:
@@ -43,17 +42,9 @@ def change(store: EventStore, statement: LiteralString) -> int:
 
 
 def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore) -> None:
-    append(orders)
-    orders.register_event_schema("order", "placed", {"type": "object"})
-    orders.register_event_upcast("order", "placed", 2, [])
     before = facts(orders)
-    settings: list[LiteralString] = [
-        "select",
-        "set event_store.on_forbidden_change = 'allow'",
-        "set event_store.rebasing = 'on'",
-    ]
-    for setting in settings:
-        orders.connection.execute(setting)
+    for setting in ("", "event_store.on_forbidden_change = 'allow'", "event_store.rebasing = 'on'"):
+        orders.connection.execute(f"set {setting}".encode() if setting else "select")
         for statement in (*CHANGES, *TRUNCATIONS):
             # stamps are what a re-base writes, and only the store's owner can call one
             if "transaction_id" not in statement or "rebasing" not in setting:
@@ -61,12 +52,7 @@ def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore)
     assert facts(orders) == before
 
 
-def test_where_changes_are_ignored_a_change_does_nothing_with_a_warning_and_truncate_still_raises(
-    orders: EventStore,
-) -> None:
-    append(orders)
-    orders.register_event_schema("order", "placed", {"type": "object"})
-    orders.register_event_upcast("order", "placed", 2, [])
+def test_where_changes_are_ignored_they_warn_and_truncate_still_raises(orders: EventStore) -> None:
     before = facts(orders)
     notices: list[str | None] = []
     orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))

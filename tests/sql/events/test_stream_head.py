@@ -28,9 +28,7 @@ def test_it_is_the_last_event_and_how_many_there_were(orders: EventStore) -> Non
     assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 2, final=True)
 
 
-def test_two_deciders_that_share_an_id_have_a_head_each_and_an_uncommitted_event_is_none(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_each_decider_has_its_head_and_an_uncommitted_event_is_none(orders: EventStore, connect: Connect) -> None:
     appended = orders.append_events([new_event("x"), new_event("x", decider="invoice")])
     heads = [orders.stream_head("x", decider) for decider in ("order", "invoice")]
     assert [head and head.last_event_id for head in heads] == [event.event_id for event in appended]

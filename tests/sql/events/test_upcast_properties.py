@@ -1,12 +1,9 @@
-"""Random data and moves: SQL and Python make the same text of them, byte for byte, and neither fails.
-
-Belongs here: what a move means, and that both mean the same. Not here: who registers which moves (test_upcasts).
-"""
+"""Random data and moves: SQL and Python make the same text of them, byte for byte, and neither fails."""
 
 import json
 import random
 from decimal import Decimal
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,14 +89,11 @@ def by_postgres(
     store: EventStore, found: list[str], version: int, upcasts: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
     """Return the texts as jsonb prints them, and as it prints them moved."""
-    return rows(
-        store.connection,
-        "select d::jsonb::text, event_store_platform.moved(d::jsonb, %s, %s::jsonb)::text"
-        " from unnest(%s::text[]) with ordinality t(d, n) order by n",
-        version,
-        sql_text(upcasts),
-        found,
-    )
+    both: LiteralString = """
+        select d::jsonb::text, event_store_platform.moved(d::jsonb, %s, %s::jsonb)::text
+        from unnest(%s::text[]) with ordinality t(d, n) order by n
+    """
+    return rows(store.connection, both, version, sql_text(upcasts), found)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

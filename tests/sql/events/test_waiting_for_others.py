@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, start, wait_blocked
+from tests.support.factories import Connect, start_blocked
 from tests.support.patience import patience
 
 
@@ -33,19 +33,15 @@ def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_
     other.execute(f"select {call}".encode())
 
 
-def test_a_batch_whose_turn_a_transaction_keeps_that_does_not_end_goes_on_without(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_batch_goes_on_without_a_turn_that_does_not_end(orders: EventStore, connect: Connect) -> None:
     holder, other = connect(autocommit=False), connect(autocommit=False)
     turn = "select event_store_private.take_turns('{a,b}')"
     holder.execute(turn)
-    waits = start(lambda: other.execute(turn))
-    wait_blocked(orders.connection, other.info.backend_pid)
+    waits = start_blocked(orders, other, lambda: other.execute(turn))
     waits.result(patience())
     # and where it comes in time, the turn is kept
     holder.rollback()
     other.execute(turn)
-    late = start(lambda: holder.execute(turn))
-    wait_blocked(orders.connection, holder.info.backend_pid)
+    late = start_blocked(orders, holder, lambda: holder.execute(turn))
     other.rollback()
     late.result(patience())

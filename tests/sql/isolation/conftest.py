@@ -1,5 +1,5 @@
-"""The levels of isolation, for all tests here."""
+"""Sessions of the stricter levels of isolation, for all tests here."""
 
-from tests.support.views.isolation import level, racing
+from tests.support.views.isolation import any_racer, any_snapshot, racer, snapshot
 
-__all__ = ["level", "racing"]
+__all__ = ["any_racer", "any_snapshot", "racer", "snapshot"]

@@ -1,40 +1,33 @@
 """Appends in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from random import Random
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore
+from tests.sql.events.test_append_event import SKIPPING, heads, insert
+from tests.sql.events.test_append_events import stored
 from tests.support.factories import (
-    Connect,
     append,
     append_to,
     assert_log_holds_every_event_once,
     at_once,
     new_event,
-    rows,
-    start,
-    value,
-    wait_blocked,
+    start_blocked,
 )
 from tests.support.patience import patience
-from tests.support.views.isolation import repeat, snapshot
+from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
-def stored(store: EventStore) -> list[UUID]:
-    return [row[0] for row in rows(store.connection, 'select event_id from event_store.events order by "offset"')]
-
-
-def test_appends_of_one_transaction_follow_each_other(
-    orders: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
-    writer = snapshot(connect, level)
+def test_appends_of_one_transaction_follow_each_other(orders: EventStore, snapshot: Session) -> None:
+    writer = snapshot()
     first = append(writer, "a")
     second = append(writer, "a", first.event_id)
     assert append(writer, "a", first.event_id, event_id=second.event_id, command_id=second.command_id) == second
@@ -48,13 +41,11 @@ def test_appends_of_one_transaction_follow_each_other(
     assert_log_holds_every_event_once(orders.connection)
 
 
-def test_an_append_to_a_stream_that_moved_since_the_snapshot_stores_nothing_and_is_decided_by_its_repetition(
-    orders: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
+def test_an_append_to_a_stream_that_moved_is_decided_when_repeated(orders: EventStore, snapshot: Session) -> None:
     for number, also_sequences in enumerate((False, True, True, False)):
         known = append(orders, f"known-{number}")
         orders.sequence_events()
-        late = snapshot(connect, level)
+        late = snapshot()
         works: list[Callable[[], object]] = [
             partial(append, late, f"new-{number}"),
             partial(append, late, f"known-{number}", known.event_id),
@@ -65,9 +56,7 @@ def test_an_append_to_a_stream_that_moved_since_the_snapshot_stores_nothing_and_
         if also_sequences:
             orders.sequence_events()
         before = stored(orders)
-        with pytest.raises(SerializationFailure):
-            works[number]()
-        late.connection.rollback()
+        assert_not_serializable(late, works[number])
         assert stored(orders) == before
         if number >= 2:
             repeat(late, works[number])
@@ -81,11 +70,9 @@ def test_an_append_to_a_stream_that_moved_since_the_snapshot_stores_nothing_and_
 
 
 @pytest.mark.parametrize("call", ["append_event", "append_events"])
-def test_a_retry_of_what_is_stored_since_the_snapshot_returns_it_when_repeated(
-    orders: EventStore, connect: Connect, level: IsolationLevel, call: str
-) -> None:
+def test_a_retry_of_what_is_stored_since_returns_it(orders: EventStore, snapshot: Session, call: str) -> None:
     event = new_event("a")
-    late = snapshot(connect, level)
+    late = snapshot()
     (first,) = orders.append_events([event])
 
     def again() -> tuple[UUID, int]:
@@ -95,52 +82,44 @@ def test_a_retry_of_what_is_stored_since_the_snapshot_returns_it_when_repeated(
         same = append(late, "a", event_id=event.event_id, command_id=event.command_id)
         return same.event_id, same.offset
 
-    with pytest.raises(SerializationFailure):
-        again()
-    late.connection.rollback()
+    assert_not_serializable(late, again)
     assert again() == (first.event_id, first.offset)
-    assert stored(orders) == [event.event_id]
+    assert [row[0] for row in stored(orders)] == [event.event_id]
 
 
-def as_batch(store: EventStore, event: NewEvent) -> object:
-    return store.append_events([new_event("other"), event])
-
-
-def as_single(store: EventStore, event: NewEvent) -> object:
-    return append(store, event.decider_id, event_id=event.event_id, command_id=event.command_id)
-
-
-@pytest.mark.parametrize("reuse", [as_batch, as_single])
-def test_an_event_id_that_another_stream_took_since_the_snapshot_is_refused_as_reused_when_repeated(
-    orders: EventStore, connect: Connect, level: IsolationLevel, reuse: Callable[[EventStore, NewEvent], object]
-) -> None:
+@pytest.mark.parametrize("call", ["append_event", "append_events", "insert"])
+def test_an_event_id_taken_since_is_refused_when_repeated(orders: EventStore, snapshot: Session, call: str) -> None:
     append(orders, "before")
-    late = snapshot(connect, level)
-    taken = append(orders, "a")
-    event = NewEvent("order", "b", "placed", taken.event_id, {"n": 1}, uuid4())
-    with pytest.raises(SerializationFailure) as failed:
-        reuse(late, event)
-    if reuse is as_batch:
-        assert failed.value.diag.message_primary == ("an event_id is stored by a transaction that this one cannot see")
-        assert failed.value.diag.message_hint == "Repeat the transaction."
-    late.connection.rollback()
+    late = snapshot()
+    taken = append(orders, "a").event_id
+
+    def reuse() -> None:
+        if call == "append_event":
+            append(late, "b", event_id=taken)
+        elif call == "insert":
+            insert(late.connection, ("placed", taken, "b", None), conflicts=SKIPPING)
+        else:
+            late.append_events([new_event("other"), replace(new_event("b"), event_id=taken)])
+
+    failed = assert_not_serializable(late, reuse)
+    if call == "append_events":
+        assert failed.diag.message_primary == "an event_id is stored by a transaction that this one cannot see"
+        assert failed.diag.message_hint == "Repeat the transaction."
     assert len(stored(orders)) == 2
     with pytest.raises(EventIdReused):
-        reuse(late, event)
+        reuse()
     late.connection.rollback()
-    assert value(orders.connection, "select count(*) from event_store.streams") == 2
+    assert len(heads(orders)) == 2
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 @pytest.mark.parametrize("call", ["append_event", "append_events"])
-def test_an_append_that_waits_for_another_one_fails_if_that_commits_and_is_stored_if_it_does_not(
-    orders: EventStore, connect: Connect, level: IsolationLevel, call: str, ends: str
-) -> None:
+def test_an_append_fails_if_the_other_one_commits(orders: EventStore, snapshot: Session, call: str, ends: str) -> None:
     head = append(orders, "a")
-    first, second = snapshot(connect, level), snapshot(connect, level)
+    first, second = snapshot(), snapshot()
     append(first, "a", head.event_id)
-    late = start(lambda: append(second, "a", head.event_id) if call == "append_event" else append_to(second, "a"))
-    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    work = partial(append, second, "a", head.event_id) if call == "append_event" else partial(append_to, second, "a")
+    late: Future[object] = start_blocked(orders, second, work)
     if ends == "commit":
         first.connection.commit()
         assert isinstance(late.exception(patience()), SerializationFailure)
@@ -154,15 +133,12 @@ def test_an_append_that_waits_for_another_one_fails_if_that_commits_and_is_store
     assert_log_holds_every_event_once(orders.connection)
 
 
-def test_racing_writers_who_repeat_keep_every_stream_one_chain(
-    orders: EventStore, connect: Connect, racing: IsolationLevel
-) -> None:
+def test_writers_who_repeat_keep_each_stream_one_chain(orders: EventStore, racer: Session) -> None:
     """Some read the end of a stream and append to it, some append batches, all sequence in the same transaction."""
 
     def write(seed: int) -> None:
         random = Random(seed)
-        store = snapshot(connect, racing)
-        store.connection.rollback()
+        store = racer()
         for _ in range(20):
             stream, other = random.sample(range(4), 2)
 
@@ -180,6 +156,5 @@ def test_racing_writers_who_repeat_keep_every_stream_one_chain(
         result.result()
     while orders.sequence_events():
         pass
-    assert value(orders.connection, "select count(*) from event_store.events") >= 60
-    assert value(orders.connection, "select sum(version) from event_store.streams") == len(stored(orders))
+    assert sum(head[4] for head in heads(orders)) == len(stored(orders)) >= 60
     assert_log_holds_every_event_once(orders.connection)

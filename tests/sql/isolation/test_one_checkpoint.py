@@ -1,8 +1,7 @@
 """A view has one checkpoint in each log partition, whoever registers, removes, moves and consumes it at once.
 
 No key of the table says so: a unique index would read every dead version of a row that a held snapshot keeps. So these
-tests are what holds it. Belongs here: attempts to make a second row. Not here: what a registration delivers
-(test_register_view_races), what else a restore must be (tests/backup).
+tests are what holds it.
 """
 
 import random
@@ -12,16 +11,14 @@ from typing import LiteralString
 
 import psycopg
 import pytest
-from psycopg import IsolationLevel
 
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
-from tests.support.factories import Connect, append_to, at_once, refusal, rows, start, terminate, value, wait_blocked
+from tests.support.factories import Connect, append_to, at_once, end_transaction, refusal, rows, start_blocked, value
 from tests.support.patience import patience
-from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat, snapshot
+from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
-EVERY_LEVEL = [None, *of_two(REPEATABLE_READ, SERIALIZABLE)]
 ENDS = ["commit", "kill", pytest.param("rollback", marks=pytest.mark.long)]
 
 
@@ -43,33 +40,24 @@ def whole(connection: psycopg.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("late", EVERY_LEVEL, ids=str)
-def test_a_registration_that_waits_for_another_one_of_the_name_adds_no_checkpoint_to_it(
-    orders: EventStore, connect: Connect, late: IsolationLevel | None, end: str
-) -> None:
+def test_a_registration_behind_another(orders: EventStore, connect: Connect, any_snapshot: Session, end: str) -> None:
     append_to(orders, "a", "b")
-    first, second = snapshot(connect, None), snapshot(connect, late)
+    first, second = EventStore(connect(autocommit=False)), any_snapshot()
     first.register_view("v", "-infinity")
-    waiting = start(lambda: repeat(second, lambda: second.register_view("v", "-infinity", max_attempts=7)))
-    wait_blocked(orders.connection, second.connection.info.backend_pid)
-    if end == "kill":
-        terminate(orders.connection, first.connection.info.backend_pid)
-    else:
-        getattr(first.connection, end)()
+    register = partial(second.register_view, "v", "-infinity", max_attempts=7)
+    waiting = start_blocked(orders, second, lambda: repeat(second, register))
+    end_transaction(orders, first, end)
     assert waiting.result(patience()).max_attempts == 7
     assert whole(orders.connection) == ["v"]
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("late", EVERY_LEVEL, ids=str)
-def test_a_registration_that_waits_for_a_removal_has_the_former_checkpoints_or_its_own(
-    orders: EventStore, connect: Connect, late: IsolationLevel | None, end: str
-) -> None:
+def test_a_registration_after_a_removal(orders: EventStore, connect: Connect, any_snapshot: Session, end: str) -> None:
     """Where the removal commits, an old snapshot sees the former rows beside the new ones; nothing works on both."""
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
     orders.commit_batch("v", orders.claim_batch("v", "me"))
-    remover, registrar = snapshot(connect, None), snapshot(connect, late)
+    remover, registrar = EventStore(connect(autocommit=False)), any_snapshot()
     remover.unregister_view("v")
 
     def register_and_consume() -> int:
@@ -78,23 +66,17 @@ def test_a_registration_that_waits_for_a_removal_has_the_former_checkpoints_or_i
             registrar.commit_batch("v", leases)
         return sum(lease.to_position - lease.from_position for lease in leases)
 
-    waiting = start(lambda: repeat(registrar, register_and_consume))
-    wait_blocked(orders.connection, registrar.connection.info.backend_pid)
-    if end == "kill":
-        terminate(orders.connection, remover.connection.info.backend_pid)
-    else:
-        getattr(remover.connection, end)()
+    waiting = start_blocked(orders, registrar, lambda: repeat(registrar, register_and_consume))
+    end_transaction(orders, remover, end)
     assert waiting.result(patience()) == (2 if end == "commit" else 0)
     assert whole(orders.connection) == ["v"]
     assert sum(lag.behind for lag in orders.view_lag("v")) == 0
 
 
-def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither(
-    orders: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
+def test_a_snapshot_from_before_a_new_registration_changes_nothing(orders: EventStore, snapshot: Session) -> None:
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
-    old = [snapshot(connect, level) for _ in range(4)]
+    old = [snapshot() for _ in range(4)]
     orders.unregister_view("v")
     orders.register_view("v", "-infinity", mode="bulk")
     calls: list[Callable[[EventStore], object]] = [
@@ -104,17 +86,12 @@ def test_a_snapshot_from_before_a_removal_and_a_new_registration_changes_neither
         lambda store: store.unregister_view("v"),
     ]
     for store, call in zip(old, calls, strict=True):
-        with pytest.raises(psycopg.errors.SerializationFailure):
-            call(store)
-        store.connection.rollback()
+        assert_not_serializable(store, partial(call, store))
     assert whole(orders.connection) == ["v"]
     assert sum(lag.behind for lag in orders.view_lag("v")) == 2
 
 
-@pytest.mark.parametrize("chosen", [None, *of_two(SERIALIZABLE, REPEATABLE_READ)], ids=str)
-def test_sessions_that_register_remove_move_and_consume_two_views_at_once_make_no_second_checkpoint(
-    orders: EventStore, connect: Connect, chosen: IsolationLevel | None
-) -> None:
+def test_sessions_at_once_make_no_second_checkpoint(orders: EventStore, any_racer: Session) -> None:
     append_to(orders, *[f"o-{n}" for n in range(20)])
     expected = (UnknownView, ViewInUse, PartitionLeased, LeaseLost)
     done: dict[str, int] = {}
@@ -137,8 +114,7 @@ def test_sessions_that_register_remove_move_and_consume_two_views_at_once_make_n
     def live(seed: int) -> None:
         # the same course for the same seed; the interleaving is the servers'
         choose = random.Random(seed)
-        store = EventStore(connect(autocommit=False))
-        store.connection.isolation_level = chosen
+        store = any_racer()
         for _ in range(60):
             name = choose.choices(list(calls), [4, 2, 1, 3, 1])[0]
             view = choose.choice("vw")
@@ -179,9 +155,7 @@ def restored(owner: psycopg.Connection, *changes: LiteralString) -> None:
         owner.rollback()
 
 
-def test_a_restore_in_which_something_is_twice_or_missing_is_refused_and_leaves_nothing(
-    store: EventStore, connect: Connect
-) -> None:
+def test_a_restore_of_what_is_twice_or_missing_leaves_nothing(store: EventStore, connect: Connect) -> None:
     owner = connect(autocommit=False)
     twice: LiteralString = (
         "insert into event_store.checkpoints (view, partition, position, revision) values ('v', 3, 0, "
@@ -189,10 +163,7 @@ def test_a_restore_in_which_something_is_twice_or_missing_is_refused_and_leaves_
     faults: list[tuple[LiteralString, str]] = [
         (twice + "1)", "view 'v' has 2 checkpoints in log partition 3"),
         (twice + "-1)", "view 'v' has 2 checkpoints in log partition 3"),
-        (
-            "delete from event_store.checkpoints where view = 'v' and partition = 3",
-            "view 'v' has 0 checkpoints in log partition 3",
-        ),
+        ("delete from event_store.checkpoints where partition = 3", "view 'v' has 0 checkpoints in log partition 3"),
         ("delete from event_store.producer_progress", "producer 'p', partition 0 has 0 rows of progress"),
         (
             "insert into event_store.producer_progress (producer_id, partition, updated_at, revision) values ('p', 0, now(), 9)",

@@ -1,31 +1,19 @@
-"""Producers in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated.
-
-No message takes effect twice.
-"""
+"""Producers in REPEATABLE READ and SERIALIZABLE: right, or right when repeated; no message takes effect twice."""
 
 from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
 import pytest
-from psycopg import IsolationLevel
-from psycopg.errors import SerializationFailure
 
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
 from tests.support.producing.messages import another, begin, do, effects, staged, state_of, statistics
-from tests.support.views.isolation import repeat, snapshot
+from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
-def old(connect: Connect, level: IsolationLevel) -> ProducerStore:
-    """Open a session in a transaction that sees the store as it is now."""
-    return ProducerStore(snapshot(connect, level).connection)
-
-
-def test_a_message_is_done_whole_in_one_transaction_of_the_caller(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel
-) -> None:
-    caller = old(connect, level)
+def test_a_message_is_done_whole_in_one_transaction_of_the_caller(producer: ProducerStore, snapshot: Session) -> None:
+    caller = ProducerStore(snapshot().connection)
     transaction = staged(caller, 0, total=1)
     caller.commit_transaction(transaction, "done")
     assert caller.ingest_events("p", 0, 1, 1, [new_event("a")], {"total": 2}).status == "committed"
@@ -46,28 +34,20 @@ CALLS: dict[str, tuple[Callable[[ProducerStore, UUID], object], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_the_snapshot_does_not_see_is_a_serialization_failure_and_its_repetition_is_right(
-    producer: ProducerStore, connect: Connect, level: IsolationLevel, call: str
-) -> None:
+def test_what_is_not_seen_is_repeated(producer: ProducerStore, connect: Connect, snapshot: Session, call: str) -> None:
     transaction = staged(producer, 0, total=1)
-    late = old(connect, level)
+    late = ProducerStore(snapshot().connection)
     do(another(connect), 0, total=2)
     before = effects(producer)
     work, expected = CALLS[call]
-    with pytest.raises(SerializationFailure):
-        work(late, transaction)
-    late.connection.rollback()
+    assert_not_serializable(late, lambda: work(late, transaction))
     assert repeat(late, lambda: work(late, transaction)) == expected
     after = effects(producer)
-    assert [after[name] for name in ("events", "state", "results")] == [
-        before[name] for name in ("events", "state", "results")
-    ]
+    assert all(after[name] == before[name] for name in ("events", "state", "results"))
     statistics(producer)
 
 
-def test_callers_that_repeat_do_each_message_once(
-    producer: ProducerStore, connect: Connect, racing: IsolationLevel
-) -> None:
+def test_callers_that_repeat_do_each_message_once(producer: ProducerStore, racer: Session) -> None:
     def work(store: ProducerStore) -> int:
         won = 0
         for sequence in range(15):
@@ -79,7 +59,7 @@ def test_callers_that_repeat_do_each_message_once(
             won += received.status == "committed"
         return won
 
-    stores = [old(connect, racing) for _ in range(3)]
+    stores = [ProducerStore(racer().connection) for _ in range(3)]
     results = at_once([partial(work, s) for s in stores])
     assert sum(result.result() for result in results) == 15
     assert value(producer.connection, "select count(*) from event_store.events") == 15

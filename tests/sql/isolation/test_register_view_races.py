@@ -1,29 +1,15 @@
-"""Registering a view while others append and sequence: it gets all events after its start, and none sequenced before.
-
-Belongs here: interleavings of register_view with the sequencer and with appends. Not here: its answers and its row
-(test_register_view).
-"""
+"""Registering a view while others append and sequence: it gets all events after its start, none sequenced before."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import LiteralString
 
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    pump,
-    rows,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, pump, rows, start, start_blocked
 from tests.support.patience import patience
 
 
@@ -41,6 +27,14 @@ def delivered(store: EventStore, view: str) -> list[str]:
         store.ack_events(view, [event.offset for event in events], [event.lease_token for event in events])
         pump(store, view)
     return got
+
+
+def in_the_log(store: EventStore, number: int) -> list[str]:
+    """Return streams of one partition, of which the first is in the log."""
+    found = ids_of_one_partition(store.connection, number)
+    append_to(store, found[0])
+    store.sequence_events()
+    return found
 
 
 MODES = ("rows", "bulk")
@@ -63,9 +57,8 @@ def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
     gate.execute("select pg_advisory_lock(4711)")
     registered = []
     for mode in MODES:
-        registrar = connect()
-        registered.append(start(partial(EventStore(registrar).register_view, mode, mode=mode)))
-        wait_blocked(orders.connection, registrar.info.backend_pid)
+        registrar = EventStore(connect())
+        registered.append(start_blocked(orders, registrar, partial(registrar.register_view, mode, mode=mode)))
     yield
     gate.execute("select pg_advisory_unlock(4711)")
     for done in registered:
@@ -73,13 +66,9 @@ def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
     orders.connection.execute("drop function pause() cascade")
 
 
-def test_what_is_sequenced_while_history_is_searched_comes_only_if_it_is_not_before_the_start(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: EventStore, connect: Connect) -> None:
     """Before register_view locks the sequencer's row, others raise the mark by events of both sides of the start."""
-    known, before, after, later = ids_of_one_partition(orders.connection, 4)
-    append_to(orders, known)
-    orders.sequence_events()
+    _, before, after, later = in_the_log(orders, 4)
     append_to(orders, before)  # has no offset yet
     with searched(orders, connect):
         append_to(orders, after)
@@ -92,19 +81,15 @@ def test_what_is_sequenced_while_history_is_searched_comes_only_if_it_is_not_bef
 @pytest.mark.parametrize(
     ("begun", "commits"), [("before", "after"), ("while searching", "after"), ("before", "while searching")]
 )
-def test_an_append_in_flight_at_registration_is_delivered(
-    orders: EventStore, connect: Connect, begun: str, commits: str
-) -> None:
+def test_an_append_in_flight_is_delivered(orders: EventStore, connect: Connect, begun: str, commits: str) -> None:
     """It commits when the view is there, after later events got their offsets, or is sequenced meanwhile."""
-    known, in_flight, later = ids_of_one_partition(orders.connection, 3)
-    append_to(orders, known)
-    orders.sequence_events()
+    _, in_flight, later = in_the_log(orders, 3)
     writer = connect(autocommit=False)
     if begun == "before":
-        append(EventStore(writer), in_flight)
+        append_to(EventStore(writer), in_flight)
     with searched(orders, connect):
         if begun == "while searching":
-            append(EventStore(writer), in_flight)
+            append_to(EventStore(writer), in_flight)
         if commits == "while searching":
             writer.commit()
             assert orders.sequence_events() == 1
@@ -116,14 +101,10 @@ def test_an_append_in_flight_at_registration_is_delivered(
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_events_that_come_while_the_registration_holds_the_sequencer_wait_for_its_end(
-    orders: EventStore, connect: Connect, ends: str
-) -> None:
-    known, before, in_flight, later = ids_of_one_partition(orders.connection, 4)
-    append_to(orders, known)
-    orders.sequence_events()
+def test_events_wait_while_a_registration_holds_the_sequencer(orders: EventStore, connect: Connect, ends: str) -> None:
+    known, before, in_flight, later = in_the_log(orders, 4)
     writer, registrar = connect(autocommit=False), connect(autocommit=False)
-    append(EventStore(writer), in_flight)
+    append_to(EventStore(writer), in_flight)
     append_to(orders, before)
     for mode in MODES:
         EventStore(registrar).register_view(mode, mode=mode)  # gives `before` its offset
@@ -144,16 +125,12 @@ def test_events_that_come_while_the_registration_holds_the_sequencer_wait_for_it
         assert sorted(delivered(orders, view)) == sorted(expected)
 
 
-def test_a_registration_while_somebody_else_sequences_misses_nothing_after_its_start(
-    orders: EventStore, connect: Connect
-) -> None:
-    known, before, in_flight, later = ids_of_one_partition(orders.connection, 4)
-    append_to(orders, known)
-    orders.sequence_events()
-    since = value(orders.connection, "select clock_timestamp()::text")
+def test_a_registration_beside_a_sequencer_misses_nothing(orders: EventStore, connect: Connect) -> None:
+    _, before, in_flight, later = in_the_log(orders, 4)
+    ((since,),) = rows(orders.connection, "select clock_timestamp()::text")
     append_to(orders, before)
     writer, sequencer = connect(autocommit=False), connect(autocommit=False)
-    append(EventStore(writer), in_flight)
+    append_to(EventStore(writer), in_flight)
     assert EventStore(sequencer).sequence_events() == 1
     orders.connection.execute("set lock_timeout = '2s'")
     for mode in MODES:
@@ -165,9 +142,7 @@ def test_a_registration_while_somebody_else_sequences_misses_nothing_after_its_s
         assert sorted(delivered(orders, view)) == sorted([before, in_flight, later])
 
 
-def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and_nothing_from_before(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: EventStore, connect: Connect) -> None:
     ended = threading.Event()
     watcher = connect()
 
@@ -185,12 +160,8 @@ def test_views_registered_while_all_append_and_sequence_get_what_comes_after_and
 
     def known() -> set[str]:
         """Return the streams whose event is in the log."""
-        return {
-            row[0]
-            for row in rows(
-                watcher, 'select decider_id from event_store.event_log join event_store.events using ("offset")'
-            )
-        }
+        logged: LiteralString = 'select decider_id from event_store.event_log join event_store.events using ("offset")'
+        return {decider_id for (decider_id,) in rows(watcher, logged)}
 
     def register() -> None:
         store = EventStore(connect())

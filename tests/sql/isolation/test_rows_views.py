@@ -6,26 +6,14 @@ from random import Random
 from threading import Lock as Mutex
 
 import pytest
-from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append_to,
-    assert_log_holds_every_event_once,
-    assert_rising,
-    at_once,
-    ids_of_one_partition,
-    pump,
-    rows,
-    set_clock,
-    start,
-    value,
-)
+from tests.support import factories
+from tests.support.factories import Connect
 from tests.support.patience import patience
-from tests.support.views.isolation import REPEATABLE_READ, SERIALIZABLE, of_two, repeat, snapshot
+from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
 def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
@@ -36,44 +24,36 @@ def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
     return got
 
 
-def test_a_transaction_takes_all_of_a_stream_in_order(
-    view: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
-    appended = append_to(view, "a", "b", "a", "a")
-    pump(view, "v")
-    consumer = snapshot(connect, level)
+def test_a_transaction_takes_all_of_a_stream_in_order(view: EventStore, snapshot: Session) -> None:
+    appended = factories.pump(view, "v", "a", "b", "a", "a")
+    consumer = snapshot()
     got = [each for _ in range(4) for each in taken(consumer)]
     consumer.connection.commit()
     assert sorted(offset for _, offset in got) == [event.offset for event in appended]
     assert [offset for name, offset in got if name == "a"] == [appended[n].offset for n in (0, 2, 3)]
-    pump(view, "v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
+    factories.pump(view, "v")
+    assert factories.rows(view.connection, "select from event_store.stream_locks") == []
 
 
-def test_a_transaction_that_sequences_and_dispatches_itself_takes_what_its_snapshot_has(
-    view: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
-    seen = append_to(view, "a", "b")
-    consumer = snapshot(connect, level)
-    unseen = append_to(view, "a", "c")
-    pump(consumer, "v")
+def test_who_sequences_itself_takes_what_its_snapshot_has(view: EventStore, snapshot: Session) -> None:
+    seen = factories.append_to(view, "a", "b")
+    consumer = snapshot()
+    unseen = factories.append_to(view, "a", "c")
+    factories.pump(consumer, "v")
     assert [offset for _, offset in taken(consumer)] == [event.offset for event in seen]
     assert taken(consumer) == []
     consumer.connection.commit()
-    pump(view, "v")
+    factories.pump(view, "v")
     assert sorted(offset for _, offset in taken(view)) == [event.offset for event in unseen]
-    pump(view, "v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
-    assert_log_holds_every_event_once(view.connection)
+    factories.pump(view, "v")
+    assert factories.rows(view.connection, "select from event_store.stream_locks") == []
+    factories.assert_log_holds_every_event_once(view.connection)
 
 
 @pytest.mark.parametrize("other", ["leased", "acknowledged", "gave back", "acknowledged all and removed the lock"])
-def test_an_event_that_somebody_took_since_the_snapshot_is_not_delivered_again(
-    view: EventStore, connect: Connect, level: IsolationLevel, other: str
-) -> None:
-    event, following = append_to(view, "a", "a")
-    pump(view, "v")
-    late = snapshot(connect, level)
+def test_an_event_taken_since_is_not_delivered_again(view: EventStore, snapshot: Session, other: str) -> None:
+    event, following = factories.pump(view, "v", "a", "a")
+    late = snapshot()
     (held,) = view.lease_events("v")
     expected = [("a", following.offset)]
     if other == "leased":
@@ -86,22 +66,19 @@ def test_an_event_that_somebody_took_since_the_snapshot_is_not_delivered_again(
     if "removed" in other:
         assert taken(view) == expected
         view.dispatch_events("v")
-        assert rows(view.connection, "select from event_store.stream_locks") == []
+        assert factories.rows(view.connection, "select from event_store.stream_locks") == []
         expected = []
-    with pytest.raises(SerializationFailure):
-        taken(late)
-    late.connection.rollback()
+    assert_not_serializable(late, lambda: taken(late))
     assert repeat(late, lambda: taken(late)) == expected
-    in_flight = value(view.connection, "select count(*) from event_store.stream_locks where in_flight is not null")
+    in_flight = factories.value(
+        view.connection, "select count(*) from event_store.stream_locks where in_flight is not null"
+    )
     assert in_flight == (1 if other == "leased" else 0)  # no phantom
 
 
-def test_what_an_open_transaction_holds_is_left_out_without_waiting(
-    view: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
-    first, second = snapshot(connect, level), snapshot(connect, level)
+def test_what_an_open_transaction_holds_is_left_out(view: EventStore, snapshot: Session) -> None:
+    factories.pump(view, "v", "a", "b")
+    first, second = snapshot(), snapshot()
     second.connection.execute("set local lock_timeout = '2s'")
     assert [name for name, _ in taken(first, 1)] == ["a"]
     assert [name for name, _ in taken(second)] == ["b"]
@@ -110,33 +87,25 @@ def test_what_an_open_transaction_holds_is_left_out_without_waiting(
     assert [name for name, _ in repeat(second, lambda: taken(second))] == ["a"]
 
 
-def test_an_answer_to_what_somebody_took_over_since_the_snapshot_changes_nothing(
-    view: EventStore, connect: Connect, level: IsolationLevel
-) -> None:
-    (event,) = append_to(view, "a")
-    pump(view, "v")
-    late = snapshot(connect, level)
+def test_an_answer_to_what_was_taken_over_changes_nothing(view: EventStore, snapshot: Session) -> None:
+    (event,) = factories.pump(view, "v", "a")
+    late = snapshot()
     for store in (late, view):
-        set_clock(store.connection, "2030-01-01 00:00:00+00")
+        factories.set_clock(store.connection, "2030-01-01 00:00:00+00")
     late.connection.commit()
     (lost,) = repeat(late, lambda: late.lease_events("v", 1, 60))
     late.connection.execute("select")
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
     (held,) = view.lease_events("v", 1, 60)
     assert (held.offset, lost.offset) == (event.offset, event.offset)
-    with pytest.raises(SerializationFailure):
-        late.ack_event("v", "a", lost.offset, lost.lease_token)
-    late.connection.rollback()
+    assert_not_serializable(late, lambda: late.ack_event("v", "a", lost.offset, lost.lease_token))
     with pytest.raises(NotInFlight):
         late.ack_event("v", "a", lost.offset, lost.lease_token)
     late.connection.rollback()
     view.ack_event("v", "a", held.offset, held.lease_token)
 
 
-@pytest.mark.parametrize("chosen", [None, *of_two(SERIALIZABLE, REPEATABLE_READ)], ids=str)
-def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
-    view: EventStore, connect: Connect, chosen: IsolationLevel | None
-) -> None:
+def test_consumers_who_repeat_get_each_event_in_order(view: EventStore, connect: Connect, any_racer: Session) -> None:
     """In READ COMMITTED, too; some keep their transactions open for two fetches, or roll back."""
     total = 120
     mutex = Mutex()
@@ -145,17 +114,15 @@ def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
     def produce() -> None:
         store = EventStore(connect())
         for n in range(total // 10):
-            append_to(store, *[f"o-{(n + k) % 7}" for k in range(10)])
-            pump(store, "v")
+            factories.pump(store, "v", *[f"o-{(n + k) % 7}" for k in range(10)])
 
     def consume(seed: int) -> None:
         random = Random(seed)
-        store = snapshot(connect, chosen)
-        store.connection.rollback()
+        store = any_racer()
         while len(effects) < total:
             try:
                 if random.random() < 0.3:
-                    pump(store, "v")
+                    factories.pump(store, "v")
                 mine = taken(store, random.randrange(1, 5)) + taken(store, random.randrange(1, 5))
                 if random.random() < 0.1:
                     store.connection.rollback()
@@ -166,36 +133,33 @@ def test_racing_consumers_who_repeat_get_every_event_once_and_in_order(
             except SerializationFailure:
                 store.connection.rollback()
 
-    producer = start(produce)
-    for result in at_once([partial(consume, seed) for seed in range(3)]):
+    producer = factories.start(produce)
+    for result in factories.at_once([partial(consume, seed) for seed in range(3)]):
         result.result()
     producer.result(patience())
     assert Counter(effects).most_common(1)[0][1] == 1
     assert len(effects) == total
     for n in range(7):
-        assert_rising([offset for name, offset in effects if name == f"o-{n}"])
-    pump(view, "v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
+        factories.assert_rising([offset for name, offset in effects if name == f"o-{n}"])
+    factories.pump(view, "v")
+    assert factories.rows(view.connection, "select from event_store.stream_locks") == []
 
 
 @pytest.mark.parametrize("state", ["in flight", "backs off", "parked"])
-def test_a_lock_that_an_operator_removed_since_the_snapshot_hides_no_event(
-    view: EventStore, connect: Connect, level: IsolationLevel, state: str
-) -> None:
-    (a,) = ids_of_one_partition(view.connection, 1)
+def test_a_lock_removed_since_hides_no_event(view: EventStore, snapshot: Session, state: str) -> None:
+    (a,) = factories.ids_of_one_partition(view.connection, 1)
     view.register_view("v", max_attempts=1 if state == "parked" else 5)
-    append_to(view, a)
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    factories.pump(view, "v", a)
+    factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
     (event,) = view.stream_events("v", 10, 60)
     if state != "in flight":
         view.fail_event("v", a, event.offset, "no")
-    append_to(view, a)
+    factories.append_to(view, a)
     view.sequence_events()
-    late = snapshot(connect, level)
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    late = snapshot()
+    factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
     view.seek_view("v", "RESET_TO_OFFSET", 1, partition=0)  # where it stands: only its lock goes
-    set_clock(late.connection, "2030-01-01 00:00:00.1+00")
+    factories.set_clock(late.connection, "2030-01-01 00:00:00.1+00")
     repeat(late, lambda: late.dispatch_events("v"))
-    pump(view, "v")
+    factories.pump(view, "v")
     assert [name for name, _ in taken(view)] == [a]

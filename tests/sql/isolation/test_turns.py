@@ -1,15 +1,16 @@
 """Batches that lost a race for a stream: one at a time goes on, and nobody else waits for them."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from random import Random
+from typing import LiteralString
 
 import psycopg
 import pytest
 
 from millrace.resources.event_store import AppendedEvent, EventStore
-from tests.support.factories import Connect, append, at_once, new_event, rows, start, value, wait_blocked
+from tests.support.factories import Connect, append, at_once, new_event, rows, start_blocked, value
 from tests.support.patience import patience, wait_until
 
 Batch = Callable[[EventStore], list[AppendedEvent]]
@@ -34,8 +35,7 @@ def turns(connect: Connect) -> psycopg.Connection:
 def lose(orders: EventStore, loser: EventStore, holder: EventStore, batch: Batch) -> Future[list[AppendedEvent]]:
     """Let a batch wait for a writer of its first stream, and that writer be first."""
     append(holder, "o-1")
-    losing = start(lambda: batch(loser))
-    wait_blocked(orders.connection, loser.connection.info.backend_pid)
+    losing = start_blocked(orders, loser, lambda: batch(loser))
     holder.connection.commit()
     return losing
 
@@ -46,9 +46,7 @@ def waits_for(observer: psycopg.Connection, waiter: psycopg.Connection, holder: 
     )
 
 
-def test_a_batch_that_lost_waits_for_its_turn_and_holds_nobody_up(
-    orders: EventStore, connect: Connect, turns: psycopg.Connection
-) -> None:
+def test_a_batch_that_lost_waits_for_its_turn(orders: EventStore, connect: Connect, turns: psycopg.Connection) -> None:
     loser = EventStore(connect())
     losing = lose(orders, loser, EventStore(connect(autocommit=False)), both)
     wait_until(lambda: waits_for(orders.connection, loser.connection, turns), "the loser waits for its turn")
@@ -57,9 +55,8 @@ def test_a_batch_that_lost_waits_for_its_turn_and_holds_nobody_up(
     turns.rollback()
     assert [event.version for event in losing.result(patience())] == [3, 2]
     # nothing is locked once its transaction is over
-    assert value(
-        orders.connection, "select count(*) from (select from event_store.append_turns for update nowait) t"
-    ) == (1024)
+    free: LiteralString = "select count(*) from (select from event_store.append_turns for update nowait) t"
+    assert value(orders.connection, free) == 1024
 
 
 @pytest.mark.parametrize(
@@ -85,8 +82,7 @@ def test_a_turn_is_of_its_streams_only(orders: EventStore, connect: Connect) -> 
     lose(orders, first, EventStore(connect(autocommit=False)), both).result(patience())
     holder = EventStore(connect(autocommit=False))
     append(holder, "o-3")
-    losing = start(lambda: second.append_events([new_event("o-3"), new_event("o-4")]))
-    wait_blocked(orders.connection, second.connection.info.backend_pid)
+    losing = start_blocked(orders, second, lambda: second.append_events([new_event("o-3"), new_event("o-4")]))
     holder.connection.commit()
     assert [event.version for event in losing.result(patience())] == [2, 1]
     first.connection.rollback()
@@ -95,21 +91,16 @@ def test_a_turn_is_of_its_streams_only(orders: EventStore, connect: Connect) -> 
 def test_many_batches_over_the_same_streams_end_without_a_deadlock(orders: EventStore, connect: Connect) -> None:
     stores = [EventStore(connect()) for _ in range(8)]
     streams = [f"o-{number}" for number in range(12)]
-    lock = threading.Lock()
-    appended: list[AppendedEvent] = []
 
-    def write(number: int) -> None:
+    def write(number: int) -> int:
         random = Random(number)
-        for _ in range(15):
-            stored = stores[number].append_events([new_event(random.choice(streams)) for _ in range(20)])
-            with lock:
-                appended.extend(stored)
+        batches = ([new_event(random.choice(streams)) for _ in range(20)] for _ in range(15))
+        return sum(len(stores[number].append_events(batch)) for batch in batches)
 
-    for done in at_once([lambda number=number: write(number) for number in range(8)]):  # type: ignore[misc]
-        done.result()
-    assert len(appended) == 8 * 15 * 20
-    assert rows(
-        orders.connection,
-        "select count(*), sum(n) from (select count(*) as n, max(version) as v from event_store.events group by decider_id) s"
-        " where n = v",
-    ) == [(12, len(appended))]
+    appended = sum(done.result() for done in at_once(partial(write, number) for number in range(8)))
+    assert appended == 8 * 15 * 20
+    dense: LiteralString = """
+        select count(*), sum(n) from (select count(*), max(version) from event_store.events group by decider_id) s (n, v)
+        where n = v
+    """
+    assert rows(orders.connection, dense) == [(12, appended)]

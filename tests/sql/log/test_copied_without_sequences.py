@@ -7,19 +7,9 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
+from tests.support import factories
 from tests.support.capturing.captures import Source
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    assert_log_holds_every_event_once,
-    assert_rising,
-    pump,
-    purge_all,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support.factories import Connect
 from tests.support.patience import patience
 
 
@@ -42,12 +32,12 @@ def bare_insert(store: EventStore, stream: str, follows: UUID) -> None:
 
 def sequence_and_append(store: EventStore, stream: str, follows: UUID) -> None:
     store.sequence_events()
-    append(store, stream, follows)
+    factories.append(store, stream, follows)
 
 
 WAYS_IN: dict[str, Callable[[EventStore, str, UUID], object]] = {
-    "append_event": append,
-    "append_events": lambda store, stream, _: append_to(store, "new", stream, stream),
+    "append_event": factories.append,
+    "append_events": lambda store, stream, _: factories.append_to(store, "new", stream, stream),
     "bare INSERT": bare_insert,
     "after sequencing": sequence_and_append,
 }
@@ -57,54 +47,51 @@ WAYS_IN: dict[str, Callable[[EventStore, str, UUID], object]] = {
 @pytest.mark.parametrize("way", WAYS_IN)
 def test_an_event_that_follows_has_a_greater_offset_and_is_delivered(orders: EventStore, way: str, purged: str) -> None:
     if purged == "others":
-        append_to(orders, *["gone"] * 5)
-        purge_all(orders)
-    append_to(orders, *["s"] * 5)
+        factories.append_to(orders, *["gone"] * 5)
+        factories.purge_all(orders)
+    factories.append_to(orders, *["s"] * 5)
     head = orders.stream_head("s", "order")
     assert head is not None
     if purged == "the stream":
-        purge_all(orders)
-    append_to(orders, "other")
+        factories.purge_all(orders)
+    factories.append_to(orders, "other")
     orders.register_view("v", "-infinity")
-    pump(orders, "v")
+    factories.pump(orders, "v")
     while found := orders.stream_events("v", 10):
         orders.ack_events("v", [event.offset for event in found])
     forget_sequences(orders.connection)
     WAYS_IN[way](orders, "s", head.last_event_id)
     offsets = [event.offset for event in orders.get_events("s", "order")][0 if purged == "the stream" else 5 :]
     assert offsets
-    assert_rising([head.last_offset, *offsets])
-    pump(orders, "v")
+    factories.assert_rising([head.last_offset, *offsets])
+    factories.pump(orders, "v")
     assert "s" in {event.decider_id for event in orders.stream_events("v", 10)}
 
 
 def test_who_sequences_sets_them_on(orders: EventStore) -> None:
-    append_to(orders, *["s"] * 5)
+    factories.append_to(orders, *["s"] * 5)
     forget_sequences(orders.connection)
     orders.sequence_events()
-    assert value(orders.connection, "select last_value > 5 from event_store.events_offset_seq")
+    assert factories.value(orders.connection, "select last_value > 5 from event_store.events_offset_seq")
 
 
-def test_of_several_that_find_it_one_sets_the_sequences_on_and_none_sets_them_back(
-    orders: EventStore, connect: Connect
-) -> None:
-    append_to(orders, *["s"] * 5)
+def test_of_several_that_find_it_one_sets_the_sequences_on(orders: EventStore, connect: Connect) -> None:
+    factories.append_to(orders, *["s"] * 5)
     forget_sequences(orders.connection)
     holder, second = connect(autocommit=False), connect()
-    (first,) = append_to(EventStore(holder), "s")
-    late = start(lambda: append_to(EventStore(second), "s"))
-    wait_blocked(orders.connection, second.info.backend_pid)
+    (first,) = factories.append_to(EventStore(holder), "s")
+    late = factories.start_blocked(orders, second, lambda: factories.append_to(EventStore(second), "s"))
     holder.commit()
     (then,) = late.result(patience())
-    assert_rising([5, first.offset, then.offset])
+    factories.assert_rising([5, first.offset, then.offset])
     while orders.sequence_events():
         pass
-    assert_log_holds_every_event_once(orders.connection)
+    factories.assert_log_holds_every_event_once(orders.connection)
 
 
 def test_no_token_is_given_out_twice(orders: EventStore, source: Source) -> None:
     orders.register_view("b", "-infinity", mode="bulk")
-    append_to(orders, *[f"o-{n}" for n in range(20)])
+    factories.append_to(orders, *[f"o-{n}" for n in range(20)])
     old = orders.claim_batch("b", "me")
     forget_sequences(orders.connection)
     # as the first that happens
@@ -112,4 +99,4 @@ def test_no_token_is_given_out_twice(orders: EventStore, source: Source) -> None
     orders.release_batch("b", old)
     assert min(lease.lease_token for lease in orders.claim_batch("b", "me")) > max(lease.lease_token for lease in old)
     orders.register_view("audited")
-    assert value(orders.connection, "select count(*) = count(distinct audit_id) from event_store.audit_log")
+    assert factories.value(orders.connection, "select count(*) = count(distinct audit_id) from event_store.audit_log")

@@ -1,89 +1,79 @@
 """A call of the sequencer costs what is new: nothing for what is open, nothing where nothing is new."""
 
 from random import Random
+from typing import LiteralString
 
 import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_many,
-    assert_log_holds_every_event_once,
-    buffers,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support import factories
+from tests.support.factories import Connect
 
+FRESH: LiteralString = "select from_id::text, before_id::text from event_store_private.fresh_transactions(%s, %s)"
 CALL = "select event_store_platform.sequence_events()"
 
 
 def settled(connection: psycopg.Connection) -> int:
     """Count the pages of a call that finds nothing, in a session that has its plans."""
     for _ in range(3):
-        buffers(connection, CALL)
-    return buffers(connection, CALL)
+        factories.buffers(connection, CALL)
+    return factories.buffers(connection, CALL)
 
 
 @pytest.mark.parametrize("heartbeats", [True, False], ids=["heartbeat", "no heartbeat"])
 def test_events_of_an_open_transaction_are_not_read(orders: EventStore, connect: Connect, heartbeats: bool) -> None:
-    append(orders)
+    factories.append(orders)
     orders.sequence_events()
     if not heartbeats:
-        set_clock(orders.connection, "2020-01-01 00:00:00+00")
+        factories.set_clock(orders.connection, "2020-01-01 00:00:00+00")
     idle = settled(orders.connection)
     writer, second = connect(autocommit=False), connect(autocommit=False)
-    append_many(writer, 3000)
-    append(orders, "o-2")  # younger than the open one, which so lies between others
-    append(EventStore(second), "o-3")
+    factories.append_many(writer, 3000)
+    factories.append(orders, "o-2")  # younger than the open one, which so lies between others
+    factories.append(EventStore(second), "o-3")
     assert orders.sequence_events() == 1
     for n in range(3):
         assert settled(orders.connection) <= idle + 10
-        append(orders, f"new-{n}")
-        assert buffers(orders.connection, CALL) <= idle + 200
+        factories.append(orders, f"new-{n}")
+        assert factories.buffers(orders.connection, CALL) <= idle + 200
     writer.commit()
     second.commit()
     assert orders.sequence_events() == 3001
-    assert_log_holds_every_event_once(orders.connection)
+    factories.assert_log_holds_every_event_once(orders.connection)
 
 
 def test_the_heartbeat_stores_up_to_where_it_looked(orders: EventStore, connect: Connect) -> None:
     writer = connect(autocommit=False)
-    append(EventStore(writer), "o-1")
-    before = value(orders.connection, "select snapshot::text from event_store.sequencer")
-    set_clock(orders.connection, "2100-01-01 00:00:00+00")
+    factories.append(EventStore(writer), "o-1")
+    before = factories.value(orders.connection, "select snapshot::text from event_store.sequencer")
+    factories.set_clock(orders.connection, "2100-01-01 00:00:00+00")
     assert orders.sequence_events() == 0
     stored = "select pg_snapshot_xmax(snapshot)::text::bigint from event_store.sequencer"
-    assert value(orders.connection, stored) > int(before.split(":")[1])
+    assert factories.value(orders.connection, stored) > int(before.split(":")[1])
     writer.commit()
     assert orders.sequence_events() == 1
-    assert_log_holds_every_event_once(orders.connection)
+    factories.assert_log_holds_every_event_once(orders.connection)
 
 
-def test_a_call_with_nothing_new_takes_no_transaction_id_and_waits_for_nobody(
-    orders: EventStore, connect: Connect
-) -> None:
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append(orders)
+def test_a_call_with_nothing_new_takes_no_transaction_id(orders: EventStore, connect: Connect) -> None:
+    factories.set_clock(orders.connection, "2030-01-01 00:00:00+00")
+    factories.append(orders)
     assert orders.sequence_events() == 1
     idle = connect(autocommit=False)
-    set_clock(idle, "2030-01-01 00:00:00+00")  # no heartbeat is due
+    factories.set_clock(idle, "2030-01-01 00:00:00+00")  # no heartbeat is due
     assert EventStore(idle).sequence_events() == 0
-    assert value(idle, "select pg_current_xact_id_if_assigned()::text") is None
+    assert factories.value(idle, "select pg_current_xact_id_if_assigned()::text") is None
     # so its transaction, though it stays open, holds up nobody
-    append(orders, "o-2")
+    factories.append(orders, "o-2")
     assert orders.sequence_events() == 1
     assert orders.sequencer_holder() is None
 
 
 def test_positions_are_stored_in_the_order_of_offsets(orders: EventStore) -> None:
-    append_many(orders.connection, 500)
+    factories.append_many(orders.connection, 500)
     assert orders.sequence_events() == 500
-    stored = [
-        offset for (offset,) in rows(orders.connection, 'select "offset" from event_store.event_log order by ctid')
-    ]
+    stored = factories.rows(orders.connection, 'select "offset" from event_store.event_log order by ctid')
     assert stored == sorted(stored)
 
 
@@ -100,15 +90,10 @@ def sees(snapshot: str, number: int) -> bool:
     return number < int(below) or (number < int(above) and str(number) not in open_ids.split(","))
 
 
-def test_fresh_transactions_are_what_the_later_snapshot_sees_and_the_earlier_one_does_not(store: EventStore) -> None:
+def test_fresh_transactions_are_those_that_only_the_later_snapshot_sees(store: EventStore) -> None:
     random = Random(14)
     for _ in range(500):
         earlier, later = snapshot(random), snapshot(random)
-        ranges = rows(
-            store.connection,
-            "select from_id::text::int, before_id::text::int from event_store_private.fresh_transactions(%s, %s)",
-            earlier,
-            later,
-        )
-        fresh = [number for first, end in ranges for number in range(first, end)]
+        ranges = factories.rows(store.connection, FRESH, earlier, later)
+        fresh = [number for first, end in ranges for number in range(int(first), int(end))]
         assert sorted(fresh) == [n for n in range(1, 30) if sees(later, n) and not sees(earlier, n)], (earlier, later)

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from millrace.resources.errors import EventNotRegistered
 from millrace.resources.event_store import Event, EventStore, NewEvent
-from tests.support.factories import append_to, new_event, refusal, rows, set_clock
+from tests.support.factories import append_to, new_event, refusal, register_orders, rows, set_clock
 
 
 def ids(events: list[Event]) -> list[str]:
@@ -19,17 +19,11 @@ def test_the_newest_come_first_with_their_place_in_the_log(orders: EventStore) -
     found = orders.latest_events(3)
     assert ids(found) == ["d", "c", "b"]
     assert found[0].position is None
+    assert ids(orders.latest_events(2, before_offset=found[1].offset)) == ["b", "a"]
     for event in found:
         place = orders.log_position(event.event_id)
         assert place is not None
         assert (event.partition, event.position) == (place.partition, place.position)
-
-
-def test_the_next_page_begins_before_the_last_offset(orders: EventStore) -> None:
-    append_to(orders, "a", "b", "c", "d", "e")
-    page = orders.latest_events(2)
-    assert ids(page) == ["e", "d"]
-    assert ids(orders.latest_events(2, before_offset=page[-1].offset)) == ["c", "b"]
 
 
 def test_the_pages_of_an_id_begin_anywhere(orders: EventStore) -> None:
@@ -70,7 +64,10 @@ def test_each_filter_holds_and_all_hold_together(orders: EventStore) -> None:
         assert orders.latest_events(5, **{**one, name: value}) == []  # type: ignore[arg-type]
 
 
-def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore) -> None:
+def test_what_is_not_registered_is_refused_with_what_is(store: EventStore) -> None:
+    assert store.latest_events() == []
+    assert refusal(EventNotRegistered, lambda: store.latest_events(decider="order")).hint == "Registered are: none."
+    orders = register_orders(store)
     unknown = refusal(EventNotRegistered, lambda: orders.latest_events(decider="ordr"))
     assert unknown.detail == "decider 'ordr'"
     assert unknown.hint == "Registered are: invoice, order."
@@ -78,11 +75,6 @@ def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore) -> N
     assert unknown.detail == "event 'payed' of decider 'order'"
     assert unknown.hint == "Registered are: paid, placed, shipped."
     refusal(EventNotRegistered, lambda: orders.latest_events(event="payed"))
-
-
-def test_an_empty_store_has_none(store: EventStore) -> None:
-    assert store.latest_events() == []
-    assert refusal(EventNotRegistered, lambda: store.latest_events(decider="order")).hint == "Registered are: none."
 
 
 def test_what_is_not_committed_is_not_seen(orders: EventStore) -> None:

@@ -1,10 +1,12 @@
 """Reading a log partition by its offsets, all of it or some kinds; which ranges it holds."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import AvailableRange, EventStore
+from millrace.resources.event_store import AvailableRange, Event, EventStore
 from tests.support.factories import append, append_to, ids_of_one_partition
 
 
@@ -18,21 +20,16 @@ def log(orders: EventStore) -> EventStore:
     return orders
 
 
-# B6
+def positions(events: Iterable[Event]) -> list[int | None]:
+    return [event.position for event in events]
 
 
 def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore) -> None:
     for purged in (False, True):
         assert ArchiveStore(log.connection).purge_events(0) == 2 if purged else True
-        for from_position, limit, offsets in (
-            (2, 3, [2, 3, 4]),
-            (5, 3, [5, 6, 7]),
-            (5, 4, [5, 6, 7]),
-            (5, 2**63 - 1, [5, 6, 7]),
-            (8, 1, []),
-            (8, 2**63 - 1, []),
-        ):
-            assert [event.position for event in log.read_log(0, from_position, limit)] == offsets
+        assert positions(log.read_log(0, 2, 3)) == [2, 3, 4]
+        for limit in (3, 4, 2**63 - 1):
+            assert [positions(log.read_log(0, n, limit)) for n in (5, 8)] == [[5, 6, 7], []]
     assert log.read_log(1, 0) == []
 
 
@@ -41,9 +38,6 @@ def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
         with pytest.raises(PositionOutOfRange, match=f"{fault}.*; earliest position 2, high-water mark 8") as refused:
             log.read_log(0, from_position)
         assert refused.value.hint
-
-
-# For some deciders and events only
 
 
 @pytest.fixture
@@ -58,7 +52,7 @@ def kinds(orders: EventStore) -> EventStore:
 
 
 def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> None:
-    for deciders, events, positions in (
+    for deciders, events, expected in (
         (None, None, [0, 1, 2, 3, 4, 5, 6, 7]),
         ([], [], [0, 1, 2, 3, 4, 5, 6, 7]),
         (["order"], None, [0, 1, 4, 5]),
@@ -67,22 +61,15 @@ def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> Non
         (["order", "invoice"], ["paid", "placed"], [0, 1, 2, 3, 4, 5, 6, 7]),
         (["unknown"], None, []),
     ):
-        assert [event.position for event in kinds.read_log(0, 0, deciders=deciders, events=events)] == positions
-    assert [event.position for event in kinds.read_log(0, 0, 2, ["invoice"], ["paid"])] == [3, 7]
-    assert [event.position for event in kinds.read_log(0, 0, 1, ["invoice"], ["paid"])] == [3]
-    assert [event.position for event in kinds.read_log(0, 4, 1, ["invoice"], ["paid"])] == [7]
-    assert kinds.read_log(0, 8, 1, ["invoice"]) == []
+        assert positions(kinds.read_log(0, 0, deciders=deciders, events=events)) == expected
+    for from_position, limit, expected in ((0, 2, [3, 7]), (0, 1, [3]), (4, 1, [7]), (8, 1, [])):
+        assert positions(kinds.read_log(0, from_position, limit, ["invoice"], ["paid"])) == expected
 
 
-# What each log partition holds, and whether it holds a range (B1, B6)
-
-
-def test_a_log_partition_holds_what_is_from_the_first_kept_offset_up_to_the_mark(log: EventStore) -> None:
+def test_a_partition_holds_what_is_from_the_first_kept_to_the_mark(log: EventStore) -> None:
     assert log.available_offset_range(0) == [AvailableRange(0, 2, 8, 6)]
-    assert log.available_offset_range() == [
-        AvailableRange(0, 2, 8, 6),
-        *[AvailableRange(n, 0, 0, 0) for n in range(1, 16)],
-    ]
+    others = [AvailableRange(n, 0, 0, 0) for n in range(1, 16)]
+    assert log.available_offset_range() == [AvailableRange(0, 2, 8, 6), *others]
     for partition in (16, -1):
         with pytest.raises(UnknownPartition, match="Log partitions are 0 to 15"):
             log.available_offset_range(partition)

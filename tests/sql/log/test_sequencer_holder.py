@@ -5,11 +5,19 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import EventStore, SequencerHolder
 from millrace.resources.sequencer import held_up
-from tests.support.factories import Connect, append_to, rows, set_clock, start, value, wait_blocked
+from tests.support.factories import Connect, append_to, rows, set_clock, start, start_blocked, value
 from tests.support.logins import Login
 from tests.support.patience import patience, wait_until
+
+
+def end_later(store: EventStore) -> SequencerHolder | None:
+    """End who holds the log longer than an open transaction may, by a clock that is ahead."""
+    set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
+    ended = store.end_log_holder()
+    set_clock(store.connection, "")
+    return ended
 
 
 def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: EventStore, connect: Connect) -> None:
@@ -32,9 +40,7 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Even
     assert orders.sequence_events() == 2
 
 
-def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
-    orders: EventStore, connect: Connect, login: Login
-) -> None:
+def test_who_idles_while_it_holds_the_log_is_ended(orders: EventStore, connect: Connect, login: Login) -> None:
     ours = append_to(orders, "o-1")[0].event_id
     writer = login("event_store_writer")
     consumer = EventStore(login("event_store_consumer"))
@@ -44,9 +50,7 @@ def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
     # a reason makes no operator
     assert consumer.end_log_holder("in my way") is None
     assert orders.end_log_holder() is None
-    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
-    ended = orders.end_log_holder()
-    set_clock(orders.connection, "")
+    ended = end_later(orders)
     assert ended is not None
     assert (ended.pid, ended.login) == (writer.info.backend_pid, writer.info.user)
     wait_until(lambda: consumer.sequence_events() == 1, "another one sequences it")
@@ -59,18 +63,13 @@ def test_a_session_that_idles_while_it_holds_the_log_is_ended_whatever_it_set(
     at_work = start(lambda: busy.execute("select pg_sleep(3600)"))
     active = "select state from pg_stat_activity where pid = %s and query like '%%pg_sleep%%'"
     wait_until(lambda: rows(orders.connection, active, busy_pid) == [("active",)], "it works")
-    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
-    assert orders.end_log_holder() is None
-    set_clock(orders.connection, "")
+    assert end_later(orders) is None
     ended = orders.end_log_holder("in my way")
     assert ended is not None
     assert ended.pid == busy_pid
     assert isinstance(at_work.exception(patience()), psycopg.errors.AdminShutdown)
     operation = "select reason, (detail ->> 'pid')::int from event_store.audit_log where operation = 'end_log_holder' order by 1"
-    assert rows(orders.connection, operation) == [
-        ("in my way", busy_pid),
-        (None, writer.info.backend_pid),
-    ]
+    assert rows(orders.connection, operation) == [("in my way", busy_pid), (None, writer.info.backend_pid)]
 
 
 BESIDE_THE_LOG = [
@@ -93,8 +92,7 @@ def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: EventStore
     other.execute(call.encode())
     other.execute("set idle_in_transaction_session_timeout = 0")
     assert orders.end_log_holder("in my way") is None
-    set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
-    ended = orders.end_log_holder()
+    ended = end_later(orders)
     assert ended is not None
     assert (ended.pid, ended.login) == (other.info.backend_pid, other.info.user)
 
@@ -133,11 +131,10 @@ def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Con
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
     holder.execute("select event_store_platform.sequence_events()")
-    waits = start(lambda: waiting.execute("select from event_store.sequencer for update"))
-    wait_blocked(orders.connection, waiting.info.backend_pid)
-    assert rows(orders.connection, "select pid from event_store_platform.sequencer_holder()") == [
-        (holder.info.backend_pid,)
-    ]
+    waits = start_blocked(orders, waiting, lambda: waiting.execute("select from event_store.sequencer for update"))
+    assert (
+        value(orders.connection, "select pid from event_store_platform.sequencer_holder()") == holder.info.backend_pid
+    )
     holder.rollback()
     waits.result(patience())
 

@@ -5,6 +5,11 @@ from millrace.resources.event_store import EventStore, StreamFailure, StreamView
 from tests.support.factories import append, append_to, pump, refusal, set_clock
 
 
+def owed(store: EventStore, view: str, decider_id: str = "a") -> tuple[int, int | None]:
+    found = of(store, view, decider_id)
+    return found.owed, found.first_owed
+
+
 def of(store: EventStore, view: str, decider_id: str = "a") -> StreamView:
     (found,) = (one for one in store.stream_views("order", decider_id) if one.view == view)
     return found
@@ -13,15 +18,15 @@ def of(store: EventStore, view: str, decider_id: str = "a") -> StreamView:
 def test_a_view_owes_what_its_checkpoint_did_not_pass(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk")
     first, second = append_to(orders, "a", "a")
-    assert (of(orders, "v").owed, of(orders, "v").first_owed) == (2, first.offset)
+    assert owed(orders, "v") == (2, first.offset)
     orders.commit_batch("v", orders.claim_batch("v", "me"))
-    assert (of(orders, "v").owed, of(orders, "v").first_owed) == (0, None)
+    assert owed(orders, "v") == (0, None)
     place = orders.log_position(second.event_id)
     assert place is not None
     assert (of(orders, "v").partition, of(orders, "v").position) == (place.partition, 2)
     (third,) = append_to(orders, "a")
     # not sequenced is owed, too
-    assert (of(orders, "v").owed, of(orders, "v").first_owed) == (1, third.offset)
+    assert owed(orders, "v") == (1, third.offset)
 
 
 def test_a_view_owes_only_what_it_wants(orders: EventStore) -> None:
@@ -35,10 +40,9 @@ def test_a_view_owes_only_what_it_wants(orders: EventStore) -> None:
     assert {view.view: view.owed for view in orders.stream_views("order", "a")} == {"later": 2, "new": 0, "placed": 1}
 
 
-def test_a_stream_that_is_in_flight_waits_or_is_parked_owes_from_its_lock_on(orders: EventStore) -> None:
+def test_a_stream_in_flight_waiting_or_parked_owes_from_its_lock_on(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", max_attempts=2)
-    first, second = append_to(orders, "a", "a")
-    pump(orders, "v")
+    first, second = pump(orders, "v", "a", "a")
     assert of(orders, "v").owed == 2
     orders.stream_events("v", 10)
     assert (of(orders, "v").in_flight, of(orders, "v").attempts) == (first.offset, 1)
@@ -58,7 +62,7 @@ def test_a_stream_that_is_in_flight_waits_or_is_parked_owes_from_its_lock_on(ord
     assert parked.parked_at is not None
 
 
-def test_a_parked_stream_of_a_bulk_view_owes_though_the_checkpoint_is_beyond_it(orders: EventStore) -> None:
+def test_a_parked_stream_of_a_bulk_view_owes_behind_the_checkpoint(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk", max_attempts=1)
     first, _ = append_to(orders, "a", "a")
     append_to(orders, "b")
@@ -74,7 +78,7 @@ def test_a_parked_stream_of_a_bulk_view_owes_though_the_checkpoint_is_beyond_it(
     assert of(orders, "v", "b").owed == 0
 
 
-def test_a_decider_that_nobody_registered_is_refused_and_no_stream_is_owed_nothing(orders: EventStore) -> None:
+def test_an_unknown_decider_is_refused_an_unknown_stream_owed_nothing(orders: EventStore) -> None:
     orders.register_view("v", "-infinity")
     refusal(EventNotRegistered, lambda: orders.stream_views("ordr", "a"))
     assert of(orders, "v", "no such stream").owed == 0

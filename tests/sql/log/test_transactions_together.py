@@ -1,8 +1,4 @@
-"""A transaction's events lie together in each log partition, and no stream is inverted by that, whoever commits when.
-
-Random sessions append to few streams by several ways, roll back to savepoints, prepare, commit late or give up, while
-the log is sequenced at random moments.
-"""
+"""A transaction's events lie together in each log partition, and that inverts no stream, whoever commits when."""
 
 import uuid
 from collections import Counter
@@ -18,12 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore
 from tests.support.factories import (
     Connect,
     append,
     assert_log_holds_every_event_once,
     ids_of_one_partition,
+    new_event,
     read_log,
     rows,
 )
@@ -100,13 +97,8 @@ class Sessions(RuleBasedStateMachine):
 
     def last(self, writer: int, decider: str, decider_id: str) -> uuid.UUID | None:
         """Return what the writer sees as the stream's last event."""
-        found = rows(
-            self.connections[writer],
-            'select event_id from event_store.events where decider = %s and decider_id = %s order by "offset" desc limit 1',
-            decider,
-            decider_id,
-        )
-        return found[0][0] if found else None
+        found = EventStore(self.connections[writer]).get_last_event(decider_id, decider)
+        return found.event_id if found else None
 
     @rule(writer=writers, stream=streams)
     def append_one(self, writer: int, stream: tuple[str, str]) -> None:
@@ -128,12 +120,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(writer=writers, some=st.lists(streams, min_size=1, max_size=5))
     def append_batch(self, writer: int, some: list[tuple[str, str]]) -> None:
         with self.attempt(writer, "append_events") as store:
-            store.append_events(
-                [
-                    NewEvent(decider, decider_id, "placed", uuid.uuid4(), {}, uuid.uuid4())
-                    for decider, decider_id in map(self.name, some)
-                ]
-            )
+            store.append_events([new_event(each, decider=decider) for decider, each in map(self.name, some)])
 
     @rule(writer=writers, some=st.lists(streams, min_size=1, max_size=3), ends=st.booleans())
     def append_in_a_savepoint(self, writer: int, some: list[tuple[str, str]], ends: bool) -> None:
@@ -172,31 +159,18 @@ class Sessions(RuleBasedStateMachine):
 
 
 @pytest.mark.usefixtures("orders")
-def test_no_stream_is_inverted_and_each_transaction_lies_together(
-    connect: Connect, pytestconfig: pytest.Config
-) -> None:
+def test_no_stream_is_inverted_and_transactions_lie_together(connect: Connect, pytestconfig: pytest.Config) -> None:
     class Here(Sessions):
         done: ClassVar[Counter[str]] = Counter()
 
     Here.connect = staticmethod(connect)
     long = pytestconfig.getoption("--long")
-    run_state_machine_as_test(
-        Here,
-        settings=settings(
-            max_examples=200 if long else 8,
-            stateful_step_count=60,
-            derandomize=not long,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    each = settings(stateful_step_count=60, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Here, settings=settings(each, max_examples=200 if long else 8, derandomize=not long))
     assert min(Here.done[way] for way in ("append_event", "insert", "append_events")) > 0
 
 
-def test_two_transactions_whose_offsets_interleave_follow_each_other_by_their_last(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_transactions_that_interleave_follow_each_other_by_their_last(orders: EventStore, connect: Connect) -> None:
     first, second = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
     one, two = ids_of_one_partition(orders.connection, 2)
     a = append(first, one).event_id

@@ -1,22 +1,15 @@
 """A sequencer is woken by what appends, if it sleeps; waiters are told which log partitions grew, once."""
 
 from collections.abc import Callable
+from typing import LiteralString
 from uuid import uuid4
 
 import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    new_event,
-    register_orders,
-    unprepared,
-    value,
-)
+from tests.support import factories
+from tests.support.factories import Connect
 
 
 def bare_insert(store: EventStore) -> None:
@@ -27,8 +20,8 @@ def bare_insert(store: EventStore) -> None:
 
 
 APPENDS: dict[str, Callable[[EventStore], object]] = {
-    "append_event": lambda store: append(store, str(uuid4())),
-    "append_events": lambda store: store.append_events([new_event(str(uuid4()))]),
+    "append_event": lambda store: factories.append(store, str(uuid4())),
+    "append_events": lambda store: store.append_events([factories.new_event(str(uuid4()))]),
     "bare INSERT": bare_insert,
 }
 
@@ -36,26 +29,29 @@ APPENDS: dict[str, Callable[[EventStore], object]] = {
 @pytest.fixture
 def orders(orders: EventStore) -> EventStore:
     """Return a store as on a server that allows no prepared transactions, which is Postgres' default."""
-    unprepared(orders.connection)
+    factories.unprepared(orders.connection)
     return orders
 
 
 @pytest.fixture
 def listener(connect: Connect) -> psycopg.Connection:
+    """Return a session that hears of appends, and of positions."""
     connection = connect()
-    connection.execute("listen event_store_appended")
+    connection.execute("listen event_store_appended; listen event_store_positions")
     return connection
 
 
-def words(listener: psycopg.Connection) -> int:
-    """Return how many words came up to now: Postgres gives them with the answer to a statement."""
+def heard(listener: psycopg.Connection, channel: str) -> list[str]:
+    """Return the words that came up to now: Postgres gives them with the answer to a statement."""
     listener.execute("select")
-    return len(list(listener.notifies(timeout=0)))
+    return [word.payload for word in listener.notifies(timeout=0) if word.channel == channel]
 
 
-def test_each_way_to_append_wakes_a_sequencer_that_sleeps_and_none_that_is_awake_or_gone(
-    orders: EventStore, listener: psycopg.Connection
-) -> None:
+def words(listener: psycopg.Connection) -> int:
+    return len(heard(listener, "event_store_appended"))
+
+
+def test_each_way_to_append_wakes_only_who_sleeps(orders: EventStore, listener: psycopg.Connection) -> None:
     for way in APPENDS.values():
         way(orders)
         assert words(listener) == 0  # nobody attends the log
@@ -74,75 +70,68 @@ def test_each_way_to_append_wakes_a_sequencer_that_sleeps_and_none_that_is_awake
 def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection, moved_s: int) -> None:
     """The sequencer was killed in its sleep."""
     orders.attend_log(10, sleeps=True)
-    append(orders)
+    factories.append(orders)
     assert (words(listener), orders.sequence_events(), orders.is_attended()) == (1, 1, True)
     orders.connection.execute(
         "select setval('event_store.attended_seq', last_value + 2000 * %s) from event_store.attended_seq", (moved_s,)
     )
-    append(orders, "later")
+    factories.append(orders, "later")
     assert (words(listener), orders.is_attended()) == (0, False)
 
 
 @pytest.mark.parametrize("moved", ["-3 s", "1 h"], ids=["it is over", "the clock was set back an hour"])
 def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: EventStore, moved: str) -> None:
     orders.register_view("v")
-    append(orders)
+    factories.append(orders)
     orders.attend_log(10)
     orders.sequence_events()
     orders.dispatch_events("v")
     assert orders.is_attended()
     # also in the millisecond in which it is said
     at_once = "event_store_platform.attend_log(10) is not null and event_store_platform.is_attended()"
-    assert value(orders.connection, f"select bool_and({at_once}) from generate_series(1, 50)")
+    assert factories.value(orders.connection, f"select bool_and({at_once}) from generate_series(1, 50)")
     orders.connection.execute("update event_store.sequencer set sequenced_at = sequenced_at + %s::interval", (moved,))
-    append(orders, "later")
+    factories.append(orders, "later")
     assert not orders.is_attended()
     # in a transaction that wrote before, which sequences only where nobody did
     with orders.connection.transaction():
         orders.connection.execute("select pg_current_xact_id()")
         orders.stream_events("v", 1)
-    assert value(orders.connection, "select count(*) from event_store.event_log") == 2
+    assert factories.value(orders.connection, "select count(*) from event_store.event_log") == 2
     # and it is noted anew when somebody looked
-    assert value(
-        orders.connection, "select abs(extract(epoch from event_store_platform.last_sequenced() - now())) < 60"
-    )
+    anew: LiteralString = "select abs(extract(epoch from event_store_platform.last_sequenced() - now())) < 60"
+    assert factories.value(orders.connection, anew)
 
 
-def test_a_view_that_was_handed_events_before_the_clock_was_set_back_gets_new_ones(orders: EventStore) -> None:
+def test_a_view_gets_new_events_after_the_clock_was_set_back(orders: EventStore) -> None:
     orders.register_view("v")
     orders.dispatch_events("v")
     orders.connection.execute("update event_store.dispatches set dispatched_at = now() + interval '1 h'")
-    append(orders)
+    factories.append(orders)
     orders.sequence_events()
     orders.attend_log(10)
     assert orders.is_attended()
     assert len(orders.stream_events("v", 1)) == 1
 
 
-def test_the_word_comes_with_the_commit_and_not_at_all_after_a_rollback(
-    orders: EventStore, listener: psycopg.Connection, connect: Connect
-) -> None:
+def test_the_word_comes_with_the_commit(orders: EventStore, listener: psycopg.Connection, connect: Connect) -> None:
     orders.attend_log(10, sleeps=True)
     writer = connect(autocommit=False)
-    append(EventStore(writer), "a")
-    append(EventStore(writer), "b")
+    factories.append_to(EventStore(writer), "a", "b")
     assert words(listener) == 0
     writer.rollback()
     assert words(listener) == 0
-    append(EventStore(writer), "a")
-    append(EventStore(writer), "b")
+    factories.append_to(EventStore(writer), "a", "b")
     writer.commit()
     assert words(listener) == 1
 
 
-def test_it_says_that_an_append_may_be_missed_while_its_transaction_is_open(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_it_says_that_an_open_append_may_be_missed(orders: EventStore, connect: Connect) -> None:
     """The writer could not see yet that the sequencer would sleep."""
     writer = connect(autocommit=False)
     assert orders.attend_log(2, sleeps=True) is False
     orders.attend_log(2)
-    append(EventStore(writer))
+    factories.append(EventStore(writer))
     assert orders.attend_log(2, sleeps=True) is True
     writer.commit()
     assert orders.attend_log(2, sleeps=True) is False
@@ -152,60 +141,43 @@ def test_it_takes_no_transaction_id(orders: EventStore) -> None:
     connection = orders.connection
     connection.autocommit = False
     orders.attend_log(2, sleeps=True)
-    assert value(connection, "select pg_current_xact_id_if_assigned()") is None
+    assert factories.value(connection, "select pg_current_xact_id_if_assigned()") is None
 
 
-def test_where_transactions_may_be_prepared_an_append_notifies_nobody_and_can_be_prepared(
-    store: EventStore, listener: psycopg.Connection, connect: Connect
-) -> None:
+def test_a_prepared_append_wakes_nobody(store: EventStore, listener: psycopg.Connection, connect: Connect) -> None:
     """This server allows it."""
-    register_orders(store)
+    factories.register_orders(store)
     assert store.attend_log(2, sleeps=True) is True
     writer = EventStore(connect(autocommit=False))
-    append(writer)
+    factories.append(writer)
     writer.connection.execute("prepare transaction 'an append'")
     store.connection.execute("commit prepared 'an append'")
     assert words(listener) == 0
     assert store.sequence_events() == 1
 
 
-# Positions are announced to those that wait for them
-
-
-@pytest.fixture
-def waiter(connect: Connect) -> psycopg.Connection:
-    connection = connect()
-    connection.execute("listen event_store_positions")
-    return connection
-
-
-def announced(waiter: psycopg.Connection) -> list[str]:
-    waiter.execute("select")
-    return [word.payload for word in waiter.notifies(timeout=0)]
+POSITIONS = "event_store_positions"
 
 
 def marks(store: EventStore) -> list[int]:
     return [each.high_water_mark for each in store.available_offset_range()]
 
 
-def test_the_word_names_the_log_partitions_that_grew_and_the_answer_has_their_marks(
-    orders: EventStore, waiter: psycopg.Connection
-) -> None:
-    (first,) = ids_of_one_partition(orders.connection, 1, 0)
-    (second,) = ids_of_one_partition(orders.connection, 1, 2)
-    append_to(orders, first, second)
+def test_the_word_names_the_partitions_that_grew(orders: EventStore, listener: psycopg.Connection) -> None:
+    first, second = (factories.ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (0, 2))
+    factories.append_to(orders, first, second)
     known = orders.announce_positions([])
-    assert announced(waiter) == []  # nothing has a position yet
+    assert heard(listener, POSITIONS) == []  # nothing has a position yet
     orders.sequence_events()
     known = orders.announce_positions(known)
-    assert announced(waiter) == ["0,2"]
+    assert heard(listener, POSITIONS) == ["0,2"]
     assert known == marks(orders)
-    append_to(orders, second)
+    factories.append_to(orders, second)
     orders.sequence_events()
     known = orders.announce_positions(known)
-    assert announced(waiter) == ["2"]
+    assert heard(listener, POSITIONS) == ["2"]
     assert orders.announce_positions(known) == known == marks(orders)
-    assert announced(waiter) == []
+    assert heard(listener, POSITIONS) == []
     # one that knows nothing is told of all that holds something
     orders.announce_positions([])
-    assert announced(waiter) == ["0,2"]
+    assert heard(listener, POSITIONS) == ["0,2"]

@@ -6,7 +6,7 @@ from tests.support.factories import Connect, refusal, rows, set_clock
 from tests.support.producing.messages import LATER, START, another, do, effects, opened, staged, state_of, statistics
 
 
-def test_transactions_end_after_their_deadline_with_their_changes_and_others_do_not(producer: ProducerStore) -> None:
+def test_transactions_end_after_their_deadline_and_no_others(producer: ProducerStore) -> None:
     set_clock(producer.connection, START)
     late, in_time = staged(producer, 0, timeout_s=60, total=1), staged(producer, 0, timeout_s=61, total=2)
     assert producer.expire_transactions() == ExpiredTransactions(0, 0)
@@ -41,9 +41,7 @@ def test_what_ended_without_an_effect_is_forgotten_so_many_seconds_later(produce
     assert statistics(producer).expired == 1
 
 
-def test_it_waits_for_nobody_and_leaves_what_somebody_is_at_to_the_next_call(
-    producer: ProducerStore, connect: Connect
-) -> None:
+def test_what_somebody_is_at_expires_with_the_next_call(producer: ProducerStore, connect: Connect) -> None:
     set_clock(producer.connection, START)
     transaction = opened(producer, 0, timeout_s=60)
     set_clock(producer.connection, LATER)
@@ -77,7 +75,7 @@ def found(producer: ProducerStore, late_s: int = 120, limit: int = 100) -> list[
     return [(each.producer_id, each.partition, each.sequence) for each in producer.overdue_transactions(late_s, limit)]
 
 
-def test_those_that_are_open_so_long_after_their_deadline_are_told_the_oldest_first(producer: ProducerStore) -> None:
+def test_overdue_transactions_are_told_the_oldest_first(producer: ProducerStore) -> None:
     set_clock(producer.connection, START)
     second, first = opened(producer, 0, timeout_s=30), opened(producer, 0, timeout_s=20)
     assert found(producer, 0) == []

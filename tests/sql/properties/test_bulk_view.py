@@ -1,18 +1,15 @@
-"""Random lives of a bulk view: claims, commits of a part or of too much, failing streams, rebuilds, late owners.
-
-Belongs here: what owners of a bulk view do. Not here: what happens to any view (view_lives) and what one call promises
-(tests/sql).
-"""
+"""Random lives of a bulk view: claims, commits of a part or of too much, failing streams, rebuilds, late owners."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
-from millrace.resources.event_store import Lease, StreamFailure
+from millrace.resources.event_store import StreamFailure
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
     LIMIT_S,
@@ -104,10 +101,7 @@ class BulkLife(Life):
         consumer = self.consumers[number]
         if any(t.leased or partition in t.leases for t in self.transactions() if t is not consumer.transaction):
             return  # this would wait
-
-        def call() -> Lease:
-            return consumer.store.claim_partition("v", partition, consumer.name, seconds)
-
+        call = partial(consumer.store.claim_partition, "v", partition, consumer.name, seconds)
         if partition in self.leases and self.leases[partition].until > self.now:
             self.refused(consumer, PartitionLeased, call)
             return
@@ -190,10 +184,7 @@ class BulkLife(Life):
             failures = [StreamFailure(*name, "it failed") for name in sorted(names)]
             if not failures:
                 continue
-
-            def call(held: Held = held, failures: list[StreamFailure] = failures) -> int:
-                return consumer.store.fail_streams("v", held.lease, failures)
-
+            call = partial(consumer.store.fail_streams, "v", held.lease, failures)
             if not self.in_force([held]):
                 self.refused(consumer, LeaseLost, call)
                 return
@@ -204,14 +195,9 @@ class BulkLife(Life):
             assert parked == sum(self.streams[name].parked for name in names)
             failed |= names
 
-        to = [
-            replace(held.lease, to_position=held.lease.to_position - cut)
-            for held, cut in zip(claim, cuts, strict=False)
-        ]
-
-        def commit() -> None:
-            consumer.store.commit_batch("v", to)
-
+        leases = [(held.lease, cut) for held, cut in zip(claim, cuts, strict=False)]
+        to = [replace(lease, to_position=lease.to_position - cut) for lease, cut in leases]
+        commit = partial(consumer.store.commit_batch, "v", to)
         positions = self.positions_of(consumer.store)
         if not self.in_force(claim):
             self.refused(consumer, LeaseLost, commit)
@@ -263,10 +249,7 @@ class BulkLife(Life):
     def extend(self, number: int, pick: int, seconds: int) -> None:
         consumer = self.consumers[number]
         if claim := self.pick_claim(consumer, pick):
-
-            def call() -> object:
-                return consumer.store.extend_lease("v", [held.lease for held in claim], seconds)
-
+            call = partial(consumer.store.extend_lease, "v", [held.lease for held in claim], seconds)
             if not self.in_force(claim):
                 self.refused(consumer, LeaseLost, call)
                 return
@@ -279,8 +262,7 @@ class BulkLife(Life):
     def build(self, number: int, limit: int) -> None:
         """Do as a healthy owner does."""
         consumer = self.consumers[number]
-        claim = self.take_batch(consumer, limit, 60)
-        if claim:
+        if claim := self.take_batch(consumer, limit, 60):
             self.read(number, 0)
             with self.one_transaction(consumer):
                 self.commit_claim(consumer, claim, [0] * PARTITIONS, set())
@@ -326,7 +308,5 @@ class BulkLife(Life):
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_every_wanted_event_of_a_bulk_view_is_acknowledged_once_in_order(
-    connect: Connect, pytestconfig: pytest.Config
-) -> None:
+def test_each_event_of_a_bulk_view_is_acknowledged_once(connect: Connect, pytestconfig: pytest.Config) -> None:
     live(BulkLife, connect, pytestconfig)

@@ -1,10 +1,7 @@
-"""Random lives of a rows view: leases, answers by the event's holder or an earlier one, time that passes in between.
-
-Belongs here: what consumers of a rows view do. Not here: what happens to any view (view_lives) and what one call
-promises (tests/sql).
-"""
+"""Random lives of a rows view: leases, answers by the event's holder or an earlier one, time that passes in between."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import strategies as st
@@ -172,10 +169,7 @@ class RowsLife(Life):
         if any(self.held_by_others(consumer, name) for name in namesakes):
             return
         held = [name for name in namesakes if self.streams[name].holds(None, None, self.now)]
-
-        def call() -> object:
-            return consumer.store.nack_event("v", delivery.stream[1])
-
+        call = partial(consumer.store.nack_event, "v", delivery.stream[1])
         if len(held) == 1:
             call()
             self.answered(self.touch(consumer, held[0]), "nack", 0)
@@ -258,7 +252,5 @@ class RowsLife(Life):
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_every_wanted_event_of_a_rows_view_is_acknowledged_once_in_order(
-    connect: Connect, pytestconfig: pytest.Config
-) -> None:
+def test_each_event_of_a_rows_view_is_acknowledged_once(connect: Connect, pytestconfig: pytest.Config) -> None:
     live(RowsLife, connect, pytestconfig)

@@ -1,9 +1,8 @@
 """Acknowledging many at once: what was in flight for the caller, no more."""
 
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_answers import locks
 from tests.sql.rows.test_stream_events import LOCKS_READ
-from tests.support.factories import Connect, append, append_to, pump, rows, start, terminate, value, wait_blocked
+from tests.support.factories import Connect, append, append_to, pump, rows, start_blocked, value
 from tests.support.patience import patience
 
 
@@ -14,6 +13,7 @@ def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventSt
     view.stream_events("v", 10)
     view.ack_event("v", "b", b.offset)
     offsets = [d.offset, c.offset, b.offset, a.offset, a.offset, 10**12, -1]
+    assert view.ack_events("v", []) == view.ack_events("v", [], []) == set()
     assert view.ack_events("v", offsets) == {a.offset, c.offset}
     assert view.ack_events("v", offsets) == set()
     # the next one of the stream is in flight: what was before it moves nothing back
@@ -25,30 +25,24 @@ def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: EventSt
     assert view.ack_events("v", [d.offset]) == {d.offset}
 
 
-def test_of_a_stream_that_is_in_another_transactions_hands_the_first_to_commit_counts(
-    view: EventStore, connect: Connect
-) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
+def test_of_a_stream_in_anothers_hands_the_first_to_commit_counts(view: EventStore, connect: Connect) -> None:
+    pump(view, "v", "a", "b")
     events = view.lease_events("v", 10)
     offsets, tokens = [event.offset for event in events], [event.lease_token for event in events]
     first, second = EventStore(connect(autocommit=False)), EventStore(connect())
     first.ack_event("v", "a", offsets[0], tokens[0])
-    answered = start(lambda: second.ack_events("v", offsets, tokens))
-    wait_blocked(view.connection, second.connection.info.backend_pid)
+    answered = start_blocked(view, second, lambda: second.ack_events("v", offsets, tokens))
     first.connection.commit()
     assert answered.result(patience()) == {offsets[1]}
 
 
 def test_streams_are_locked_in_one_order_whatever_the_order_of_the_offsets(view: EventStore, connect: Connect) -> None:
     """The first caller has the last stream and wants the first; the other one must not hold the first meanwhile."""
-    append_to(view, "a", "b", "c")
-    pump(view, "v")
+    pump(view, "v", "a", "b", "c")
     a, b, c = (event.offset for event in view.stream_events("v", 10))
     gate, caller = connect(autocommit=False), EventStore(connect())
     gate.execute("select from event_store.stream_locks where decider_id = 'a' for update")
-    answered = start(lambda: caller.ack_events("v", [c, b, a]))
-    wait_blocked(view.connection, caller.connection.info.backend_pid)
+    answered = start_blocked(view, caller, lambda: caller.ack_events("v", [c, b, a]))
     # it waits for the first stream and holds none of the later ones
     free = rows(view.connection, "select decider_id from event_store.stream_locks order by 1 for update skip locked")
     assert free == [("b",), ("c",)]
@@ -56,47 +50,19 @@ def test_streams_are_locked_in_one_order_whatever_the_order_of_the_offsets(view:
     assert answered.result(patience()) == {a, b, c}
 
 
-def test_a_session_that_is_killed_in_the_middle_acknowledges_nothing(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b", "c")
-    pump(view, "v")
-    consumer, gate = EventStore(connect()), connect(autocommit=False)
-    offsets = [event.offset for event in consumer.stream_events("v", 10)]
-    before = locks(view)
-    gate.execute("select from event_store.stream_locks where decider_id = 'b' for update")
-    answered = start(lambda: consumer.ack_events("v", offsets))
-    wait_blocked(view.connection, consumer.connection.info.backend_pid)
-    terminate(view.connection, consumer.connection.info.backend_pid)
-    assert answered.exception(patience()) is not None
-    gate.rollback()
-    assert locks(view) == before
-    assert view.ack_events("v", offsets) == set(offsets)
-
-
-def test_an_empty_call_acknowledges_nothing(view: EventStore) -> None:
-    append(view, "a")
-    pump(view, "v")
-    view.stream_events("v")
-    before = locks(view)
-    assert view.ack_events("v", []) == view.ack_events("v", [], []) == set()
-    assert locks(view) == before
-
-
 def test_an_acknowledgement_that_waits_for_an_extension_is_not_lost(view: EventStore, connect: Connect) -> None:
-    (event,) = append_to(view, "a")
-    pump(view, "v")
+    (event,) = pump(view, "v", "a")
     (leased,) = view.lease_events("v")
     keeper, consumer = EventStore(connect(autocommit=False)), EventStore(connect())
     keeper.extend_lock("v", "a", event.offset, 600, leased.lease_token)
-    answered = start(lambda: consumer.ack_events("v", [event.offset], [leased.lease_token]))
-    wait_blocked(view.connection, consumer.connection.info.backend_pid)
+    answered = start_blocked(view, consumer, lambda: consumer.ack_events("v", [event.offset], [leased.lease_token]))
     keeper.connection.commit()
     assert answered.result(patience()) == {event.offset}
 
 
-def test_each_answer_is_a_probe_however_many_locks_there_are_and_whatever_is_known_of_them(view: EventStore) -> None:
+def test_each_answer_is_a_probe_however_many_locks_there_are(view: EventStore) -> None:
     """From the first call of a session on: a plan for the very arrays would look at all of the view's locks."""
-    append_to(view, *[f"o-{n}" for n in range(1500)])
-    pump(view, "v")
+    pump(view, "v", *[f"o-{n}" for n in range(1500)])
     events = view.lease_events("v", 1500)
     for n in range(7):
         chosen = events[10 * n : 10 * n + 10]

@@ -5,29 +5,20 @@ from typing import LiteralString
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    new_event,
-    pump,
-    rows,
-    set_clock,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
+from tests.support.factories import Connect
 from tests.support.patience import patience
 
 
 def waiting(store: EventStore) -> list[str]:
-    return [row[0] for row in rows(store.connection, "select decider_id from event_store.stream_locks order by 1")]
+    return [
+        row[0] for row in factories.rows(store.connection, "select decider_id from event_store.stream_locks order by 1")
+    ]
 
 
 def assert_nothing_falls_between(store: EventStore, acked: int = -1) -> None:
     """Every event below a checkpoint is acknowledged (as are those up to an offset), or its stream has a lock."""
-    lost = rows(
+    lost = factories.rows(
         store.connection,
         """
         select e.decider_id, e."offset"
@@ -54,30 +45,28 @@ def test_a_note_that_dispatching_failed_never_waits_for_a_dispatch(view: EventSt
 
 
 def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
-    (decider_id,) = ids_of_one_partition(view.connection, 1)
-    append_to(view, *[decider_id] * 25)
+    (decider_id,) = factories.ids_of_one_partition(view.connection, 1)
+    factories.append_to(view, *[decider_id] * 25)
     view.sequence_events()
     assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:
-    (first,) = append_to(view, "a")
-    pump(view, "v")
+    (first,) = factories.pump(view, "v", "a")
     view.stream_events("v")
     view.ack_event("v", "a", first.offset)
-    append_to(view, "a")
+    factories.append_to(view, "a")
     view.dispatch_events("v")
     assert waiting(view) == ["a"]
-    pump(view, "v")
+    factories.pump(view, "v")
     assert len(view.stream_events("v")) == 1
 
 
 def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
     """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
-    hot, other = ids_of_one_partition(view.connection, 2)
-    append_to(view, hot)
-    pump(view, "v")
-    append_to(view, *[other] * 5, hot)
+    hot, other = factories.ids_of_one_partition(view.connection, 2)
+    factories.pump(view, "v", hot)
+    factories.append_to(view, *[other] * 5, hot)
     view.sequence_events()
     for _ in range(2):
         (event,) = view.stream_events("v", 1)
@@ -90,23 +79,23 @@ def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) 
     assert waiting(view) == [other]
 
 
-def test_it_never_waits_for_a_consumer(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
+def test_an_open_consumer_blocks_nobody_and_hides_no_event(view: EventStore, connect: Connect) -> None:
+    factories.pump(view, "v", "a", "b")
     consumer = connect(autocommit=False)
     held = EventStore(consumer).stream_events("v", 1)
     EventStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
-    append_to(view, "a", "b", "c")
-    view.sequence_events()
     view.connection.execute("set lock_timeout = '2s'")
+    factories.append_to(view, "a", "b", "c")
+    view.sequence_events()
     assert view.dispatch_events("v") == 3
+    assert [event.decider_id for event in view.stream_events("v", 10)] == ["b", "c"]
     consumer.commit()
     assert waiting(view) == ["a", "b", "c"]
     assert_nothing_falls_between(view)
 
 
 def test_a_second_dispatcher_skips_what_the_first_holds(view: EventStore, connect: Connect) -> None:
-    append_to(view, "a", "b")
+    factories.append_to(view, "a", "b")
     view.sequence_events()
     first = connect(autocommit=False)
     assert EventStore(first).dispatch_events("v") == 2
@@ -116,13 +105,10 @@ def test_a_second_dispatcher_skips_what_the_first_holds(view: EventStore, connec
     assert view.dispatch_events("v") == 2
 
 
-def test_an_event_that_is_dispatched_while_empty_locks_are_removed_is_not_lost(
-    view: EventStore, connect: Connect
-) -> None:
+def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: EventStore, connect: Connect) -> None:
     """The remover looked before the event was there, and removes after another dispatcher has passed it."""
-    first, other = ids_of_one_partition(view.connection, 2)
-    append_to(view, first)
-    pump(view, "v")
+    first, other = factories.ids_of_one_partition(view.connection, 2)
+    factories.pump(view, "v", first)
     (event,) = view.stream_events("v", 10)
     view.ack_event("v", first, event.offset)
     # the remover waits in its deleting statement, whose look at the store is as old as that
@@ -135,9 +121,8 @@ def test_an_event_that_is_dispatched_while_empty_locks_are_removed_is_not_lost(
     )
     gate, remover = connect(), connect()
     gate.execute("select pg_advisory_lock(4711)")
-    removed = start(lambda: EventStore(remover).dispatch_events("v"))
-    wait_blocked(view.connection, remover.info.backend_pid)
-    append_to(view, first, other)
+    removed = factories.start_blocked(view, remover, lambda: EventStore(remover).dispatch_events("v"))
+    factories.append_to(view, first, other)
     view.sequence_events()
     dispatcher = connect()
     dispatcher.execute("set lock_timeout = '2s'")
@@ -145,19 +130,16 @@ def test_an_event_that_is_dispatched_while_empty_locks_are_removed_is_not_lost(
     gate.execute("select pg_advisory_unlock(4711)")
     removed.result(patience())
     assert_nothing_falls_between(view, event.offset)
-    pump(view, "v")
+    factories.pump(view, "v")
     assert {e.decider_id for e in view.stream_events("v", 10)} == {first, other}
-
-
-# A filter that changes
 
 
 @pytest.mark.parametrize("state", ["free", "in flight", "lock ended", "given back", "failed"])
 def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str) -> None:
-    append(view, "unwanted")
-    append(view, "wanted", event="paid")
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    factories.append(view, "unwanted")
+    factories.append(view, "wanted", event="paid")
+    factories.pump(view, "v")
+    factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
     event = None
     if state != "free":
         (event,) = view.lease_events("v", 1, 60)
@@ -171,17 +153,17 @@ def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str)
     assert waiting(view) == (["wanted"] if state == "free" else ["unwanted", "wanted"])
     if event and state == "in flight":
         view.ack_event("v", "unwanted", event.offset, event.lease_token)
-    set_clock(view.connection, "2030-01-01 00:01:00+00")
+    factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
     assert [e.decider_id for e in view.lease_events("v", 10)] == ["wanted"]
     view.dispatch_events("v")
     assert waiting(view) == ["wanted"]
 
 
-def test_locks_that_a_narrowed_filter_leaves_empty_go_as_fast_as_one_dispatches_however_many(view: EventStore) -> None:
+def test_locks_that_a_narrowed_filter_empties_go_at_once(view: EventStore) -> None:
     """Not some each minute: until they are gone, whoever looks for a wanted event passes all of them."""
-    append(view, "wanted", event="paid")
-    pump(view, "v")
-    set_clock(view.connection, "2030-01-01 00:00:00+00")
+    factories.append(view, "wanted", event="paid")
+    factories.pump(view, "v")
+    factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
     view.dispatch_events("v")
     view.connection.execute(
         """
@@ -194,13 +176,13 @@ def test_locks_that_a_narrowed_filter_leaves_empty_go_as_fast_as_one_dispatches_
         view.dispatch_events("v")
     assert waiting(view) == ["wanted"]
     # and then a look at all of them is for the next minute
-    assert value(view.connection, "select swept_at < '2030-01-01' from event_store.dispatches")
+    assert factories.value(view.connection, "select swept_at < '2030-01-01' from event_store.dispatches")
     view.dispatch_events("v")
-    assert value(view.connection, "select swept_at = '2030-01-01' from event_store.dispatches")
+    assert factories.value(view.connection, "select swept_at = '2030-01-01' from event_store.dispatches")
 
 
 def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: EventStore) -> None:
-    view.append_events([new_event(f"o-{n}") for n in range(21_000)])
+    view.append_events([factories.new_event(f"o-{n}") for n in range(21_000)])
     view.sequence_events()
     assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) <= 20_000
     assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) >= 1000
@@ -208,20 +190,20 @@ def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: EventStore
 
 def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", events=["paid"])
-    placed = append(orders, "a")
-    pump(orders, "v")
+    placed = factories.append(orders, "a")
+    factories.pump(orders, "v")
     assert waiting(orders) == []
     orders.register_view("v", events=["paid", "shipped"])
-    shipped = append(orders, "a", placed.event_id, event="shipped")
-    pump(orders, "v")
+    shipped = factories.append(orders, "a", placed.event_id, event="shipped")
+    factories.pump(orders, "v")
     assert [e.offset for e in orders.lease_events("v")] == [shipped.offset]
 
 
 def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: EventStore) -> None:
-    append_to(view, "a", "b")
+    factories.append_to(view, "a", "b")
     view.sequence_events()
     assert view.dispatch_events("v", max_waiting=2) == 2
-    append_to(view, "c", "d")
+    factories.append_to(view, "c", "d")
     view.sequence_events()
     assert view.dispatch_events("v", max_waiting=2) == 0
     assert waiting(view) == ["a", "b"]
@@ -235,32 +217,29 @@ def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: Eve
 
 def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view: EventStore) -> None:
     view.register_view("v", max_attempts=1)
-    append_to(view, "parked", "later")
-    pump(view, "v")
+    factories.pump(view, "v", "parked", "later")
     events = {event.decider_id: event for event in view.lease_events("v", 10)}
     view.fail_event("v", "parked", events["parked"].offset, "a test")
     view.schedule_nack_event("v", "later", 60_000, events["later"].offset)
-    append(view, "new")
+    factories.append(view, "new")
     view.sequence_events()
     assert view.dispatch_events("v", max_waiting=1) == 1
 
 
 def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> None:
     """Also where the planner knows nothing of the tables yet."""
-    append_to(view, *[f"waiting-{n}" for n in range(300)])
-    pump(view, "v")
-    append_to(view, *[f"new-{n}" for n in range(50)])
+    factories.pump(view, "v", *[f"waiting-{n}" for n in range(300)])
+    factories.append_to(view, *[f"new-{n}" for n in range(50)])
     view.sequence_events()
     probes: LiteralString = "select pg_stat_get_xact_numscans('event_store.stream_locks_pkey'::regclass)"
     with view.connection.transaction():
-        before = value(view.connection, probes)
+        before = factories.value(view.connection, probes)
         assert view.dispatch_events("v") == 50
-        assert value(view.connection, probes) >= before + 50
+        assert factories.value(view.connection, probes) >= before + 50
 
 
 def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
-    append_to(view, "a", "b")
-    pump(view, "v")
+    factories.pump(view, "v", "a", "b")
     (event,) = view.lease_events("v")
     view.ack_event("v", event.decider_id, event.offset)
     view.dispatch_events("v", max_waiting=1)

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg import IsolationLevel
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.producers import ProducerStore
@@ -19,15 +21,11 @@ CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
     "bound parameters": lambda c: c.execute("select * from event_store.stream_events(%s, %s::int)", ("v", 10)),
     "lease_events, bound": lambda c: c.execute("select * from event_store.lease_events(%s, %s::int)", ("v", 10)),
     "prepared": lambda c: c.execute("select * from event_store.stream_events(%s)", ("v",), prepare=True),
-    "simple protocol": lambda c: psycopg.ClientCursor(c).execute(
-        "select * from event_store.stream_events(%s, 10)", ("v",)
-    ),
+    "simple protocol": lambda c: psycopg.ClientCursor(c).execute("select * from event_store.stream_events('v', 10)"),
 }
 
 
-def test_every_call_of_a_store_without_a_sequencer_has_the_events_however_soon_it_follows(
-    view: EventStore, connect: Connect
-) -> None:
+def test_every_call_without_a_sequencer_has_the_events(view: EventStore, connect: Connect) -> None:
     for autocommit in (True, False):
         for name, call in CALLS.items():
             consumer = connect(autocommit=autocommit)
@@ -37,20 +35,9 @@ def test_every_call_of_a_store_without_a_sequencer_has_the_events_however_soon_i
                 consumer.commit()
 
 
-def test_a_transaction_that_idles_after_it_sequenced_is_ended_by_postgres(view: EventStore, connect: Connect) -> None:
-    append(view, "a")
-    consumer = connect(autocommit=False)
-    before = value(consumer, "show idle_in_transaction_session_timeout")
-    consumer.commit()
-    assert before != "10s"
-    assert len(EventStore(consumer).stream_events("v", 10)) == 1
-    assert value(consumer, "show idle_in_transaction_session_timeout") == "10s"
-    consumer.commit()
-    # of that transaction alone
-    assert value(consumer, "show idle_in_transaction_session_timeout") == before
-
-
+IDLES: LiteralString = "show idle_in_transaction_session_timeout"
 HOLDING: dict[str, Callable[[EventStore], object]] = {
+    "stream_events": lambda store: store.stream_events("v", 10),
     "sequence_events": lambda store: store.sequence_events(),
     "claim_batch": lambda store: store.claim_batch("b", "me"),
     "claim_views": lambda store: store.claim_views(["b"], "me"),
@@ -63,41 +50,40 @@ HOLDING: dict[str, Callable[[EventStore], object]] = {
 }
 
 
-def test_each_call_that_holds_what_everybody_needs_bounds_how_long_its_transaction_idles(
-    view: EventStore, connect: Connect
-) -> None:
+def test_a_call_that_holds_what_others_need_bounds_its_idling(view: EventStore, connect: Connect) -> None:
     view.register_view("b", "-infinity", mode="bulk")
     append(view, "a")
     holder = connect(autocommit=False)
     for door, call in HOLDING.items():
         call(EventStore(holder))
-        assert value(holder, "show idle_in_transaction_session_timeout") == "10s", door
+        assert value(holder, IDLES) == "10s", door
         holder.rollback()
 
 
-def test_who_dispatches_anothers_view_is_bounded_and_who_consumes_its_own_is_not(view: EventStore) -> None:
+def test_dispatching_anothers_view_is_bounded_and_ones_own_is_not(view: EventStore) -> None:
     with logins(view.connection) as login:
         view.register_view("theirs", "-infinity", owner="event_store_owner")
         consumer = login("event_store_consumer")
-        for name, then in (("theirs", "10s"), ("v", value(consumer, "show idle_in_transaction_session_timeout"))):
+        for name, then in (("theirs", "10s"), ("v", value(consumer, IDLES))):
             with consumer.transaction():
                 EventStore(consumer).dispatch_events(name)
-                assert value(consumer, "show idle_in_transaction_session_timeout") == then
+                assert value(consumer, IDLES) == then
 
 
 def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect) -> None:
     for own, then in (("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")):
-        consumer = connect(autocommit=False)
+        consumer = connect()
         consumer.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", (own,))
+        before = value(consumer, IDLES)
         append(view, own)
-        assert len(EventStore(consumer).stream_events("v", 10)) == 1
-        assert value(consumer, "show idle_in_transaction_session_timeout") == then
-        consumer.commit()
+        with consumer.transaction():
+            assert len(EventStore(consumer).stream_events("v", 10)) == 1
+            assert value(consumer, IDLES) == then
+        # of that transaction alone
+        assert value(consumer, IDLES) == before
 
 
-def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_long(
-    view: EventStore, connect: Connect
-) -> None:
+def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: EventStore, connect: Connect) -> None:
     """In the simple protocol it looks like a transaction of one statement."""
     append(view, "a")
     forgotten = connect()
@@ -117,12 +103,10 @@ def test_a_forgotten_transaction_of_one_message_keeps_the_log_from_nobody_for_lo
     assert {stream for stream, _ in fetched(view)} == {"a", "b"}
 
 
-@pytest.mark.parametrize("isolation", [psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.REPEATABLE_READ])
-def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
-    view: EventStore, connect: Connect, isolation: psycopg.IsolationLevel
-) -> None:
+@pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
+def test_a_sequencer_at_work_is_left_alone(view: EventStore, connect: Connect, level: IsolationLevel) -> None:
     consumer = connect(autocommit=False)
-    consumer.isolation_level = isolation
+    consumer.isolation_level = level
     for connection in (view.connection, consumer):
         set_clock(connection, "2030-01-01 00:00:00+00")
     consumer.commit()
@@ -130,14 +114,12 @@ def test_where_a_sequencer_is_at_work_a_caller_leaves_it_alone(
     view.attend_log(10)
     append(view, "a")
     assert EventStore(consumer).stream_events("v", 10) == []
-    assert value(consumer, "show idle_in_transaction_session_timeout") != "10s"
+    assert value(consumer, IDLES) != "10s"
     assert view.sequence_events() == 1  # nobody holds the sequencer's row
 
 
 @pytest.mark.parametrize(("away_s", "hands_over"), [(14, False), (16, True)])
-def test_beside_a_sequencer_a_call_hands_events_over_where_nobody_has_for_fifteen_seconds(
-    view: EventStore, away_s: int, hands_over: bool
-) -> None:
+def test_a_call_hands_over_where_nobody_did_for_15_seconds(view: EventStore, away_s: int, hands_over: bool) -> None:
     """A sequencer leaves a view alone for ten seconds while nothing is new for it."""
     began = datetime(2030, 1, 1, tzinfo=UTC)
     set_clock(view.connection, began.isoformat())

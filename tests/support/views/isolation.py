@@ -1,10 +1,7 @@
-"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition.
-
-Belongs here: the fixture and the functions that several such tests share. Not here: READ COMMITTED, which every other
-test uses.
-"""
+"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -16,6 +13,7 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")
+Session = Callable[[], EventStore]
 
 REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE
 
@@ -25,26 +23,35 @@ def of_two(first: IsolationLevel, second: IsolationLevel) -> list[object]:
     return [pytest.param(first, id=first.name), pytest.param(second, id=second.name, marks=pytest.mark.long)]
 
 
-@pytest.fixture(params=of_two(REPEATABLE_READ, SERIALIZABLE))
-def level(request: pytest.FixtureRequest) -> IsolationLevel:
-    """Return the level of a transaction that others overtake: what fails there fails in SERIALIZABLE, too."""
-    chosen: IsolationLevel = request.param
-    return chosen
-
-
-@pytest.fixture(params=of_two(SERIALIZABLE, REPEATABLE_READ))
-def racing(request: pytest.FixtureRequest) -> IsolationLevel:
-    """Return the level of sessions that race and repeat: what succeeds there has to succeed in REPEATABLE READ, too."""
-    chosen: IsolationLevel = request.param
-    return chosen
-
-
-def snapshot(connect: Connect, level: IsolationLevel | None) -> EventStore:
-    """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
+def session(connect: Connect, level: IsolationLevel | None) -> EventStore:
     connection = connect(autocommit=False)
     connection.isolation_level = level
-    connection.execute("select")
     return EventStore(connection)
+
+
+def snapshot_of(connect: Connect, level: IsolationLevel | None) -> EventStore:
+    """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
+    store = session(connect, level)
+    store.connection.execute("select")
+    return store
+
+
+def opener(opens: Callable[[Connect, IsolationLevel | None], EventStore], *levels: object) -> Callable[..., Session]:
+    """Make the fixture of what opens sessions of these levels."""
+
+    @pytest.fixture(params=levels, ids=str)
+    def made(request: pytest.FixtureRequest, connect: Connect) -> Session:
+        return partial(opens, connect, request.param)
+
+    return made
+
+
+# a transaction that others overtake: what fails in the first level fails in SERIALIZABLE, too
+snapshot = opener(snapshot_of, *of_two(REPEATABLE_READ, SERIALIZABLE))
+any_snapshot = opener(snapshot_of, None, *of_two(REPEATABLE_READ, SERIALIZABLE))
+# sessions that race and repeat: what succeeds in the first level has to succeed in REPEATABLE READ, too
+racer = opener(session, *of_two(SERIALIZABLE, REPEATABLE_READ))
+any_racer = opener(session, None, *of_two(SERIALIZABLE, REPEATABLE_READ))
 
 
 def repeat(store: SqlFunctions, work: Callable[[], Result]) -> Result:
@@ -58,3 +65,11 @@ def repeat(store: SqlFunctions, work: Callable[[], Result]) -> Result:
         else:
             return result
     raise AssertionError("repeated a thousand times in vain")
+
+
+def assert_not_serializable(store: SqlFunctions, work: Callable[[], object]) -> SerializationFailure:
+    """Let the session's transaction fail by the work, and end it."""
+    with pytest.raises(SerializationFailure) as failed:
+        work()
+    store.connection.rollback()
+    return failed.value
