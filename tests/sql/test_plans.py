@@ -103,10 +103,7 @@ def test_appends_find_their_registration_by_its_whole_key_among_very_many(sessio
     )
     read = "select pg_stat_get_xact_tuples_returned('event_store.deciders_pkey'::regclass)"
     others = [new_event("o-2", event="paid"), new_event("o-3", decider="invoice")]
-    for call in (
-        lambda: append(session, "o-very-new"),
-        lambda: session.append_events([new_event("o-1"), *others]),
-    ):
+    for call in (lambda: append(session, "o-very-new"), lambda: session.append_events([new_event("o-1"), *others])):
         before = value(session.connection, read)
         with only_by(session, "deciders_pkey"):
             call()
