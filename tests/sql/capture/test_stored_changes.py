@@ -6,6 +6,7 @@ Not here: kills (tests/capture/test_kills).
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
@@ -35,18 +36,13 @@ from tests.support.capturing.captures import (
 from tests.support.factories import Connect, refusal, rows, value
 
 EVER = later(10**9)
-# what a session says, and what holds while a capture stores
-PINNED = {"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply"}
 
 
 def left(source: Source) -> int:
     return int(value(source.store.connection, "select count(*) from event_store.wal_events"))
 
 
-# storing
-
-
-def test_it_says_how_many_changes_are_new_and_an_idle_source_moves_on_but_never_back(source: Source) -> None:
+def test_it_says_how_many_changes_are_new_and_moves_on_but_never_back(source: Source) -> None:
     assert source.save(source.changes(inserted(1), faulty(2), faulty(None), truncated())) == 4
     assert source.save(source.changes(inserted(1))) == 1
     assert source.save([]) == 0
@@ -74,7 +70,7 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     assert (kept.fault, kept.raw, kept.relation) == (f"column {strange}", bytes(range(256)), b"")
 
 
-def test_a_change_beyond_the_stated_position_or_stored_already_undoes_the_transaction(source: Source) -> None:
+def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Source) -> None:
     early = source.changes(inserted(0))
     (change,) = source.changes(inserted(1))
     for to_lsn in (change.commit_lsn, START):
@@ -102,27 +98,24 @@ def test_a_row_that_is_no_change_is_refused(source: Source) -> None:
 def test_the_new_rows_are_found_by_the_index_of_their_key(source: Source) -> None:
     source.commit(*[inserted(n) for n in range(100)])
     connection = source.store.connection
+    scans: LiteralString = "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)"
     with connection.transaction():
-        before = rows(connection, "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)")
+        before = value(connection, scans)
         source.store.store_changes("c", source.token, source.lsn, BEGAN)
         source.emit()
-        assert rows(connection, "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)") == before
+        assert value(connection, scans) == before
 
 
-def test_what_the_source_gives_up_is_stored_durably_whatever_the_session_says(source: Source) -> None:
+def test_what_the_source_gives_up_is_durable_whatever_the_session_says(source: Source) -> None:
     connection = source.store.connection
-    for setting, pinned in PINNED.items():
+    works = (partial(source.save, []), partial(source.store.record_gap, "c", None, None, "lost"), source.begin)
+    for setting in ("off", "local", "remote_write", "on", "remote_apply"):
         connection.execute(f"set synchronous_commit = {setting}".encode())
-        for work in (
-            partial(source.save, []), partial(source.store.record_gap, "c", None, None, "lost"), source.begin,
-        ):  # fmt: skip
+        for work in works:
             with connection.transaction():
                 work()
-                assert value(connection, "show synchronous_commit") == pinned
+                assert value(connection, "show synchronous_commit") == ("on" if setting != "remote_apply" else setting)
             assert value(connection, "show synchronous_commit") == setting
-
-
-# comparing with a replay
 
 
 def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
@@ -164,10 +157,7 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
     assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.compare_changes("c", more)))
 
 
-# purging
-
-
-def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(source: Source) -> None:
+def test_only_what_is_emitted_is_purged_the_oldest_first(source: Source) -> None:
     changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), updated(10))
     source.emit()
     late = source.commit(inserted(11))
@@ -179,13 +169,13 @@ def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(sou
     assert left(source) == 1
     assert source.store.compare_changes("c", changes) == 0
     assert source.emit().emitted == 1
-    assert [event_id for (event_id,) in rows(
-        source.store.connection, 'select event_id from event_store.events order by "offset"'
-    )] == event_ids([*changes[:9], *late])  # fmt: skip
+    # what it became stays
+    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
+    assert [event_id for (event_id,) in stored] == event_ids([*changes[:9], *late])
     assert len(held(source.store)) == 2
 
 
-def test_only_what_is_older_goes_and_where_nothing_is_removed_nothing_is_written(source: Source) -> None:
+def test_only_what_is_older_is_purged_and_a_purge_in_vain_writes_nothing(source: Source) -> None:
     long_ago = later(-(10**6))
 
     def purge_in_vain(before: datetime) -> None:
