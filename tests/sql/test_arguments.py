@@ -135,12 +135,11 @@ def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventS
     assert {name.partition(".")[2] for name in accepted} == LOOK_UPS
 
 
-def test_null_for_what_may_be_left_out_is_as_if_left_out(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
+def test_null_for_what_may_be_left_out_is_as_if_left_out(view: EventStore) -> None:
     names = "event_store.dead_letters event_store.view_info event_store.available_offset_range"
     for name in (*names.split(), "event_store_platform.audit_log", "event_store_platform.producer_statistics"):
         left_out, null = (
-            orders.connection.execute(f"select * from {name}({argument})".encode()).fetchall()
+            view.connection.execute(f"select * from {name}({argument})".encode()).fetchall()
             for argument in ("", "null")
         )
         assert null == left_out, name

@@ -33,19 +33,18 @@ def test_of_a_rows_view_it_counts_what_its_streams_do(view: EventStore) -> None:
     assert numbers(view) == (0, 0, 1, 1, 0, 0)
 
 
-def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    append_to(orders, *[f"o-{n}" for n in range(30)])
-    orders.sequence_events()
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    leases = orders.claim_batch("v", "owner", lease_s=60)
-    assert numbers(orders) == (30, 0, 0, 0, len(leases), 0)
-    set_clock(orders.connection, "2030-01-01 00:00:59+00")
-    orders.commit_batch("v", leases[:1])
+def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(bulk: EventStore) -> None:
+    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    bulk.sequence_events()
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    leases = bulk.claim_batch("v", "owner", lease_s=60)
+    assert numbers(bulk) == (30, 0, 0, 0, len(leases), 0)
+    set_clock(bulk.connection, "2030-01-01 00:00:59+00")
+    bulk.commit_batch("v", leases[:1])
     lag = 30 - (leases[0].to_position - leases[0].from_position)
-    assert numbers(orders) == (lag, 0, 0, 0, len(leases) - 1, 0)
-    set_clock(orders.connection, "2030-01-01 00:01:00+00")
-    assert numbers(orders) == (lag, 0, 0, 0, 0, 0)
+    assert numbers(bulk) == (lag, 0, 0, 0, len(leases) - 1, 0)
+    set_clock(bulk.connection, "2030-01-01 00:01:00+00")
+    assert numbers(bulk) == (lag, 0, 0, 0, 0, 0)
 
 
 def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: EventStore) -> None:

@@ -130,16 +130,15 @@ def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders:
     assert len(orders.lease_events(view)) == 1
 
 
-def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity")
-    append_to(orders, "a", "b")
-    orders.sequence_events()
+def test_settings_change_while_a_consumer_keeps_its_transaction_open(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
     consumer = EventStore(connect(autocommit=False))
     assert consumer.dispatch_events("v") == 2
     assert len(consumer.lease_events("v", 1)) == 1
-    orders.connection.execute("set lock_timeout = '2s'")
-    assert orders.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
-    assert not orders.enable_view("v", False).enabled
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
+    assert not view.enable_view("v", False).enabled
 
 
 # B9

@@ -1,8 +1,4 @@
-"""A view that is removed or moved: not while it is used, and waiting for no consumer.
-
-Belongs here: what both operations have in common. Not here: what each of them does (test_unregister_view,
-test_seek_view).
-"""
+"""A view that is removed or moved, whichever: not while it is used, and waiting for no consumer."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import (
-    BelongsToReadModel,
-    LeaseLost,
-    MillraceError,
-    NotInFlight,
-    PartitionLeased,
-    UnknownView,
-    ViewInUse,
-)
+from millrace.resources import errors
 from millrace.resources.event_store import Delivery, EventStore
 from tests.support.factories import (
     Connect,
@@ -77,7 +65,7 @@ def refused(store: EventStore, view: str, why: str) -> None:
     store.connection.execute("set lock_timeout = '30s'")
     before = everything(store)
     for operation in TRIED.values():
-        assert why in str(refusal(ViewInUse, partial(operation, store, view)).detail)
+        assert why in str(refusal(errors.ViewInUse, partial(operation, store, view)).detail)
     assert everything(store) == before
 
 
@@ -89,9 +77,7 @@ def done(store: EventStore, view: str) -> None:
 
 
 @pytest.mark.parametrize(("view", "why"), [("rows", "1 events are in flight, the last until"), ("bulk", "by run 7")])
-def test_what_a_consumer_holds_is_in_use_until_it_answers_or_its_time_is_over(
-    views: EventStore, view: str, why: str
-) -> None:
+def test_what_a_consumer_holds_is_in_use_until_it_ends(views: EventStore, view: str, why: str) -> None:
     held = lease(views, view)
     refused(views, view, why)
     refused(at(views, 59), view, why)
@@ -110,9 +96,7 @@ USES: dict[tuple[str, str], Callable[[EventStore, Any], object]] = {
 
 
 @pytest.mark.parametrize("ends", ["rollback", "kill"])
-def test_a_view_is_in_use_while_a_transaction_that_used_it_is_open(
-    views: EventStore, connect: Connect, ends: str
-) -> None:
+def test_a_view_is_in_use_while_a_transaction_used_it(views: EventStore, connect: Connect, ends: str) -> None:
     for number, ((view, why), use) in enumerate(USES.items()):
         now = 1000 * number
         held = lease(at(views, now), view)
@@ -129,16 +113,16 @@ def test_a_view_is_in_use_while_a_transaction_that_used_it_is_open(
         done(views, view)
 
 
-LATE: dict[tuple[str, str], type[MillraceError]] = {
-    ("remove", "rows"): UnknownView,
-    ("remove", "bulk"): LeaseLost,
-    ("move", "rows"): NotInFlight,
-    ("move", "bulk"): LeaseLost,
+LATE: dict[tuple[str, str], type[errors.MillraceError]] = {
+    ("remove", "rows"): errors.UnknownView,
+    ("remove", "bulk"): errors.LeaseLost,
+    ("move", "rows"): errors.NotInFlight,
+    ("move", "bulk"): errors.LeaseLost,
 }
 
 
 @pytest.mark.parametrize(("operation", "view"), LATE)
-def test_while_an_operation_is_open_nothing_is_given_out_and_a_late_answer_waits_and_loses(
+def test_while_an_operation_is_open_nothing_is_given_out_and_answers_wait(
     views: EventStore, connect: Connect, operation: str, view: str
 ) -> None:
     held = lease(views, view)
@@ -155,8 +139,8 @@ def test_while_an_operation_is_open_nothing_is_given_out_and_a_late_answer_waits
     else:
         assert views.claim_batch("bulk", "them") == []
         assert set(views.claim_views(["bulk", "other"], "them")) == {"other"}
-        refusal(PartitionLeased, lambda: views.claim_partition("bulk", held[0].partition, "them"))
-    refusal(ViewInUse, lambda: views.seek_view(view, "RESET_TO_LATEST"))
+        refusal(errors.PartitionLeased, lambda: views.claim_partition("bulk", held[0].partition, "them"))
+    refusal(errors.ViewInUse, lambda: views.seek_view(view, "RESET_TO_LATEST"))
     answered = start(lambda: answer(late, held))
     wait_blocked(views.connection, late.connection.info.backend_pid)
     operator.connection.commit()
@@ -168,7 +152,7 @@ def test_the_view_of_a_read_model_is_refused_whether_or_not_it_is_in_use(views: 
     for _ in range(2):
         before = everything(views)
         for operation in TRIED.values():
-            of_a_model = refusal(BelongsToReadModel, partial(operation, views, "bulk"))
+            of_a_model = refusal(errors.BelongsToReadModel, partial(operation, views, "bulk"))
             assert "read model m" in str(of_a_model.detail)
         assert everything(views) == before
         lease(views, "bulk")
