@@ -115,9 +115,6 @@ def functions(store: EventStore) -> list[tuple[str, list[str]]]:
     ]
 
 
-# Null: as if left out where the default is null, refused elsewhere; a look-up of null finds nothing
-
-
 def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
     accepted, odd = set(), []
     for name, types in functions(orders):
@@ -162,9 +159,6 @@ def stream(orders: EventStore) -> dict[str, Any]:
         "last": placed.event_id,
         "new": UUID(int=7),
     }
-
-
-# Odd values: taken, or refused by an error of ours
 
 
 def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore, stream: dict[str, Any]) -> None:
@@ -212,9 +206,6 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore,
                     if not (error.sqlstate or "").startswith("MR"):
                         wrong.add((name, odd, value[:40], str(error)))
     assert wrong == set()
-
-
-# UUIDs and names
 
 
 def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -285,9 +276,6 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventSto
             if not (error.sqlstate or "").startswith("MR"):
                 unclear.append(f"{name}: {error}")
     assert unclear == []
-
-
-# Durations
 
 
 def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore) -> None:

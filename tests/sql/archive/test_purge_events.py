@@ -64,9 +64,6 @@ def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralS
     assert kept(EventStore(connection)) == before
 
 
-# B8
-
-
 def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(given_up: EventStore) -> None:
     before, ranges = kept(given_up), given_up.available_offset_range(0)
     assert [purge(given_up.connection, 4) for _ in range(3)] == [4, 2, 0]
@@ -215,9 +212,6 @@ def test_a_listed_file_is_archived_and_one_that_leaves_a_gap_overlaps_or_goes_be
     # it replaces files within its range
     assert archive.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
     assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 10)], 10)
-
-
-# B8
 
 
 def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) -> None:

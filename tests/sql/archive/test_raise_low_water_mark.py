@@ -50,9 +50,6 @@ def assert_needed(store: EventStore, offset: int, why: str) -> None:
     assert rows(store.connection, "select * from event_store.partitions order by 1") == before
 
 
-# B8
-
-
 def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
     archive = ArchiveStore(bulk.connection)
     assert [archive.raise_low_water_mark(0, to, "old") for to in (4, 4, 2, 0, 10)] == [4, 4, 4, 4, 10]

@@ -17,8 +17,6 @@ from tests.support.factories import (
 )
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
-# A21
-
 
 def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=4)
@@ -56,9 +54,7 @@ def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore,
     assert {len(dead.last_error) for dead in bulk.dead_letters()} == {10_000}
 
 
-def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_is_given_up(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_parked_stream_resumes_in_order_when_retried_or_discarded(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     retried, discarded, other = streams
     events = append_to(bulk, *streams, *streams)
@@ -95,9 +91,7 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     assert bulk.claim_batch("v", "me") == []
 
 
-def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_what_a_view_wants_only_since_the_lease_is_not_acknowledged(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", events=["placed"])
     append_to(bulk, streams[0])
     finish(bulk, bulk.claim_batch("v", "me"), streams)
@@ -109,9 +103,7 @@ def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledge
     assert delivered(bulk)[1] == [later.offset]
 
 
-def test_a_lock_stays_while_its_stream_is_acknowledged_beyond_the_checkpoint(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_lock_stays_while_its_stream_is_ahead_of_the_checkpoint(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     bad, good, _ = streams
     append_to(bulk, bad)
@@ -157,7 +149,7 @@ def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams:
     assert locks(bulk) == [(streams[0], 1)]
 
 
-def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
+def test_a_stream_whose_next_event_has_no_position_yet_is_not_due(
     bulk: EventStore, streams: list[str], connect: Connect
 ) -> None:
     bad = streams[0]
@@ -197,9 +189,7 @@ def delivered(store: EventStore) -> tuple[list[Lease], list[int]]:
     return leases, [event.offset for lease in leases for event in store.read_batch("v", lease)]
 
 
-def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_which_is_the_dead_letter(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_stream_fails_at_the_event_that_is_named(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=2)
     bad, good, _ = streams
     append_to(bulk, bad, bad, good, bad)
@@ -222,9 +212,7 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
     assert delivered(bulk)[1] == [second, third]
 
 
-def test_a_stream_that_fails_in_a_rebuild_is_delivered_from_its_beginning_again(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_stream_that_fails_in_a_rebuild_comes_again_from_its_beginning(bulk: EventStore, streams: list[str]) -> None:
     append_to(bulk, *[streams[0]] * 4)
     leases, offsets = delivered(bulk)
     fail(bulk, leases, streams[0], offsets[-1])
@@ -246,9 +234,8 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
     assert locks(bulk) == []
 
 
-def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between_and_is_refused(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_no_commit_ends_before_the_failed_event(bulk: EventStore, streams: list[str]) -> None:
+    """It would lose what lies between."""
     bad, good, _ = streams
     append_to(bulk, good, bad, bad)
     (lease,), (_, _, third) = delivered(bulk)
@@ -266,9 +253,7 @@ def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between
     assert locks(bulk) == [(bad, 1)]
 
 
-def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered_again_when_the_filter_is_narrowed(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_what_is_acknowledged_does_not_come_again_when_the_filter_narrows(bulk: EventStore, streams: list[str]) -> None:
     bad, other, _ = streams
     first = append(bulk, bad)
     append(bulk, other)
@@ -286,12 +271,7 @@ def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered
     assert [e.decider_id for e in read(bulk, leases)] == [other]
 
 
-# Rebuilds
-
-
-def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(bulk: EventStore, streams: list[str]) -> None:
     recovered, dead, _ = streams
     bulk.register_view("v", mode="bulk", max_attempts=1)
     (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
@@ -311,10 +291,8 @@ def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
     with bulk.connection.transaction():
         assert bulk.fail_streams("v", lease, [failure(dead, "again")]) == 1
         bulk.commit_batch("v", [lease])
-    assert {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()} == {
-        (dead, "again", 2),
-        (elsewhere, "no such customer", 1),
-    }
+    letters = {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()}
+    assert letters == {(dead, "again", 2), (elsewhere, "no such customer", 1)}
     assert bulk.claim_batch("v", "me") == []
     assert bulk.retry_dead_letters("v", "order", dead) == 1
     # its rows were made anew without it
