@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, Problem
 from millrace.resources.producers import ProducerStore
-from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, updated
+from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, table, updated
 from tests.support.factories import (
     Connect,
     append_to,
@@ -77,7 +77,7 @@ def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventSto
     )
 
 
-def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds_is_not_late(mails: EventStore) -> None:
+def test_a_late_read_model_is_named_by_itself_and_no_version_being_built_is_late(mails: EventStore) -> None:
     mails.unregister_view("mails")
     mails.register_view("m_v2", "-infinity", mode="bulk")
     give_to_read_model(mails.connection, "m_v2")
@@ -106,18 +106,17 @@ def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds
     mails.connection.execute("update read_models.declarations set serves = false")
     mails.attach_consumer("m_v2", "builder", 3600)
     assert found(mails, after_s=310) == {}
-
     # what a diff, or a moment of the past, is built as
     mails.connection.execute("update read_models.declarations set serves = true, model = 'm_diff_1'")
-    for values, table in (
+    for values, others in (
         ("(model, version, fingerprint, marks, taken_at, waiting_streams, expires_at)"
          " values ('m', 1, '', '{}', now(), 0, now())", "diffs"),
         ("(name, model, mark_id, marked_at, fingerprint, expires_at) values ('m_diff_1', 'm', 1, now(), '', now())", "as_of"),
     ):  # fmt: skip
         assert set(found(mails, after_s=310)) == {("late", "m_diff_1")}
-        mails.connection.execute(f"insert into read_models.{table} {values}".encode())
+        mails.connection.execute(f"insert into read_models.{others} {values}".encode())
         assert found(mails, after_s=310) == {}
-        mails.connection.execute(f"delete from read_models.{table}".encode())
+        mails.connection.execute(f"delete from read_models.{others}".encode())
 
 
 def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: EventStore) -> None:
@@ -135,8 +134,7 @@ def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: 
 
 def test_a_remedy_takes_the_name_of_a_view_as_one_word_of_a_shell(orders: EventStore) -> None:
     for name, word in (("$(rm -rf 'x')", """'$(rm -rf '"'"'x'"'"')'"""), ("a-b.c", "a-b.c"), ("a b", "'a b'")):
-        said = value(orders.connection, "select event_store_private.shell_word(%s)", name)
-        assert said == word
+        assert value(orders.connection, "select event_store_private.shell_word(%s)", name) == word
 
 
 def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders: EventStore) -> None:
@@ -153,9 +151,7 @@ def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders:
     assert beyond.cause.startswith("It stands at position 7 of log partition 3, which ends at ")
 
 
-def test_changes_of_a_capture_that_are_no_events_and_those_that_are_missing_are_found(
-    source: Source, store: EventStore
-) -> None:
+def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, store: EventStore) -> None:
     source.commit(inserted(1), faulty(1), updated(1, "a"))
     source.emit()
     problems = found(store)
@@ -174,14 +170,10 @@ def test_changes_of_a_capture_that_are_no_events_and_those_that_are_missing_are_
 
 def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: EventStore) -> None:
     assert datetime.now(UTC) > BEGAN
-    (table,) = source.store.captured_tables("c")
-    stopped = TableRegistration(
-        table.schema_name, table.table_name, table.decider, table.key_columns, table.fingerprint, "it has no key"
-    )
-    (info,) = source.store.capture_info("c")
-    source.store.register_capture("c", info.slot, info.publication, [stopped])
-    assert found(store)["stopped_table", "c"].cause == f"{table.name}: it has no key"
-    source.store.register_capture("c", info.slot, info.publication, [replace(stopped, stopped=None)])
+    stopped = replace(table(), stopped="it has no key")
+    source.store.register_capture("c", "slot_c", "pub_c", [stopped])
+    assert found(store)["stopped_table", "c"].cause == "public.t: it has no key"
+    source.store.register_capture("c", "slot_c", "pub_c", [table()])
     assert ("stopped_table", "c") not in found(store)
 
 
@@ -194,9 +186,7 @@ def test_a_transaction_of_a_producer_past_its_deadline_is_found(orders: EventSto
     assert overdue.cause == "Partition 0: message 0, begun 3 minutes ago."
 
 
-def test_a_log_that_nobody_sequences_is_found_and_not_while_a_transaction_holds_it(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(orders: EventStore, connect: Connect) -> None:
     holder, writer = connect(autocommit=False), connect(autocommit=False)
     append_to(EventStore(writer), "o-1")
     append_to(orders, "o-2")
@@ -234,10 +224,8 @@ def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: EventStor
     problems = orders.standing()
     assert [problems[0].severity, problems[-1].severity] == ["page", "ticket"]
     assert len(problems) == 21
-    of_views = "select * from event_store.view_info()"
-    for call in (of_views, "select * from event_store_platform.standing()"):
+    of_views, standing = "select * from event_store.view_info()", "select * from event_store_platform.standing()"
+    for call in (of_views, standing):
         rows(orders.connection, call)
     # a look at the locks, leases and ends of each view beside what view_info reads
-    assert buffers(orders.connection, "select * from event_store_platform.standing()") < 3 * buffers(
-        orders.connection, of_views
-    )
+    assert buffers(orders.connection, standing) < 3 * buffers(orders.connection, of_views)

@@ -50,10 +50,8 @@ def purge(connection: psycopg.Connection, limit: int = 100) -> int:
 
 
 def kept(store: EventStore) -> list[Any]:
-    return rows(
-        store.connection,
-        'select l.position, e.event_id from event_store.event_log l full join event_store.events e using ("offset") order by 1',
-    )
+    joined: LiteralString = 'event_store.event_log l full join event_store.events e using ("offset")'
+    return rows(store.connection, f"select l.position, e.event_id from {joined} order by 1")
 
 
 def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralString) -> None:
@@ -64,7 +62,7 @@ def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralS
     assert kept(EventStore(connection)) == before
 
 
-def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(given_up: EventStore) -> None:
+def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: EventStore) -> None:
     before, ranges = kept(given_up), given_up.available_offset_range(0)
     assert [purge(given_up.connection, 4) for _ in range(3)] == [4, 2, 0]
     assert kept(given_up) == before[6:]
@@ -100,9 +98,7 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStor
     assert rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
 
 
-def test_events_are_not_changed_by_hand_before_during_nor_after_nor_where_a_purge_failed(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_events_are_not_changed_by_hand_before_during_nor_after_a_purge(given_up: EventStore, connect: Connect) -> None:
     assert_by_hand_is_refused(given_up.connection)
     given_up.connection.execute("create table refers (o bigint references event_store.events)")
     given_up.connection.execute('insert into refers select min("offset") from event_store.events')
@@ -125,9 +121,7 @@ def test_events_are_not_changed_by_hand_before_during_nor_after_nor_where_a_purg
         assert_by_hand_is_refused(connection)
 
 
-def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept_and_a_purge_works_where_changes_are_ignored(
-    given_up: EventStore,
-) -> None:
+def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: EventStore) -> None:
     given_up.connection.execute("set event_store.purging = 'on'")
     assert_by_hand_is_refused(given_up.connection, *BY_HAND, "delete from event_store.deciders")
     given_up.connection.execute("reset event_store.purging; set event_store.on_forbidden_change = 'ignore'")
@@ -136,9 +130,7 @@ def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept_and_a_purge_
     assert len(kept(given_up)) == 4
 
 
-def test_a_second_purge_waits_for_nobody_and_after_a_kill_of_the_first_nothing_is_half_done(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_a_second_purge_waits_for_nobody_and_a_killed_one_leaves_all(given_up: EventStore, connect: Connect) -> None:
     before = kept(given_up)
     for ends, rest in (("killed", 6), ("committed", 4)):
         with given_up.connection.transaction(force_rollback=ends == "killed"):
@@ -175,9 +167,7 @@ def test_purges_and_appends_at_once(given_up: EventStore, connect: Connect) -> N
     assert [position for position, _ in kept(given_up)] == list(range(6, 30))
 
 
-def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_a_purge_that_waited_for_a_lock_of_the_log_goes_on(given_up: EventStore, connect: Connect) -> None:
     holder, purger = connect(autocommit=False), connect()
     holder.execute("lock table event_store.event_log in exclusive mode")
     waiting = start(lambda: purge(purger))
@@ -187,38 +177,37 @@ def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
     assert value(given_up.connection, "select count(*) from event_store.events") == 4
 
 
-def listed(store: EventStore) -> list[tuple[int | None, int | None]]:
-    return [(row.from_position, row.to_position) for row in ArchiveStore(store.connection).archive_state(0)]
-
-
-def test_a_listed_file_is_archived_and_one_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(
-    orders: EventStore,
-) -> None:
+def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(orders: EventStore) -> None:
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 5)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
+
+    def listed() -> list[object]:
+        files = [(row.from_position, row.to_position) for row in archive.archive_state(0)]
+        return [*files, orders.partition_info()[0].archived_position]
+
     archive.list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
     archive.list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
     for begin, end in ((9, 10), (6, 10), (2, 9), (4, 6), (0, 6), (8, 11), (8, 8), (-1, 4)):
         refused = refusal(PositionOutOfRange, partial(archive.list_archive_file, 0, begin, end, "c", 1, CHECKSUM))
         assert str(begin) in str(refused.detail)
     for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
-        with pytest.raises(Malformed):
-            archive.list_archive_file(0, 8, 10, path, size, checksum)
+        refusal(Malformed, partial(archive.list_archive_file, 0, 8, 10, path, size, checksum))
     # listed and marked together or not at all
     with orders.connection.transaction(force_rollback=True):
         archive.list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
-    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 8)], 8)
+    assert listed() == [(0, 4), (4, 8), 8]
     # it replaces files within its range
     assert archive.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
-    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 10)], 10)
+    assert listed() == [(0, 4), (4, 10), 10]
 
 
 def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) -> None:
     append_to(orders, *ids_of_one_partition(orders.connection, 1) * 5)
     orders.sequence_events()
-    assert [ArchiveStore(orders.connection).mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
+    archive = ArchiveStore(orders.connection)
+    assert [archive.mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
     for offset in (6, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="cannot be archived; earliest position 0, high-water mark 5"):
-            ArchiveStore(orders.connection).mark_archived(0, offset)
+            archive.mark_archived(0, offset)
     assert orders.partition_info()[0].archived_position == 5

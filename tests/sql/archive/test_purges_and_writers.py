@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
@@ -83,10 +84,8 @@ def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, con
     holder.connection.rollback()
     assert isinstance(waiting.exception(patience()), psycopg.errors.SerializationFailure)
     assert value(orders.connection, "select count(*) from event_store.events") == 0
-    assert [event.version for event in waiter.append_events([new_event(first), new_event(second)])] == [
-        1,
-        2 + meanwhile,
-    ]
+    appended = waiter.append_events([new_event(first), new_event(second)])
+    assert [event.version for event in appended] == [1, 2 + meanwhile]
 
 
 def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect) -> None:
@@ -122,21 +121,17 @@ def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(orders: EventStore
         assert archive.purge_events(partition) == 0
         writer.connection.commit()
         assert archive.purge_events(partition) == 1
-        (purged,) = rows(
-            orders.connection,
-            "select earliest_position, purged_position from event_store.log_partitions where partition = %s",
-            partition,
+        marks: LiteralString = (
+            "select earliest_position, purged_position from event_store.log_partitions where partition = %s"
         )
-        assert purged == (1, 1)
+        assert rows(orders.connection, marks, partition) == [(1, 1)]
 
 
 def test_a_closed_stream_that_was_purged_stays_closed(orders: EventStore) -> None:
     last = append(orders, "o-1", final=True)
     purge(orders, "o-1")
-    with pytest.raises(StreamClosed):
-        append(orders, "o-1", last.event_id)
-    with pytest.raises(StreamClosed):
-        append(orders, "o-1")
+    for previous in (last.event_id, None):
+        refusal(StreamClosed, partial(append, orders, "o-1", previous))
     with pytest.raises(StreamClosed):
         orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=0)
     with pytest.raises(StreamClosed):
@@ -157,11 +152,9 @@ def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventS
     assert "stream_head" in str(refusal(Conflict, lambda: append(orders, "o-1")).hint)
     assert append(orders, "o-1", last.event_id).previous_id == last.event_id
     orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=3)
-    bare(
-        orders,
-        "o-1",
-        value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
-    )
+    head = orders.stream_head("o-1", "order")
+    assert head
+    bare(orders, "o-1", head.last_event_id)
     (last,) = orders.append_events([new_event("o-1")])
     assert last.version == 6
     assert [event.version for event in orders.read_stream("order", "o-1")] == [3, 4, 5, 6]
