@@ -47,11 +47,10 @@ def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: Eve
         orders.sequence_events()
 
     def settle(view: str, lease: Lease, events: list[Event], *, may_fail: bool) -> None:
-        failed: set[tuple[str, str]] = set()
-        if may_fail and events and random.random() < 0.3:
-            one = random.choice(events)
-            failed.add((one.decider, one.decider_id))
-            orders.fail_streams(view, lease, [StreamFailure(*stream, "no") for stream in failed])
+        chosen = [random.choice(events)] if may_fail and events and random.random() < 0.3 else []
+        failed = {(one.decider, one.decider_id) for one in chosen}
+        for stream in failed:
+            orders.fail_streams(view, lease, [StreamFailure(*stream, "no")])
         orders.commit_batch(view, [lease])
         taken.update((view, event.offset) for event in events if (event.decider, event.decider_id) not in failed)
 
