@@ -1,7 +1,4 @@
-"""Arguments of all functions of the interface: null, odd values, a UUID as the id of a stream, names, durations.
-
-Belongs here: what is asked of every function, over pg_proc. Not here: the arguments of one function.
-"""
+"""Arguments of all functions of the interface, over pg_proc: null, odd values, UUIDs, names, durations."""
 
 from itertools import product
 from typing import Any, LiteralString
@@ -51,17 +48,15 @@ STATED = {
 }  # fmt: skip
 
 STREAM = "v_decider_id => %(id)s, v_decider => 'order'"
+APPEND = (
+    "v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s, v_data => '{}',"
+    " v_command_id => %(new)s, v_previous_id => %(last)s"
+)
 ANSWER = "v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s, v_lease_token => %(token)s"
 # the functions that take a UUID for a stream's id, by the names of their arguments
 OF_A_STREAM = {
-    "append_event": (
-        "v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s, v_data => '{}',"
-        " v_command_id => %(new)s, v_previous_id => %(last)s"
-    ),
-    "get_events": STREAM,
-    "get_last_event": STREAM,
-    "read_stream": STREAM,
-    "stream_head": STREAM,
+    **dict.fromkeys(("get_events", "get_last_event", "read_stream", "stream_head"), STREAM),
+    "append_event": APPEND,
     "ack_event": ANSWER,
     "nack_event": f"{ANSWER}, v_error => 'later'",
     "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
@@ -80,8 +75,7 @@ OF_FSTORE_SQL = {
     " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": (
         "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
     ),
-    "append_event(v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s,"
-    " v_data => '{}', v_command_id => %(new)s, v_previous_id => %(last)s, v_event_version => 1)": EVENT,
+    f"append_event({APPEND}, v_event_version => 1)": EVENT,
     "append_event('paid', %(new)s, 'order', %(id)s, '{}', %(new)s, %(last)s)": EVENT,
     "get_events(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
     "get_last_event(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
@@ -95,30 +89,25 @@ OF_FSTORE_SQL = {
 }
 
 
-def functions(store: EventStore) -> list[tuple[str, list[str]]]:
-    """Return the functions with the types of the arguments that have no default."""
-    return [
-        (name, types)
-        for name, types in rows(
-            store.connection,
-            f"""
-            select p.oid::regproc::text, array(
-              select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
-              where t.number <= p.pronargs - p.pronargdefaults order by t.number
-            )
-            from pg_proc p
-            where p.pronamespace in {INTERFACE} and p.prokind = 'f'
-              and p.prorettype <> 'trigger'::regtype
-            """,
-        )
-        if types
-    ]
+def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]:
+    """Return the functions: name, the names and types of their arguments, and how many of these have no default."""
+    query: LiteralString = f"""
+        select p.oid::regproc::text, array(
+          select array[p.proargnames[t.number], format_type(t.type, null)]
+          from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
+        ), p.pronargs - p.pronargdefaults
+        from pg_proc p
+        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+    """
+    return rows(store.connection, query)  # type: ignore[return-value] # three columns
 
 
 def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
     accepted, odd = set(), []
-    for name, types in functions(orders):
-        call = f"select * from {name}({', '.join(f'null::{kind}' for kind in types)})"
+    for name, arguments, required in functions(orders):
+        if not required:
+            continue
+        call = f"select * from {name}({', '.join(f'null::{kind}' for _, kind in arguments[:required])})"
         try:
             with orders.connection.transaction(force_rollback=True):
                 found = orders.connection.execute(call.encode()).fetchall()
@@ -152,13 +141,8 @@ def stream(orders: EventStore) -> dict[str, Any]:
         orders.register_view(view, "-infinity")
         pump(orders, view)
     (leased,) = orders.lease_events("v")
-    return {
-        "id": decider_id,
-        "offset": leased.offset,
-        "token": leased.lease_token,
-        "last": placed.event_id,
-        "new": UUID(int=7),
-    }
+    delivery = {"offset": leased.offset, "token": leased.lease_token}
+    return {"id": decider_id, **delivery, "last": placed.event_id, "new": UUID(int=7)}
 
 
 def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore, stream: dict[str, Any]) -> None:
@@ -177,17 +161,7 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore,
         common | {"v_view": "b", "v_lease_token": source.token},
     ]
     wrong = set()
-    for name, arguments, required in rows(
-        connection,
-        f"""
-        select p.oid::regproc::text, array(
-          select array[p.proargnames[t.number], format_type(t.type, null)]
-          from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
-        ), p.pronargs - p.pronargdefaults
-        from pg_proc p
-        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
-        """,
-    ):
+    for name, arguments, required in functions(orders):
         for odd, kind in arguments:
             for value, stated in product(ODD.get(kind, ()), surroundings):
                 given = {odd: (kind, value)}
@@ -243,9 +217,7 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, str
     assert wrong == []
 
 
-def test_callers_of_fstore_sql_call_as_before_and_read_the_same_columns(
-    orders: EventStore, stream: dict[str, Any]
-) -> None:
+def test_callers_of_fstore_sql_read_the_same_columns(orders: EventStore, stream: dict[str, Any]) -> None:
     wrong = []
     for call, columns in OF_FSTORE_SQL.items():
         for decider_id in (stream["id"], str(stream["id"])):
@@ -259,19 +231,10 @@ def test_callers_of_fstore_sql_call_as_before_and_read_the_same_columns(
 def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventStore) -> None:
     """No two forms of a function leave open which of them is meant."""
     unclear = []
-    for name, names, types in rows(
-        orders.connection,
-        f"""
-        select p.oid::regproc::text, p.proargnames[1:p.pronargs], array(
-          select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
-        )
-        from pg_proc p
-        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
-        """,
-    ):
-        arguments = ", ".join(f"{each} => null::{kind}" for each, kind in zip(names or [], types, strict=True))
+    for name, arguments, _ in functions(orders):
+        nulls = ", ".join(f"{each} => null::{kind}" for each, kind in arguments)
         try:
-            orders.connection.execute(f"explain select * from {name}({arguments})".encode())
+            orders.connection.execute(f"explain select * from {name}({nulls})".encode())
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith("MR"):
                 unclear.append(f"{name}: {error}")

@@ -1,9 +1,9 @@
 """No hot call walks dead versions: beside a snapshot that somebody holds it reads as few pages later as at first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -51,6 +51,15 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
     connection.execute("select count(*) from event_store.events")
     yield
     connection.rollback()
+
+
+def assert_no_more(life: Life, read: Callable[[], dict[Any, int]], times: float = 1) -> None:
+    """Calls read no more pages when life went on, or hardly more than so many times as many."""
+    read()
+    before = read()
+    life.go_on(MORE)
+    after = read()
+    assert {name: (before[name], n) for name, n in after.items() if n > before[name] * times + SLACK} == {}
 
 
 def behind_the_last_second(store: EventStore) -> None:
@@ -137,11 +146,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
         """,
     )
     assert oldest is None or free_from <= oldest
-    read()
-    before = read()
-    life.go_on(MORE)
-    after = read()
-    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
+    assert_no_more(life, read)
 
 
 def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
@@ -156,10 +161,9 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
             "lease": buffers(held.connection, "select * from event_store.lease_events('rows', 20)"),
             "claim": buffers(held.connection, "select * from event_store.claim_batch('bulk', 'me')"),
         }
-        delivered = rows(
-            held.connection, "select array_agg(in_flight) from event_store.stream_locks where view = 'rows'"
-        )
-        pages["ack"] = buffers(held.connection, "select event_store.ack_events('rows', %s)", *delivered[0])
+        of_rows: LiteralString = "select array_agg(in_flight) from event_store.stream_locks where view = 'rows'"
+        delivered = value(held.connection, of_rows)
+        pages["ack"] = buffers(held.connection, "select event_store.ack_events('rows', %s)", delivered)
         leased = rows(
             held.connection,
             "select array_agg(partition), array_agg(leased_to), array_agg(lease_token) from event_store.checkpoints"
@@ -173,14 +177,10 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
 
     life.go_on(FIRST)
     held.connection.execute("analyze")
-    read()
-    before = read()
-    life.go_on(MORE)
-    after = read()
-    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] * 1.2 + SLACK} == {}
+    assert_no_more(life, read, 1.2)
 
 
-def test_no_answer_for_a_stream_that_comes_again_and_again_reads_more_pages(held: EventStore) -> None:
+def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: EventStore) -> None:
     """Each delivery and each answer leaves a dead version of the stream's lock.
 
     One that had gone is searched among all of them, once, before the next one is made.
@@ -229,48 +229,41 @@ def test_no_answer_for_a_stream_that_comes_again_and_again_reads_more_pages(held
         return pages
 
     life.go_on(FIRST)
-    read()
-    before = read()
-    life.go_on(MORE)
-    after = read()
-    assert {name: (before[name], pages) for name, pages in after.items() if pages > before[name] + SLACK} == {}
+    assert_no_more(life, read)
 
 
-def test_whoever_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all_of_them(store: EventStore) -> None:
+def test_who_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all(store: EventStore) -> None:
     """From some statistics Postgres would collect all versions in a bitmap and sort them."""
-    found = rows(
-        store.connection,
-        """
+    found: LiteralString = """
         select proname from pg_proc
         where pronamespace::regnamespace::text ~ '^event_store'
           and prosrc ~ '(checkpoint_of|progress_of)[(]|revision desc' and 'enable_seqscan=off' = any (proconfig)
           and not 'enable_bitmapscan=off' = any (proconfig)
-        """,
-    )
-    assert found == []
+    """
+    assert rows(store.connection, found) == []
 
 
 def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:
     append_to(held, "late")
     held.sequence_events()
     held.dispatch_events("rows")
+
+    def let(table: str, column: str, ago: str) -> None:
+        call = f"update event_store.{table} set {column} = clock_timestamp() - interval '{ago}' where view = 'rows'"
+        held.connection.execute(call.encode())
+
     # an answer that was committed long after it was given leaves such a lock
-    held.connection.execute(
-        "update event_store.stream_locks set locked_until = clock_timestamp() - interval '10 seconds' where view = 'rows'"
-    )
-    held.connection.execute(
-        "update event_store.dispatches set free_from = clock_timestamp() - interval '2 seconds' where view = 'rows'"
-    )
+    let("stream_locks", "locked_until", "10 seconds")
+    let("dispatches", "free_from", "2 seconds")
     assert held.stream_events("rows", 1) == []
-    held.connection.execute(
-        "update event_store.dispatches set swept_at = clock_timestamp() - interval '1 minute' where view = 'rows'"
-    )
+    let("dispatches", "swept_at", "1 minute")
     held.dispatch_events("rows")
     assert [event.decider_id for event in held.stream_events("rows", 1)] == ["late"]
 
 
 def test_the_mark_of_a_log_that_was_purged_whole_stays(held: EventStore) -> None:
-    before = rows(held.connection, "select partition, high_water_mark from event_store.partitions order by 1")
+    marks: LiteralString = "select partition, high_water_mark from event_store.partitions order by 1"
+    before = rows(held.connection, marks)
     held.connection.execute("select event_store_platform.unregister_view(view) from event_store.views")
     held.connection.execute(
         """
@@ -281,4 +274,4 @@ def test_the_mark_of_a_log_that_was_purged_whole_stays(held: EventStore) -> None
         """
     )
     assert rows(held.connection, "select from event_store.event_log") == []
-    assert rows(held.connection, "select partition, high_water_mark from event_store.partitions order by 1") == before
+    assert rows(held.connection, marks) == before

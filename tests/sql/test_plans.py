@@ -93,7 +93,7 @@ def test_appends_read_by_index(session: EventStore) -> None:
         session.append_events(batch)
 
 
-def test_appends_find_their_registration_by_its_whole_key_among_very_many(session: EventStore) -> None:
+def test_appends_find_their_registration_by_its_whole_key(session: EventStore) -> None:
     session.register_event_schema("order", "placed", {"type": "object"})
     session.connection.execute(
         """
@@ -112,27 +112,23 @@ def test_appends_find_their_registration_by_its_whole_key_among_very_many(sessio
 
 def test_every_name_of_an_event_is_compared_as_bytes(session: EventStore) -> None:
     """Of another collation than what it is compared with, an index is read as a whole."""
-    others = rows(
-        session.connection,
-        """
+    others: LiteralString = """
         select a.attrelid::regclass::text, a.attname
         from pg_attribute a
         join pg_class c on c.oid = a.attrelid and c.relkind in ('r', 'p', 'c')
         join pg_collation o on o.oid = a.attcollation and o.collname <> 'C'
         where c.relnamespace::regnamespace::text in ('event_store', 'event_store_private', 'read_models') and a.attnum > 0
           and a.attname in ('decider', 'decider_id', 'event')
-        """,
-    )
-    assert others == []
+    """
+    assert rows(session.connection, others) == []
 
 
 def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> None:
-    with only_by(session, "events_stream_key"):
-        assert len(session.get_events("o-17", "order")) == 4
-    with only_by(session, "events_stream_key"):
-        assert session.get_last_event("o-17", "order") is not None
-    with only_by(session, "events_stream_key", seq=("purged_streams",)):
-        assert session.stream_head("o-17", "order") is not None
+    for read, seq in (
+        (session.get_events, ()), (session.get_last_event, ()), (session.stream_head, ("purged_streams",)),
+    ):  # fmt: skip
+        with only_by(session, "events_stream_key", seq=seq):
+            assert read("o-17", "order")
     with only_by(session, "events_stream_key", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey", most=4):
         found = session.stream_views("order", "o-17")
     assert [(view.view, view.owed) for view in found] == [("bulk", 4), ("rows", 4)]
@@ -207,7 +203,7 @@ def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStor
     set_clock(session.connection, "")
 
 
-def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_parked(session: EventStore) -> None:
+def test_retries_of_a_lease_are_found_by_index_among_many_parked_streams(session: EventStore) -> None:
     session.connection.execute(
         """
         insert into event_store.stream_locks (
@@ -222,7 +218,7 @@ def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_park
         session.commit_batch("bulk", leases)
 
 
-def test_a_part_of_a_long_stream_or_log_and_the_place_of_an_event_cost_a_few_pages(session: EventStore) -> None:
+def test_a_part_of_a_long_stream_or_log_costs_a_few_pages(session: EventStore) -> None:
     last = session.stream_head("long", "order")
     assert last is not None
     most: dict[LiteralString, int] = {
@@ -243,12 +239,8 @@ def test_people_find_the_newest_events_by_index_and_read_no_others(session: Even
         assert len(session.latest_events(3, decider_id="o-17")) == 3
     with only_by(session, "events_pkey", "event_log_offset_key", most=20):
         assert len(session.latest_events(20)) == 20
-    session.append_events(
-        [
-            replace(new_event(f"c-{n}"), metadata={"correlation_id": "request-7" if n % 100 == 0 else f"other-{n}"})
-            for n in range(1000)
-        ]
-    )
+    led_by = ["request-7" if n % 100 == 0 else f"other-{n}" for n in range(1000)]
+    session.append_events([replace(new_event(f"c-{each}"), metadata={"correlation_id": each}) for each in led_by])
     with only_by(session, "events_correlation_idx", most=5):
         assert len(session.latest_events(5, correlation_id="request-7")) == 5
 
@@ -307,15 +299,11 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
 
 def fetched(store: ProducerStore) -> int:
     """Rows that were read from the tables of producers in this transaction."""
-    return sum(
-        n
-        for (n,) in rows(
-            store.connection,
-            "select pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid) from pg_class"
-            " where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)",
-            list(TABLES_OF_PRODUCERS),
-        )
-    )
+    query: LiteralString = """
+        select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class
+        where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)
+    """
+    return int(value(store.connection, query, list(TABLES_OF_PRODUCERS)))
 
 
 def test_no_call_of_a_producer_scans_a_table(old_session: ProducerStore) -> None:
