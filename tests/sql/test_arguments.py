@@ -56,37 +56,29 @@ ANSWER = "v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s, v_lease
 # the functions that take a UUID for a stream's id, by the names of their arguments
 OF_A_STREAM = {
     **dict.fromkeys(("get_events", "get_last_event", "read_stream", "stream_head"), STREAM),
-    "append_event": APPEND,
-    "ack_event": ANSWER,
-    "nack_event": f"{ANSWER}, v_error => 'later'",
-    "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
-    "fail_event": f"{ANSWER}, v_error => 'no'",
-    "extend_lock": f"{ANSWER}, v_seconds => 60",
-}
+    "append_event": APPEND, "ack_event": ANSWER,
+    "nack_event": f"{ANSWER}, v_error => 'later'", "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
+    "fail_event": f"{ANSWER}, v_error => 'no'", "extend_lock": f"{ANSWER}, v_seconds => 60",
+}  # fmt: skip
 
 EVENT = "event event_id event_version decider decider_id data command_id previous_id final created_at offset"
+REGISTERED = "decider event event_version description"
+VIEW = "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
 LOCK = "view decider_id offset last_offset locked_until offset_final created_at updated_at"
 # how callers of fstore-sql call its functions, and the columns they read
 OF_FSTORE_SQL = {
-    "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": (
-        "decider event event_version description"
-    ),
+    "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": REGISTERED,
     "register_view(v_view => 'w', v_start_at => timestamp '2023-01-23 12:17:17.078384', v_lock_timeout_s => 400,"
-    " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": (
-        "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
-    ),
+    " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": VIEW,
     f"append_event({APPEND}, v_event_version => 1)": EVENT,
     "append_event('paid', %(new)s, 'order', %(id)s, '{}', %(new)s, %(last)s)": EVENT,
-    "get_events(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
-    "get_last_event(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
-    "stream_events(v_view_name => 'other', v_limit => 10, v_seconds => 60)": EVENT,
-    "stream_events('other')": EVENT,
+    f"get_events({STREAM})": EVENT, f"get_last_event({STREAM})": EVENT,
+    "stream_events(v_view_name => 'other', v_limit => 10, v_seconds => 60)": EVENT, "stream_events('other')": EVENT,
     "ack_event(v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s)": LOCK,
-    "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK,
-    "nack_event('v', %(id)s)": LOCK,
+    "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK, "nack_event('v', %(id)s)": LOCK,
     "schedule_nack_event(v_view => 'v', v_decider_id => %(id)s, v_milliseconds => 0)": LOCK,
     "schedule_nack_event('v', %(id)s, 0)": LOCK,
-}
+}  # fmt: skip
 
 
 def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]:
@@ -99,7 +91,7 @@ def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]
         from pg_proc p
         where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
     """
-    return rows(store.connection, query)  # type: ignore[return-value] # three columns
+    return rows(store.connection, query)
 
 
 def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
@@ -191,13 +183,11 @@ def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict
 
 def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, stream: dict[str, Any]) -> None:
     """In every function that has an argument v_decider_id of type uuid, called by the names of the arguments."""
-    with_a_uuid = rows(
-        orders.connection,
-        f"""
+    query = f"""
         select distinct p.proname from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
         where p.pronamespace in {INTERFACE} and a.name = 'v_decider_id' and a.type = 'uuid'::regtype
-        """,
-    )
+    """
+    with_a_uuid = rows(orders.connection, query)
     assert {name for (name,) in with_a_uuid} == set(OF_A_STREAM)
     other_callers = """
         select proname from pg_proc where pronamespace = 'event_store'::regnamespace and proname = any(%s)
@@ -243,14 +233,12 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventSto
 
 def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore) -> None:
     """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
-    found = rows(
-        orders.connection,
-        f"""
+    query = f"""
         select p.proname, a.name, format_type(a.type, null)
         from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
         where p.pronamespace in {INTERFACE}
           and (a.name ~ 'second|_ms$|minute|_s$|timeout|duration' or a.type = 'interval'::regtype)
-        """,
-    )
+    """
+    found = rows(orders.connection, query)
     assert {name for _, name, _ in found if not name.endswith("_s")} == {"v_seconds", "v_milliseconds"}
     assert {kind for _, _, kind in found} == {"bigint"}

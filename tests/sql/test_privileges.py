@@ -4,6 +4,7 @@ Not here: which functions each role may call (tests/docs/test_sql_functions.py).
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import LiteralString
 
 import pytest
@@ -17,7 +18,6 @@ TABLES: LiteralString = (
     "select c.oid::regclass::text, relnamespace::regnamespace::text from pg_class c"
     " where relnamespace::regnamespace::text in ('event_store', 'read_models') and relkind in ('r', 'v')"
 )
-CHANGES = ("insert", "update", "delete")
 
 Login = Callable[[str], EventStore]
 
@@ -29,44 +29,33 @@ def login(orders: EventStore) -> Iterator[Login]:
         yield lambda role: EventStore(made(role))
 
 
-def test_readers_and_owners_read_every_table_and_owners_change_those_of_read_models(orders: EventStore) -> None:
+def test_who_reads_tables_and_who_changes_those_of_read_models(orders: EventStore) -> None:
     """By what they are granted: docs/who_may_do_what.md. Applications have no right to any table."""
-    granted = rows(
-        orders.connection,
-        """
+    granted: LiteralString = """
         select r.rolname, c.oid::regclass::text, p.privilege
         from pg_class c cross join (select rolname from pg_roles union all values ('public')) r
         cross join unnest('{select,insert,update,delete,truncate,references,trigger}'::text[]) p(privilege)
         where c.relnamespace::regnamespace::text in ('event_store', 'read_models') and c.relkind in ('r', 'v')
           and r.rolname ~ '^event_store_|^public$'
           and has_table_privilege(r.rolname, c.oid, p.privilege)
-        """,
-    )
+    """
     tables = dict(rows(orders.connection, TABLES))
     # a URL may hold a secret: see test_readers_of_tables_do_not_see_urls; nor do they see what pushes are signed with
+    changed = [name for name, schema in tables.items() if schema == "read_models"]
     hidden = {"event_store.views", "event_store.push_secrets"}
-    assert set(granted) == {
+    assert set(rows(orders.connection, granted)) == {
         *(("event_store_reader", table, "select") for table in tables.keys() - hidden),
         *(("event_store_owner", table, "select") for table in tables),
         # what a source's log has comes by COPY, and whose lock is deleted is free: see free_deleted_lock
         ("event_store_owner", "event_store.wal_events", "insert"),
         ("event_store_owner", "event_store.locks", "delete"),
-        *(
-            ("event_store_owner", table, verb)
-            for table, schema in tables.items()
-            for verb in CHANGES
-            if schema == "read_models"
-        ),
+        *(("event_store_owner", table, change) for table, change in product(changed, ("insert", "update", "delete"))),
     }
 
 
-def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_path_of_the_store(
-    orders: EventStore,
-) -> None:
+def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: EventStore) -> None:
     """An overload for UUIDs only calls the function for text."""
-    unsafe = rows(
-        orders.connection,
-        """
+    unsafe: LiteralString = """
         select p.oid::regprocedure::text from pg_proc p
         where pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
           and exists (
@@ -78,9 +67,8 @@ def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_pa
           and proname not in ('moved', 'moved_value') -- read their arguments only
           -- reads a table of owners, who could let it run what they like with the rights of the store
           and proname <> 'stream_state'
-        """,
-    )
-    assert unsafe == []
+    """
+    assert rows(orders.connection, unsafe) == []
 
 
 def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: EventStore) -> None:
@@ -95,9 +83,8 @@ def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: 
     )
     assert [name for name, roles in interface.items() if roles == ["event_store_owner"]] == []
     assert [name for name, roles in platform.items() if "event_store_writer" in roles] == []
-    assert not value(
-        orders.connection, "select has_schema_privilege('event_store_writer', 'event_store_platform', 'usage')"
-    )
+    may_use: LiteralString = "select has_schema_privilege('event_store_writer', 'event_store_platform', 'usage')"
+    assert not value(orders.connection, may_use)
 
 
 def test_nobody_goes_around_the_functions(login: Login) -> None:

@@ -8,29 +8,16 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
 from millrace.resources.event_store import EventStore, StreamFailure
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    new_event,
-    pump,
-    rows,
-    set_clock,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
 from tests.support.patience import patience
 
 
 @pytest.fixture(autouse=True)
 def ids(bulk: EventStore) -> list[str]:
     """Two streams; log partition 0 holds ten events of theirs, archived and consumed."""
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
-    found = ids_of_one_partition(bulk.connection, 2)
-    append_to(bulk, *found * 5)
+    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    found = factories.ids_of_one_partition(bulk.connection, 2)
+    factories.append_to(bulk, *found * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 10)
     return found
@@ -42,12 +29,12 @@ def raised(store: EventStore, to: int) -> int:
 
 def assert_needed(store: EventStore, offset: int, why: str) -> None:
     """Refused, for this reason, and nothing is changed."""
-    before = rows(store.connection, "select * from event_store.partitions order by 1")
+    before = factories.rows(store.connection, "select * from event_store.partitions order by 1")
     with pytest.raises(HistoryNeeded, match=why) as refused:
         raised(store, offset)
     assert f"log partition 0 below {offset}" in str(refused.value.detail)
     assert refused.value.hint
-    assert rows(store.connection, "select * from event_store.partitions order by 1") == before
+    assert factories.rows(store.connection, "select * from event_store.partitions order by 1") == before
 
 
 def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
@@ -57,11 +44,11 @@ def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
         select view, reason, done_by = session_user, detail -> 'from_position', detail -> 'to_position'
         from event_store.audit_log where operation = 'raise_low_water_mark' order by audit_id
     """
-    assert rows(bulk.connection, entries) == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
+    assert factories.rows(bulk.connection, entries) == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
 
 
 def test_what_is_not_archived_is_kept(bulk: EventStore, ids: list[str]) -> None:
-    append_to(bulk, *ids)
+    factories.append_to(bulk, *ids)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     assert_needed(bulk, 11, "it is archived up to 10")
     assert raised(bulk, 10) == 10
@@ -80,8 +67,8 @@ def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore) -> None:
 def test_what_a_view_does_not_want_it_does_not_need(bulk: EventStore, ids: list[str]) -> None:
     bulk.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     assert raised(bulk, 5) == 5
-    append_to(bulk, *ids)
-    bulk.append_events([new_event(ids[0], event="paid")])
+    factories.append_to(bulk, *ids)
+    bulk.append_events([factories.new_event(ids[0], event="paid")])
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 13)
     assert_needed(bulk, 13, "view 'paid' stands at 1")
@@ -102,7 +89,7 @@ def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, i
 
 def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: list[str]) -> None:
     bulk.register_view("r", "-infinity")
-    pump(bulk, "r")
+    factories.pump(bulk, "r")
     assert_needed(bulk, 1, rf"stream \(order, {ids[0]}\) has a lock in view 'r'")
     for event in bulk.stream_events("r", 2):
         bulk.ack_event("r", event.decider_id, event.offset)
@@ -113,7 +100,7 @@ def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: li
 def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore) -> None:
     lease = bulk.claim_partition("v", 0, "rebuilder", 60)
     for time in ("00:00:00", "00:10:00"):  # past its time it can still be committed
-        set_clock(bulk.connection, f"2030-01-01 {time}+00")
+        factories.set_clock(bulk.connection, f"2030-01-01 {time}+00")
         assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
     assert bulk.release_owner("rebuilder") == 1
     assert raised(bulk, 1) == 1
@@ -122,7 +109,7 @@ def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore)
     assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
 
 
-def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, connect: Connect) -> None:
+def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, connect: factories.Connect) -> None:
     places: list[Callable[[EventStore], object]] = [
         lambda store: store.register_view("new", "-infinity", mode="bulk"),
         lambda store: store.seek_view("v", "RESET_TO_EARLIEST"),
@@ -136,16 +123,16 @@ def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, conn
     assert raised(bulk, 1) == 1
 
 
-def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(bulk: EventStore, connect: Connect) -> None:
+def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(bulk: EventStore, connect: factories.Connect) -> None:
     holder, late = connect(autocommit=False), connect()
     ArchiveStore(holder).raise_low_water_mark(0, 4)
-    registered = start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
-    wait_blocked(bulk.connection, late.info.backend_pid)
+    registered = factories.start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
+    factories.wait_blocked(bulk.connection, late.info.backend_pid)
     assert_needed(bulk, 5, "an open transaction .* shortens it")
     holder.commit()
     registered.result(patience())
     query = "select position from event_store.checkpoints where view = 'late' and partition = 0"
-    assert value(bulk.connection, query) == 4
+    assert factories.value(bulk.connection, query) == 4
 
 
 def test_a_new_view_begins_at_the_first_kept_event_purged_or_not(bulk: EventStore) -> None:
@@ -167,18 +154,20 @@ def test_what_the_log_does_not_hold_is_refused(bulk: EventStore) -> None:
             raised(bulk, offset)
 
 
-def test_an_operator_who_is_killed_before_the_commit_gives_nothing_up(bulk: EventStore, connect: Connect) -> None:
+def test_an_operator_who_is_killed_before_the_commit_gives_nothing_up(
+    bulk: EventStore, connect: factories.Connect
+) -> None:
     operator = connect(autocommit=False)
     doomed = ArchiveStore(operator)
     assert doomed.raise_low_water_mark(0, 4, "old") == 4
     assert doomed.purge_events(0) == 4
-    append(bulk, "meanwhile")
+    factories.append(bulk, "meanwhile")
     assert bulk.sequence_events() == 1
     with pytest.raises(HistoryNeeded, match="shortens it"):
         raised(bulk, 5)
-    terminate(bulk.connection, operator.info.backend_pid)
+    factories.terminate(bulk.connection, operator.info.backend_pid)
     assert bulk.partition_info()[0].earliest_position == 0
-    assert value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
+    assert factories.value(bulk.connection, "select count(*) from event_store.event_log where partition = 0") == 10
     done = {entry.operation for entry in bulk.audit_log()}
     assert not done & {"raise_low_water_mark", "purge_events"}
     assert raised(bulk, 5) == 5

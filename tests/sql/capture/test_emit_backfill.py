@@ -9,24 +9,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import EmittedRows, TableRegistration
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    PUBLISHED,
-    Source,
-    T,
-    append_foreign,
-    decider_id,
-    deleted,
-    events,
-    faulty,
-    held,
-    inserted,
-    progress_of,
-    stream,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import PUBLISHED, Source, T, faulty, held, inserted, progress_of, stream, updated
 from tests.support.factories import refusal, rows, value
 
 
@@ -39,7 +23,7 @@ def test_rows_become_events_chunk_by_chunk_and_the_backfill_ends(source: Source)
     assert source.backfill() == EmittedRows("stored", 0, 0, 0)
     assert progress_of(source)[0::2] == ("[3]", True)
     assert progress_of(source)[3] == 1
-    assert events(source.store) == [("[1]", "backfilled"), ("[2]", "backfilled"), ("[3]", "backfilled")]
+    assert captures.events(source.store) == [("[1]", "backfilled"), ("[2]", "backfilled"), ("[3]", "backfilled")]
     assert source.finish() == 1
     assert source.backfill(4).appended == 0
 
@@ -83,7 +67,7 @@ def test_a_row_whose_event_id_somebody_used_is_quarantined_and_not_ended(source:
     (captured,) = source.store.captured_tables("c")
     for key in (1, 3):
         taken = source._row(key, "t", None, captured.backfill_offset).event_id
-        append_foreign(source.store, "updated", key + 10, UUID(taken))
+        captures.append_foreign(source.store, "updated", key + 10, UUID(taken))
     assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 1, 0, 1)
     assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 0, 2, 0)
     assert source.backfill(3).appended == 0  # it is as it was
@@ -103,12 +87,12 @@ def now(source: Source) -> str:
 def toasted(source: Source, key: int, **record: object) -> Change:
     """Make an update in the source's log that has all but the value of v, which did not change."""
     (change,) = source.changes(updated(key))
-    return with_data(change, record={"id": key} | record, unavailable=["v"])
+    return captures.with_data(change, record={"id": key} | record, unavailable=["v"])
 
 
 def last(source: Source, key: int) -> tuple[str, Any]:
     """Return the newest event of a row: name and record."""
-    event = EventStore(source.store.connection).get_events(decider_id(key), T)[-1]
+    event = EventStore(source.store.connection).get_events(captures.decider_id(key), T)[-1]
     return event.event, event.data["record"]
 
 
@@ -120,13 +104,13 @@ def test_rows_that_a_truncate_removed_since_they_were_read_are_left_out(source: 
         source.emit_all()
         assert held(source.store) == [("[]", "truncated", True)]
         assert source.backfill(1, snapshot=snapshot) == EmittedRows("stored", 0, 1, 0)
-    source.commit(truncated())
+    source.commit(captures.truncated())
     source.commit(inserted(3, "new"))
     source.emit_all()
     assert source.backfill(1, 2, 3, snapshot=snapshot, done=False) == EmittedRows("stored", 0, 3, 0)
     # one from before, which the snapshot sees or which the slot before gave, leaves none out
     assert source.backfill(3, 4, done=False) == EmittedRows("stored", 2, 0, 0)
-    assert [key for key, _ in events(source.store)] == ["[]", "[3]", "[3]", "[4]"]
+    assert [key for key, _ in captures.events(source.store)] == ["[]", "[3]", "[3]", "[4]"]
     source.begin(published_xid=700)
     assert source.backfill(1, 2, snapshot=snapshot) == EmittedRows("stored", 2, 0, 0)
 
@@ -154,7 +138,7 @@ def test_a_row_whose_newer_changes_lack_a_value_is_appended_as_it_is_now(source:
 
 def test_a_row_is_left_out_where_it_was_another_one_or_is_gone_or_waits(source: Source) -> None:
     snapshot = now(source)
-    source.commit(deleted(1), inserted(1), deleted(2))
+    source.commit(captures.deleted(1), inserted(1), captures.deleted(2))
     source.save([toasted(source, 1, n=1), toasted(source, 3, n=1)])
     source.commit(faulty(3))
     source.emit()
@@ -176,7 +160,7 @@ def test_a_table_that_is_taken_out_and_put_back_is_read_anew_by_other_ids(source
     store, u = source.store, "table:public.u"
 
     def put_back() -> None:
-        for tables in ([table("t")], [table("t"), table("u")]):
+        for tables in ([captures.table("t")], [captures.table("t"), captures.table("u")]):
             store.register_capture("c", "slot_c", "pub_c", tables)
         store.publish_tables("c", source.token, source.xid)
 
@@ -196,7 +180,7 @@ def test_a_table_that_is_taken_out_and_put_back_is_read_anew_by_other_ids(source
     assert [name for name, _ in stream(store, 1, u)] == ["backfilled", "backfilled", "deleted"]
 
 
-def test_a_table_whose_decider_is_renamed_and_renamed_back_is_read_each_time(source: Source) -> None:
+def test_a_table_whose_decider_is_renamed_and_back_is_read_each_time(source: Source) -> None:
     names = (T, "x", T, "x")
     for time, decider in enumerate(names):
         source.store.register_capture("c", "slot_c", "pub_c", [TableRegistration("public", "t", decider, None, "1")])

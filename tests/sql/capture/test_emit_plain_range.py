@@ -4,19 +4,8 @@ from dataclasses import replace
 from typing import Any, LiteralString
 
 from millrace.resources.capture.store import Emitted
-from tests.support.capturing.captures import (
-    Row,
-    Source,
-    deleted,
-    faulty,
-    held,
-    inserted,
-    stream,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, deleted, faulty, inserted, table, truncated, updated, with_data
 from tests.support.factories import rows, value
 
 THIS: LiteralString = "where c.ctid = event_store_private.newest_capture('c')"
@@ -75,7 +64,7 @@ def waiting(source: Source, what: str) -> None:
         (change,) = source.changes(truncated())
         source.save([replace(change, data=None, fault="column v: not UTF-8")])
     if what == "a change of the columns":
-        (change,) = source.changes(Row((), "schema_changed"))
+        (change,) = source.changes(captures.Row((), "schema_changed"))
         source.save([replace(change, decider_id="schema", data=None, fault="column v: not UTF-8")])
     if what in {"a row", "thousands"}:
         # and what waits behind it
@@ -117,8 +106,8 @@ def test_a_truncation_that_waits_behind_another_one_holds_no_row(source: Source)
     done = source.emit_all()
     # the truncation waits; the row it deleted was gone by the one before, which its rows did not wait for
     assert (done.held, done.quarantined) == (1, 0)
-    assert held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
-    assert stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
+    assert captures.held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
+    assert captures.stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
 
 
 def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: Source) -> None:
@@ -152,7 +141,7 @@ def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> 
     assert value(connection, "select count(*) from event_store.quarantined_changes") == 0
 
 
-def test_a_plan_made_while_nothing_was_stored_reads_each_change_and_no_others(source: Source) -> None:
+def test_a_plan_made_while_nothing_was_stored_reads_only_the_changes(source: Source) -> None:
     connection = source.store.connection
     connection.execute("vacuum analyze event_store.wal_events, event_store.events")
     source.commit(inserted(0))

@@ -10,17 +10,8 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.store import EmittedRows, Requeued
 from millrace.resources.errors import StreamWentOn
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    PUBLISHED,
-    Source,
-    T,
-    faulty,
-    inserted,
-    stream,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import PUBLISHED, Source, T, inserted, stream, truncated, updated, with_data
 
 VALUES: dict[str, list[Any]] = {
     "source": ["text", [], None, 7],
@@ -108,7 +99,7 @@ def test_what_changed_since_a_row_was_read_is_looked_for_in_all_its_events(store
 @pytest.mark.parametrize("too_late", [False, True])
 def test_a_change_is_repaired_unless_an_event_of_its_stream_came_after_it(stored: Source, too_late: bool) -> None:
     """An event that does not say how far it is tells nothing but when it was appended."""
-    stored.commit(*[faulty(None) for _ in ALL])
+    stored.commit(*[captures.faulty(None) for _ in ALL])
     stored.emit()
     waiting = stored.store.quarantined_changes("c")
     if too_late:

@@ -219,7 +219,7 @@ def test_what_nothing_is_stored_of_is_taken_back_to_where_timelines_part(source:
     assert change.commit_lsn < common
 
 
-def test_where_something_is_stored_that_the_new_timeline_lacks_nothing_changes(source: Source) -> None:
+def test_where_something_stored_is_lacking_in_the_new_one_nothing_changes(source: Source) -> None:
     (change,) = source.commit(inserted(1))
     source.emit()
     before = stands(source)

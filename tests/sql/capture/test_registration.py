@@ -8,24 +8,14 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    BEGAN,
-    Source,
-    T,
-    deleted,
-    events,
-    faulty,
-    inserted,
-    table,
-    truncated,
-    updated,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, T, deleted, events, faulty, inserted, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
 
 
 @pytest.fixture
-def captures(connect: Connect) -> CaptureStore:
+def registry(connect: Connect) -> CaptureStore:
     return CaptureStore(connect())
 
 
@@ -34,14 +24,14 @@ def registered(store: CaptureStore, name: str = "t", capture: str = "c") -> Regi
     return found
 
 
-def test_a_capture_is_registered_once_with_the_events_of_its_tables(captures: CaptureStore) -> None:
-    assert captures.register_capture("c", "s", "p", [table("t"), table("u", key=["a", "b"])])
-    before = captures.captured_tables("c")
-    assert not captures.register_capture("c", "s", "p", [table("u", key=["a", "b"]), table("t")])
-    assert captures.captured_tables("c") == before
+def test_a_capture_is_registered_once_with_the_events_of_its_tables(registry: CaptureStore) -> None:
+    assert registry.register_capture("c", "s", "p", [table("t"), table("u", key=["a", "b"])])
+    before = registry.captured_tables("c")
+    assert not registry.register_capture("c", "s", "p", [table("u", key=["a", "b"]), table("t")])
+    assert registry.captured_tables("c") == before
     found = [(each.table_name, each.key_columns, each.backfill_generation) for each in before]
     assert found == [("t", None, None), ("u", ["a", "b"], None)]
-    named = rows(captures.connection, "select event from event_store.deciders where decider = %s order by 1", T)
+    named = rows(registry.connection, "select event from event_store.deciders where decider = %s order by 1", T)
     assert [row[0] for row in named] == ["backfilled", "deleted", "inserted", "schema_changed", "truncated", "updated"]
 
 
@@ -64,7 +54,7 @@ def test_a_changed_declaration_reads_anew_only_what_changed(source: Source) -> N
     assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
 
 
-def test_tables_may_get_another_key_or_swap_deciders_and_what_is_stored_stays(source: Source) -> None:
+def test_tables_may_get_another_key_or_swap_deciders(source: Source) -> None:
     store = source.store
     source.commit(inserted(1))
     (before,) = store.capture_info("c")
@@ -79,12 +69,12 @@ def test_tables_may_get_another_key_or_swap_deciders_and_what_is_stored_stays(so
     assert registered(store, "t").decider == "table:public.u"
 
 
-def test_a_decider_belongs_to_one_capture(captures: CaptureStore) -> None:
-    captures.register_capture("c", "s", "p", [table("t")])
-    refused = refusal(DeciderCaptured, lambda: captures.register_capture("d", "s", "p", [table("u"), table("t")]))
+def test_a_decider_belongs_to_one_capture(registry: CaptureStore) -> None:
+    registry.register_capture("c", "s", "p", [table("t")])
+    refused = refusal(DeciderCaptured, lambda: registry.register_capture("d", "s", "p", [table("u"), table("t")]))
     assert "public.t of capture c" in str(refused)
-    assert [info.capture for info in captures.capture_info()] == ["c"]
-    refusal(UnknownCapture, lambda: captures.capture_info("none"))
+    assert [info.capture for info in registry.capture_info()] == ["c"]
+    refusal(UnknownCapture, lambda: registry.capture_info("none"))
 
 
 def test_of_two_captures_that_register_one_decider_at_once_one_gets_it(connect: Connect) -> None:
@@ -115,7 +105,7 @@ def register(source: Source, key: list[str] | None, fingerprint: str, name: str 
 
 # the third key is unknown, because the table is stopped
 @pytest.mark.parametrize(("before", "after"), [(KEYED, NAMELESS), (NAMELESS, KEYED), (NAMELESS, None)])
-def test_live_streams_keep_their_decider_from_rows_that_are_named_otherwise(
+def test_live_streams_keep_their_decider_from_rows_named_otherwise(
     source: Source, before: list[str] | None, after: list[str] | None
 ) -> None:
     of_nobody = r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'
@@ -146,7 +136,7 @@ def test_live_streams_keep_their_decider_from_rows_that_are_named_otherwise(
     assert register(source, after, "4")
 
 
-def test_a_stream_is_live_whose_only_change_waits_and_found_behind_thousands_that_ended(source: Source) -> None:
+def test_a_live_stream_is_found_that_waits_or_is_behind_thousands(source: Source) -> None:
     register(source, KEYED, "2")
     source.commit(*(inserted(n) for n in range(1500)), *(deleted(n) for n in range(1500)))
     source.emit_all()
@@ -211,7 +201,7 @@ def test_every_capture_with_how_far_it_is_what_waits_and_who_works_on_it(connect
     other.store.release_capture("d", other.token)
     first, second = one.store.capture_info()
     assert (first.capture, first.source_generation, first.slot, first.publication) == ("c", 1, "slot_c", "pub_c")
-    assert (first.stored_lsn, first.stored_at, first.unemitted) == (one.lsn, BEGAN, 2)
+    assert (first.stored_lsn, first.stored_at, first.unemitted) == (one.lsn, captures.BEGAN, 2)
     assert (first.quarantined, first.held, first.open_gaps, first.gaps) == (1, 1, 0, 0)
     assert (first.tables, first.tables_to_backfill, first.backfilled_rows) == (2, 1, 2)
     assert (first.lease_owner, first.leased_until) == ("me", one.lease.leased_until)

@@ -8,19 +8,8 @@ import pytest
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    Row,
-    Source,
-    T,
-    deleted,
-    faulty,
-    held,
-    inserted,
-    stream,
-    table,
-    truncated,
-    updated,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Row, Source, T, deleted, faulty, held, inserted, stream, table, updated
 from tests.support.factories import Connect, refusal, start, wait_blocked
 from tests.support.patience import patience
 
@@ -116,7 +105,7 @@ def test_an_unknown_key_is_repaired_while_its_stream_has_nothing_newer(source: S
     assert [v for _, v in stream(source.store, 1)] == [1, "repaired", "later"]
 
 
-def test_a_change_comes_too_late_if_its_stream_went_on_but_not_if_it_was_read_before(source: Source) -> None:
+def test_a_change_comes_too_late_if_its_stream_went_on(source: Source) -> None:
     with source.store.connection.transaction(force_rollback=True):
         source.backfill(1)
         source.commit(faulty(None))
@@ -142,7 +131,7 @@ def test_a_change_comes_too_late_if_its_stream_went_on_but_not_if_it_was_read_be
 
 
 def test_a_truncation_that_waits_flows_too(source: Source) -> None:
-    source.commit(Row((), "truncated", None, fault="unreadable"), inserted(1), truncated())
+    source.commit(Row((), "truncated", None, fault="unreadable"), inserted(1), captures.truncated())
     assert source.emit().quarantined == 1
     assert held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
     assert [name for name, _ in stream(source.store, 1)] == ["inserted", "deleted"]

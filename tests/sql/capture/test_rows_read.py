@@ -8,30 +8,16 @@ import pytest
 
 from millrace.resources.capture.store import CaptureStore, EmittedRows
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    ReadRow,
-    Source,
-    append_foreign,
-    as_read,
-    deleted,
-    events,
-    faulty,
-    held,
-    inserted,
-    progress_of,
-    stream,
-    table,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, deleted, events, inserted, progress_of, table, updated, with_data
 from tests.support.factories import Connect, rows, value
 
 
-def read_rows(source: Source, *read: ReadRow, key: str | None = None) -> EmittedRows:
+def read_rows(source: Source, *read: captures.ReadRow, key: str | None = None) -> EmittedRows:
     """Store rows that were read; with a key they are the last ones."""
     now = f"{source.xid}:{source.xid}:"
     return source.store.emit_backfill(
-        "c", source.token, "public", "t", now, source.lsn, as_read(read), key, done=key is not None
+        "c", source.token, "public", "t", now, source.lsn, captures.as_read(read), key, done=key is not None
     )
 
 
@@ -123,7 +109,7 @@ def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source) -> 
             source.save([with_data(bad, record={"id": key}, unavailable=["v"])])
         elif before == "no record":
             source.emit()
-            append_foreign(source.store, "updated", key)
+            captures.append_foreign(source.store, "updated", key)
         (lacking,) = source.changes(updated(key))
         moved = {"old_key": [100]} if before == "moved here" else {}
         source.save([with_data(lacking, record={"id": key}, unavailable=["v"], **moved)])
@@ -141,7 +127,7 @@ def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source)
     source.commit(updated(2, "later"), deleted(3))
     source.emit()
     source.finish()
-    newest = [stream(source.store, n)[-1] for n in (1, 2, 3)]
+    newest = [captures.stream(source.store, n)[-1] for n in (1, 2, 3)]
     assert newest == [("inserted", "read"), ("updated", "later"), ("deleted", None)]
     # what the snapshot did not see is newer, also where it is equal
     source.begin()
@@ -262,7 +248,7 @@ def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source
 
 
 def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> None:
-    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
+    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), captures.faulty(4))
     source.emit_all()
     one = source._row(5, "t", "read", 1)
     large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
@@ -276,7 +262,7 @@ def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> No
     # 2 and 3 are other than their streams say, and 4 waits behind its fault
     assert found == EmittedRows("stored", 4, 0, 6, 1)
     assert sorted(key for key, name in events(source.store) if name == "backfilled") == ["[2]", "[3]", "[5]", "[9]"]
-    assert {key for key, *_ in held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
+    assert {key for key, *_ in captures.held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
     (event,) = EventStore(source.store.connection).read_stream("table:public.t", "[9]")
     assert event.metadata == {"user": "me"}
 

@@ -16,23 +16,8 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer, Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    BEGAN,
-    START,
-    Source,
-    T,
-    decider_id,
-    event_ids,
-    events,
-    faulty,
-    held,
-    inserted,
-    later,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
 from tests.support.factories import Connect, refusal, rows, value
 
 EVER = later(10**9)
@@ -73,7 +58,7 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
 def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Source) -> None:
     early = source.changes(inserted(0))
     (change,) = source.changes(inserted(1))
-    for to_lsn in (change.commit_lsn, START):
+    for to_lsn in (change.commit_lsn, captures.START):
         assert str(change.commit_lsn) in str(refusal(Malformed, partial(source.save, [change], to_lsn)))
     assert left(source) == 0
     assert source.save([change]) == 1
@@ -123,7 +108,10 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
         query = "select w::text, c::text from event_store.wal_events w, event_store.captures c"
         return rows(source.store.connection, query)
 
-    changes = [*source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)), *source.commit(truncated(), updated(2))]
+    changes = [
+        *source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)),
+        *source.commit(truncated(), captures.updated(2)),
+    ]
     before = stored()
     assert source.store.compare_changes("c", changes) == 5
     assert source.store.compare_changes("c", []) == 0
@@ -147,7 +135,7 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
         ("decider", replace(original, decider="table:public.u")),
         ("decider_id", replace(original, decider_id="[2]")),
         ("action", replace(original, action="deleted")),
-        ("data", with_data(original, record={"id": 1, "v": 2})),
+        ("data", captures.with_data(original, record={"id": 1, "v": 2})),
         ("data", replace(original, data=None, fault="unreadable")),
     ):
         refused = refusal(ChangesDiffer, partial(source.store.compare_changes, "c", [altered]))
@@ -158,7 +146,7 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
 
 
 def test_only_what_is_emitted_is_purged_the_oldest_first(source: Source) -> None:
-    changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), updated(10))
+    changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), captures.updated(10))
     source.emit()
     late = source.commit(inserted(11))
     assert source.store.purge_wal_events("c", EVER, 4) == 4
@@ -172,7 +160,7 @@ def test_only_what_is_emitted_is_purged_the_oldest_first(source: Source) -> None
     # what it became stays
     stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
     assert [event_id for (event_id,) in stored] == event_ids([*changes[:9], *late])
-    assert len(held(source.store)) == 2
+    assert len(captures.held(source.store)) == 2
 
 
 def test_only_what_is_older_is_purged_and_a_purge_in_vain_writes_nothing(source: Source) -> None:
@@ -202,11 +190,11 @@ def test_a_truncation_under_way_stays_until_it_is_done(source: Source) -> None:
         source.store.purge_wal_events("c", EVER)
     assert left(source) == 1
     assert source.store.purge_wal_events("c", EVER) == 1
-    assert len(events(source.store)) == 11
+    assert len(captures.events(source.store)) == 11
 
 
 def test_slots_of_before_are_purged_first_and_other_captures_not_at_all(source: Source, connect: Connect) -> None:
-    other = Source(CaptureStore(connect()), "d", table("u"))
+    other = Source(CaptureStore(connect()), "d", captures.table("u"))
     other.begin()
     other.commit(inserted(1, table="u"))
     other.emit()

@@ -10,18 +10,8 @@ from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, EndedVerification, VerifiedRows
 from millrace.resources.errors import ChangesWaiting, VerificationOver
-from tests.support.capturing.captures import (
-    Source,
-    as_read,
-    deleted,
-    events,
-    faulty,
-    held,
-    inserted,
-    stream,
-    table,
-    updated,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, as_read, deleted, events, faulty, held, inserted, stream, updated
 from tests.support.factories import refusal, rows
 
 
@@ -197,7 +187,7 @@ def test_a_truncation_at_fault_is_superseded_by_the_whole_table_only(read: Sourc
         assert len(held(read.store)) == left_over
 
 
-def test_a_verification_ends_where_another_begins_or_the_table_is_read_anew(read: Source) -> None:
+def test_a_verification_ends_where_another_begins_or_a_reading(read: Source) -> None:
     first = Verifying(read)
     first.verify(1)
     second = Verifying(read)
@@ -210,7 +200,7 @@ def test_a_verification_ends_where_another_begins_or_the_table_is_read_anew(read
     read.backfill(1, 2, 3)
     read.finish()
     third = Verifying(read)
-    read.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
+    read.store.register_capture("c", "slot_c", "pub_c", [captures.table(fingerprint="2")])
     refusal(VerificationOver, third.end)
     read.store.publish_tables("c", read.token, read.xid)
     read.backfill(1, 2, 3)

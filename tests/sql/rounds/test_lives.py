@@ -11,14 +11,9 @@ from tests.long import seeds
 from tests.support.factories import new_event, rows, set_clock, value
 
 FILTERS: dict[str, dict[str, list[str]]] = {
-    "all": {},
-    "orders": {"deciders": ["order"]},
-    "paid": {"events": ["paid"]},
-    "invoices_paid": {"deciders": ["invoice"], "events": ["paid"]},
-    "none": {"deciders": ["nobody"]},
-    "also_all": {},
-    "off": {},
-}
+    "all": {}, "orders": {"deciders": ["order"]}, "paid": {"events": ["paid"]}, "none": {"deciders": ["nobody"]},
+    "invoices_paid": {"deciders": ["invoice"], "events": ["paid"]}, "also_all": {}, "off": {},
+}  # fmt: skip
 # mostly what some views pass over
 RARE = ["placed"] * 8 + ["paid"]
 
@@ -93,13 +88,11 @@ def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: Eve
         for row in orders.poll_views():
             if row.retries:
                 retries(row.view, may_fail=False)
-    wanted = rows(
-        orders.connection,
-        """
+    query = """
         select v.view, e."offset" from event_store.views v cross join event_store.events e
         where v.enabled and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-        """,
-    )
+    """
+    wanted = rows(orders.connection, query)
     assert taken == Counter((view, offset) for view, offset in wanted)
     assert {row.view: row.due for row in orders.poll_views() if row.enabled} == dict.fromkeys({*FILTERS} - {"off"}, 0)
     assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0

@@ -12,13 +12,11 @@ from tests.support.factories import refusal, rows
 
 def calls_of(store: EventStore, mode: str) -> set[str]:
     """Return the public functions that refuse a view of another mode: those that ask for it, and their callers."""
-    functions = rows(
-        store.connection,
-        """
+    query = """
         select proname, prosrc, pronamespace <> 'event_store_private'::regnamespace and prosecdef from pg_proc
         where pronamespace::regnamespace::text ~ '^event_store'
-        """,
-    )
+    """
+    functions = rows(store.connection, query)
     asking = re.compile(rf"\b(?:known_view|own_view)\(\w+, '{mode}'\)")
     found = {name for name, source, _ in functions if asking.search(source)}
     called = [(name, {*re.findall(r"\bevent_store(?:_private|_platform)?\.(\w+)\(", s)}) for name, s, _ in functions]
@@ -47,16 +45,10 @@ def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: EventS
 
 # what calls state where an argument has no default
 VALUES = {
-    "v_decider": "order",
-    "v_decider_id": "00000000-0000-0000-0000-000000000001",
-    "v_error": "no",
-    "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]',
-    "v_kind": "RESET_TO_EARLIEST",
-    "v_other": "rows",
-    "v_owner": "me",
-    "v_reason": "a test",
-    "v_secret": made_secret(),
-}
+    "v_decider": "order", "v_decider_id": "00000000-0000-0000-0000-000000000001", "v_error": "no", "v_owner": "me",
+    "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]', "v_kind": "RESET_TO_EARLIEST",
+    "v_other": "rows", "v_reason": "a test", "v_secret": made_secret(),
+}  # fmt: skip
 # which say of a view that is not there that it has nothing, or make it
 OF_ANY_VIEW = {
     "audit_log", "detach_consumer", "fail_dispatch", "has_seen", "is_registered", "lease_owners", "purged_discards",

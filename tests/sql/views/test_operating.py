@@ -53,7 +53,7 @@ def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: 
     assert infos == [("b", "bulk", False, 0), ("v", "rows", True, 1)]
 
 
-def test_a_disabled_view_is_given_nothing_and_what_is_in_flight_is_answered(view: EventStore) -> None:
+def test_a_disabled_view_is_given_nothing_and_may_still_answer(view: EventStore) -> None:
     append_to(view, *"abcd", "late")
     pump(view, "v")
     a, b, c, d = view.lease_events("v", 4)

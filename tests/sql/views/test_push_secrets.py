@@ -58,7 +58,7 @@ def test_each_change_is_audited_without_the_secret(store: EventStore, pushes: Pu
     assert rows(store.connection, "select from event_store.push_secrets") == []
 
 
-def test_what_is_no_secret_is_refused_unquoted_and_so_is_a_time_out_of_range(pushes: PushStore) -> None:
+def test_no_secret_and_a_time_out_of_range_are_refused_unquoted(pushes: PushStore) -> None:
     for secret in ("", "secret", "whsec_", "whsec_" + "a" * 31, "whsec_" + "a" * 32 + " ", "sec_" + "a" * 32):
         refused = refusal(Malformed, partial(pushes.set_push_secret, "hook", secret))
         assert refused.detail == "v_secret is no secret of Standard Webhooks"
