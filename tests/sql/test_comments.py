@@ -1,7 +1,6 @@
 """The schema explains itself: everything has a comment, and names keep their rules."""
 
 import re
-from pathlib import Path
 from typing import LiteralString
 
 import psycopg
@@ -36,10 +35,6 @@ where c.relnamespace in {OURS} and not t.tgisinternal and obj_description(t.oid,
 """
 
 
-def schemas_of(path: Path) -> tuple[str, ...]:
-    return ("event_store_private",) if "private" in path.parts else ("event_store", "event_store_platform")
-
-
 def test_everything_has_a_comment(connect: Connect) -> None:
     assert rows(connect(), UNCOMMENTED) == []
 
@@ -63,7 +58,8 @@ def test_a_file_defines_the_function_of_its_name_in_one_schema() -> None:
         sql = path.read_text()
         made = set(re.findall(r"create (?:or replace )?function ([\w.]+)\(", sql))
         assert len(made) == 1, path
-        assert made <= {f"{schema}.{path.stem}" for schema in schemas_of(path)}, path
+        schemas = ("_private",) if "private" in path.parts else ("", "_platform")
+        assert made <= {f"event_store{schema}.{path.stem}" for schema in schemas}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
         # elsewhere it would be a mere comment

@@ -1,9 +1,5 @@
-"""What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray.
+"""What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray."""
 
-Not here: which functions each role may call (tests/docs/test_sql_functions.py).
-"""
-
-from collections.abc import Callable, Iterator
 from itertools import product
 from typing import LiteralString
 
@@ -12,21 +8,12 @@ from psycopg import errors
 
 from millrace.resources.event_store import EventStore
 from tests.support.factories import new_event, rows, value
-from tests.support.logins import logins
+from tests.support.logins import Login
 
 TABLES: LiteralString = (
     "select c.oid::regclass::text, relnamespace::regnamespace::text from pg_class c"
     " where relnamespace::regnamespace::text in ('event_store', 'read_models') and relkind in ('r', 'v')"
 )
-
-Login = Callable[[str], EventStore]
-
-
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    """Yield a login: it connects as a new user with one of the roles, and nothing else."""
-    with logins(orders.connection) as made:
-        yield lambda role: EventStore(made(role))
 
 
 def test_who_reads_tables_and_who_changes_those_of_read_models(orders: EventStore) -> None:
@@ -89,7 +76,7 @@ def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: 
 
 def test_nobody_goes_around_the_functions(login: Login) -> None:
     for role in ("event_store_writer", "event_store_consumer", "event_store_reader", "event_store_owner"):
-        user = login(role).connection
+        user = login(role)
         user.execute("create function pg_temp.grab() returns trigger language plpgsql as 'begin return new; end'")
         for statement in (
             "insert into event_store.events (event) values ('x')",
@@ -111,8 +98,8 @@ def test_nobody_goes_around_the_functions(login: Login) -> None:
 
 def test_the_callers_search_path_leads_no_function_astray(orders: EventStore, login: Login) -> None:
     writer = login("event_store_writer")
-    writer.connection.execute("create temporary table streams (decider text)")
-    writer.connection.execute("create temporary table events (event text)")
-    writer.connection.execute("set search_path = pg_temp, event_store")
-    writer.append_events([new_event("o-1")])
+    for table in ("streams (decider text)", "events (event text)"):
+        writer.execute(f"create temporary table {table}".encode())
+    writer.execute("set search_path = pg_temp, event_store")
+    EventStore(writer).append_events([new_event("o-1")])
     assert len(orders.get_events("o-1", "order")) == 1

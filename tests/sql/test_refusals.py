@@ -1,9 +1,4 @@
-"""What no function takes: each is refused with its own class, the values and the remedy, and changes nothing.
-
-Belongs here: arguments that are wrong whatever the store holds. Not here: null for what has no default
-(test_arguments), views that are not there or of the other mode (views/test_known_view), what an event may hold
-(events/test_every_way_in).
-"""
+"""What no function takes: each is refused with its own class, the values and the remedy, and changes nothing."""
 
 from collections.abc import Callable
 

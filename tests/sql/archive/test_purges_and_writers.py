@@ -19,25 +19,15 @@ from tests.support.patience import patience
 Write = Callable[[EventStore, str, UUID | None], object]
 
 
-def by_event(store: EventStore, decider_id: str, previous: UUID | None) -> object:
-    return factories.append(store, decider_id, previous)
-
-
-def by_batch(store: EventStore, decider_id: str, _: UUID | None) -> object:
-    return store.append_events([factories.new_event(decider_id)])
-
-
 def bare(store: EventStore, decider_id: str, previous: UUID | None) -> object:
-    return store.connection.execute(
-        """
+    insert: LiteralString = """
         insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
         values ('placed', gen_random_uuid(), 'order', %s, '{}', gen_random_uuid(), %s)
-        """,
-        (decider_id, previous),
-    )
+    """
+    return store.connection.execute(insert, (decider_id, previous))
 
 
-WAYS = [by_event, by_batch, bare]
+WAYS: list[Write] = [factories.append, lambda store, stream, _: factories.append_to(store, stream), bare]
 
 
 def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: EventStore, connect: factories.Connect) -> None:

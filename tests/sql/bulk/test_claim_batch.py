@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
@@ -13,16 +13,12 @@ def bulk(orders: EventStore) -> EventStore:
     return orders
 
 
-def size(leases: list[Lease]) -> int:
-    return sum(lease.to_position - lease.from_position for lease in leases)
-
-
 def test_a_claim_takes_at_most_the_limit(bulk: EventStore) -> None:
     for _ in range(2):  # from 0, and from a position above it
         append_to(bulk, *[f"o-{n}" for n in range(30)])
         for limit in (1, 7, 30, 2**63 - 1):
             leases = bulk.claim_batch("v", "me", limit)
-            assert size(leases) == min(limit, 30)
+            assert sum(lease.to_position - lease.from_position for lease in leases) == min(limit, 30)
             assert all(lease.from_position < lease.to_position for lease in leases)
             if limit < 2**63 - 1:
                 bulk.release_batch("v", leases)

@@ -1,6 +1,7 @@
 """Stored changes become events: in order, once, and what cannot become one holds up its own stream only."""
 
 from dataclasses import replace
+from typing import LiteralString
 from uuid import UUID
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
@@ -233,15 +234,13 @@ def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(
 
 
 def test_many_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> None:
-    source.store.connection.execute(
-        """
+    changes: LiteralString = """
         insert into event_store.wal_events
         select %s, ('0/1000'::pg_lsn + n / 100 * 256), n %% 100, '700', now(), %s, format('[%%s]', n %% 6000), 'updated',
-          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n % 6000, 'v', n))
+          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n %% 6000, 'v', n))
         from generate_series(0, 19999) n
-        """.replace("n % 6000", "n %% 6000"),
-        (source.generation, T),
-    )
+    """
+    source.store.connection.execute(changes, (source.generation, T))
     end = Lsn(0x1000 + 200 * 256)
     assert source.store.store_changes("c", source.token, end, captures.BEGAN) == 20_000
     for call in range(2):

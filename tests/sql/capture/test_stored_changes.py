@@ -1,7 +1,4 @@
-"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events.
-
-Not here: kills (tests/capture/test_kills).
-"""
+"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -19,13 +19,10 @@ def models(store: EventStore) -> ReadModelStore:
     return models
 
 
-def test_the_versions_of_a_model_are_listed_the_oldest_first(models: ReadModelStore) -> None:
+def test_versions_are_listed_the_oldest_first_and_each_has_a_view_of_its_own(models: ReadModelStore) -> None:
     one, two = Version(1, "orders", "one", True, []), Version(2, "orders_v2", "two", False, [1, 3, 5])
     assert models.model_versions("m") == [one, two]
     assert models.model_versions("unknown") == []
-
-
-def test_a_view_is_that_of_one_version(models: ReadModelStore) -> None:
     assert models.version_of_view("orders_v2") == ModelVersion("m", 2)
     assert models.version_of_view("unknown") is None
     with pytest.raises(psycopg.errors.UniqueViolation):

@@ -62,9 +62,7 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
     for_rows, for_bulk = calls_of(orders, "rows"), calls_of(orders, "bulk")
     accepted: set[tuple[str, str]] = set()
     wrong: list[tuple[str, str, MillraceError]] = []
-    for function, name, arguments, types in rows(
-        orders.connection,
-        """
+    query = """
         select p.oid::regproc::text, p.proname, p.proargnames[2:p.pronargs - p.pronargdefaults], array(
           select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
           where t.number between 2 and p.pronargs - p.pronargdefaults order by t.number
@@ -72,8 +70,8 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
         from pg_proc p
         where p.pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
           and p.proargnames[1] in ('v_view', 'v_view_name')
-        """,
-    ):
+    """
+    for function, name, arguments, types in rows(orders.connection, query):
         stated = [VALUES.get(argument, "1") for argument in arguments]
         stated = [f"{{{each}}}" if kind.endswith("[]") else each for each, kind in zip(stated, types, strict=True)]
         places = ", ".join(["%s", *(f"%s::{kind}" for kind in types)])
