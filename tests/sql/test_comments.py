@@ -52,18 +52,22 @@ def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) 
     assert rows(connect(), unnamed) == []
 
 
-def test_a_file_defines_the_function_of_its_name_in_one_schema() -> None:
+def test_each_function_has_a_file_of_its_name_in_one_schema(connect: Connect) -> None:
     """In a folder named private, and only there, in event_store_private."""
+    name, in_files = "pronamespace::regnamespace::text || '.' || proname", set[str]()
     for path in FUNCTIONS:
         sql = path.read_text()
         made = set(re.findall(r"create (?:or replace )?function ([\w.]+)\(", sql))
         assert len(made) == 1, path
+        in_files |= made
         schemas = ("_private",) if "private" in path.parts else ("", "_platform")
         assert made <= {f"event_store{schema}.{path.stem}" for schema in schemas}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
         # elsewhere it would be a mere comment
         assert sql.count("planner:") == sql.count("\nas $$\n-- planner: "), path
+    defined = rows(connect(), f"select {name} from pg_proc where pronamespace in {OURS}")
+    assert {function for (function,) in defined} == in_files
 
 
 def test_the_file_of_a_function_of_the_interface_says_who_may_call_it() -> None:
@@ -89,13 +93,6 @@ def test_the_comment_of_a_function_names_each_refusal_once(connect: Connect) -> 
         assert comment.endswith("."), signature
         # it is the promise that a page has
         assert len(comment) > 40 or "Does the same for a UUID" in comment, signature
-
-
-def test_every_function_has_its_file(connect: Connect) -> None:
-    name = "pronamespace::regnamespace::text || '.' || proname"
-    defined = rows(connect(), f"select {name} from pg_proc where pronamespace in {OURS}")
-    made = {re.findall(r"create or replace function (\w+\.\w+)", path.read_text())[0] for path in FUNCTIONS}
-    assert {name for (name,) in defined} == made
 
 
 def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:

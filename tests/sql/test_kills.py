@@ -83,7 +83,7 @@ def view(orders: EventStore) -> EventStore:
 
 
 @pytest.mark.parametrize(("call", "point"), WHERE_A_CALL_STOPS)
-def test_a_call_killed_half_way_loses_nothing(
+def test_a_call_killed_midway_loses_nothing(
     view: EventStore, connect: factories.Connect, call: str, point: str
 ) -> None:
     waiting = factories.append_to(view, "waits", "waits")
@@ -111,9 +111,7 @@ def test_a_call_killed_half_way_loses_nothing(
 
 
 @pytest.mark.parametrize(("call", "point"), [each for each in WHERE_A_CALL_STOPS if each[1] != "sequencing"])
-def test_while_a_call_hangs_others_are_given_the_rest(
-    view: EventStore, connect: factories.Connect, call: str, point: str
-) -> None:
+def test_while_a_call_hangs_others_go_on(view: EventStore, connect: factories.Connect, call: str, point: str) -> None:
     factories.append_to(view, "waits")
     pump_without_removing(view)
     factories.append_to(view, "new")

@@ -168,9 +168,7 @@ def test_a_message_is_ones_own_for_half_a_minute_and_a_late_answer_counts(watche
     assert not watched.store.settle_alert(uuid4(), "nothing")
 
 
-def test_two_at_once_get_a_message_once_and_the_killed_one_leaves_it(
-    watched: Watched, connect: factories.Connect
-) -> None:
+def test_two_at_once_get_a_message_once_a_killed_one_leaves_it(watched: Watched, connect: factories.Connect) -> None:
     watched.look("orders")
     killed, other = connect(autocommit=False), connect()
     for connection in (killed, other):

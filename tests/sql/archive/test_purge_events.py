@@ -85,9 +85,7 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStor
     assert factories.rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
 
 
-def test_events_are_not_changed_by_hand_before_during_nor_after_a_purge(
-    given_up: EventStore, connect: factories.Connect
-) -> None:
+def test_events_are_not_changed_by_hand_whatever_a_purge_does(given_up: EventStore, connect: factories.Connect) -> None:
     assert_by_hand_is_refused(given_up.connection)
     given_up.connection.execute("create table refers (o bigint references event_store.events)")
     given_up.connection.execute('insert into refers select min("offset") from event_store.events')
@@ -119,9 +117,7 @@ def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: EventStore)
     assert len(kept(given_up)) == 4
 
 
-def test_a_second_purge_waits_for_nobody_and_a_killed_one_leaves_all(
-    given_up: EventStore, connect: factories.Connect
-) -> None:
+def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(given_up: EventStore, connect: factories.Connect) -> None:
     before = kept(given_up)
     for ends, rest in (("killed", 6), ("committed", 4)):
         with given_up.connection.transaction(force_rollback=ends == "killed"):

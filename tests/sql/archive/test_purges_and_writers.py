@@ -49,7 +49,7 @@ def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: EventStore, co
 
 
 @pytest.mark.parametrize("meanwhile", [1, 2])
-def test_a_batch_that_waited_while_its_stream_was_purged(
+def test_a_batch_that_waited_during_a_purge_fails(
     orders: EventStore, connect: factories.Connect, meanwhile: int
 ) -> None:
     one, *_ = factories.ids_of_one_partition(orders.connection, 1, 0)
@@ -69,7 +69,7 @@ def test_a_batch_that_waited_while_its_stream_was_purged(
     assert [event.version for event in appended] == [1, 2 + meanwhile]
 
 
-def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, connect: factories.Connect) -> None:
+def test_an_event_that_waited_during_a_purge_fails(orders: EventStore, connect: factories.Connect) -> None:
     one, *_ = factories.ids_of_one_partition(orders.connection, 1, 0)
     two, *_ = factories.ids_of_one_partition(orders.connection, 1, 1)
     (known,) = factories.append_to(orders, two)

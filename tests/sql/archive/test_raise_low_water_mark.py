@@ -154,9 +154,7 @@ def test_what_the_log_does_not_hold_is_refused(bulk: EventStore) -> None:
             raised(bulk, offset)
 
 
-def test_an_operator_who_is_killed_before_the_commit_gives_nothing_up(
-    bulk: EventStore, connect: factories.Connect
-) -> None:
+def test_an_operator_killed_before_the_commit_gives_nothing_up(bulk: EventStore, connect: factories.Connect) -> None:
     operator = connect(autocommit=False)
     doomed = ArchiveStore(operator)
     assert doomed.raise_low_water_mark(0, 4, "old") == 4

@@ -68,9 +68,7 @@ def test_after_a_take_over_no_call_with_the_former_lease_does_anything(bulk: Eve
         assert "no lease" in str(refusal(LeaseLost, call).detail)
 
 
-def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
-    bulk: EventStore, leases: list[Lease], connect: Connect
-) -> None:
+def test_a_zombie_that_waits_for_its_heir_is_fenced(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
     over = "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null"
     bulk.connection.execute(over)
     successor, zombie = connect(autocommit=False), connect()

@@ -132,9 +132,7 @@ def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams
         bulk.fail_streams("v", leases[0], [failure(delivered)])
 
 
-def test_two_failures_of_one_batch_at_once_count_once(
-    bulk: EventStore, streams: list[str], connect: factories.Connect
-) -> None:
+def test_two_failures_at_once_count_once(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
     factories.append_to(bulk, streams[0])
     (lease,) = bulk.claim_batch("v", "me")
     stores = [EventStore(connect()) for _ in range(3)]
@@ -143,9 +141,7 @@ def test_two_failures_of_one_batch_at_once_count_once(
     assert locks(bulk) == [(streams[0], 1)]
 
 
-def test_a_stream_whose_next_event_has_no_position_yet_is_not_due(
-    bulk: EventStore, streams: list[str], connect: factories.Connect
-) -> None:
+def test_what_has_no_position_yet_is_not_due(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
     bad = streams[0]
     factories.append_to(bulk, bad)
     finish(bulk, bulk.claim_batch("v", "me"), {bad})

@@ -216,9 +216,7 @@ def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -
     assert store.get_events("[2]", T)[-1].event == "deleted"
 
 
-def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(
-    source: Source, connect: factories.Connect
-) -> None:
+def test_emitting_goes_on_beside_appends_of_others_to_the_streams(source: Source, connect: factories.Connect) -> None:
     source.commit(inserted(1), inserted(2))
     source.emit()
     other = connect(autocommit=False)

@@ -19,7 +19,7 @@ def models(store: EventStore) -> ReadModelStore:
     return models
 
 
-def test_versions_are_listed_the_oldest_first_and_each_has_a_view_of_its_own(models: ReadModelStore) -> None:
+def test_versions_are_listed_the_oldest_first_each_with_its_view(models: ReadModelStore) -> None:
     one, two = Version(1, "orders", "one", True, []), Version(2, "orders_v2", "two", False, [1, 3, 5])
     assert models.model_versions("m") == [one, two]
     assert models.model_versions("unknown") == []
@@ -54,7 +54,7 @@ def test_a_version_that_serves_is_used_and_so_is_a_newer_one_for_a_day(models: R
 
 
 @pytest.mark.parametrize("stayed", [[], ["m"]])
-def test_one_transaction_at_a_time_changes_the_versions_of_a_model(
+def test_one_at_a_time_changes_the_versions_of_a_model(
     models: ReadModelStore, connect: Connect, stayed: list[str]
 ) -> None:
     models.connection.execute("insert into event_store.model_locks select unnest(%s::text[])", (stayed,))

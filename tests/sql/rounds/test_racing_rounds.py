@@ -156,9 +156,7 @@ def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -
 
 
 @pytest.mark.parametrize("change", ["unregister", "disable", "register anew"])
-def test_a_view_that_changes_during_a_claim_is_left_out(
-    bulk: EventStore, connect: factories.Connect, change: str
-) -> None:
+def test_a_view_that_changes_in_a_claim_is_left_out(bulk: EventStore, connect: factories.Connect, change: str) -> None:
     bulk.register_view("second", "-infinity", mode="bulk")
     factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.sequence_events()
@@ -209,9 +207,7 @@ def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: facto
     assert bulk.owned_leases("me") == {"second": leases["second"]}
 
 
-def test_a_claim_at_repeatable_read_fails_where_somebody_was_faster(
-    bulk: EventStore, connect: factories.Connect
-) -> None:
+def test_a_claim_at_repeatable_read_fails_if_somebody_was_faster(bulk: EventStore, connect: factories.Connect) -> None:
     factories.append_to(bulk, "o-1")
     bulk.sequence_events()
     old = connect(autocommit=False)

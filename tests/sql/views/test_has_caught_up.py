@@ -6,6 +6,7 @@ import pytest
 
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import append_to, ids_of_one_partition, new_event
+from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
@@ -21,12 +22,7 @@ def stream(views: EventStore) -> str:
 
 
 def consume(store: EventStore, view: str, *failing: str) -> None:
-    leases = store.claim_batch(view, "me")
-    with store.connection.transaction():
-        for lease in leases:
-            if failing:
-                store.fail_streams(view, lease, [StreamFailure("order", each, "no", None) for each in failing])
-        store.commit_batch(view, leases)
+    finish(store, store.claim_batch(view, "me"), failing, view)
 
 
 def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> None:

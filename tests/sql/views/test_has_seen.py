@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import Event, EventStore, Seen, StreamFailure
+from millrace.resources.event_store import Event, EventStore, Seen
 from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, refusal, rows, set_clock
 from tests.support.logins import Login
+from tests.support.views.failing_streams import finish
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
@@ -19,13 +20,7 @@ def asked(store: EventStore, event: Event, view: str = "v") -> Seen:
 
 def consumed(store: EventStore, *failing: str, view: str = "v") -> None:
     """Let a bulk view take all that is there; these streams fail."""
-    leases = store.claim_batch(view, "me")
-    with store.connection.transaction():
-        for lease in leases:
-            failed = [event for event in store.read_batch(view, lease) if event.decider_id in failing]
-            for event in failed[:1]:
-                store.fail_streams(view, lease, [StreamFailure(event.decider, event.decider_id, "no", event.offset)])
-        store.commit_batch(view, leases)
+    finish(store, store.claim_batch(view, "me"), failing, view)
 
 
 def test_a_rows_view_has_an_event_when_it_is_acknowledged(view: EventStore) -> None:
@@ -58,6 +53,13 @@ def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: EventStore) 
     # also when it is disabled
     bulk.enable_view("v", False)
     assert asked(bulk, event) == SEEN
+    bulk.enable_view("v")
+    # every view has had what was purged
+    purge_all(bulk)
+    assert rows(bulk.connection, "select from event_store.events") == []
+    assert asked(bulk, event) == SEEN
+    assert bulk.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
+    assert bulk.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
 def test_of_a_stream_that_failed_the_events_before_are_there(orders: EventStore) -> None:
@@ -120,17 +122,6 @@ def test_an_event_that_is_not_committed_is_not_there_for_others(view: EventStore
     with view.connection.transaction():
         event = append(view)
         assert asked(EventStore(connect()), event).never == "not_stored"
-
-
-def test_what_was_purged_every_view_has_had(bulk: EventStore) -> None:
-    event = append(bulk)
-    bulk.sequence_events()
-    consumed(bulk)
-    purge_all(bulk)
-    assert rows(bulk.connection, "select from event_store.events") == []
-    assert asked(bulk, event) == SEEN
-    assert bulk.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
-    assert bulk.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
 def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None:

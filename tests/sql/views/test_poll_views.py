@@ -24,9 +24,7 @@ def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
     ]
 
 
-def test_consumers_count_once_by_name_until_they_or_their_sessions_end(
-    orders: EventStore, connect: factories.Connect
-) -> None:
+def test_consumers_count_once_by_name_until_their_sessions_end(orders: EventStore, connect: factories.Connect) -> None:
     for view in ("v", "w"):
         orders.register_view(view, "-infinity", mode="bulk")
 
@@ -63,9 +61,7 @@ def test_a_consumer_whose_pid_another_session_got_is_gone(bulk: EventStore) -> N
     assert lives() == [0, False]
 
 
-def test_where_postgres_hides_when_a_session_began_its_pid_decides(
-    bulk: EventStore, connect: factories.Connect
-) -> None:
+def test_if_postgres_hides_when_a_session_began_its_pid_decides(bulk: EventStore, connect: factories.Connect) -> None:
     other = connect()
     EventStore(other).attach_consumer("v", "run 1")
     for hidden in ("select", "update event_store.consumers set session_began_at = null"):
@@ -99,9 +95,7 @@ def test_in_rows_mode_free_locks_count_until_nothing_is_left(view: EventStore) -
 
 
 @pytest.mark.parametrize("when", ["before the ack", "while the ack is open"])
-def test_an_event_that_came_while_its_stream_was_in_flight_counts(
-    view: EventStore, connect: factories.Connect, when: str
-) -> None:
+def test_an_event_that_came_during_a_delivery_counts(view: EventStore, connect: factories.Connect, when: str) -> None:
     factories.append_to(view, "o-1")
     factories.pump(view, "v")
     (event,) = view.stream_events("v")  # nothing is after it

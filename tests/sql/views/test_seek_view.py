@@ -8,8 +8,9 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, ViewInUse
-from millrace.resources.event_store import EventStore, Seek, StreamFailure
+from millrace.resources.event_store import EventStore, Seek
 from tests.support import factories
+from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
@@ -110,24 +111,15 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-def fail(store: EventStore, *decider_ids: str) -> None:
-    """Let these streams of the bulk view fail, the others succeed."""
-    leases = store.claim_batch("v", "me")
-    with store.connection.transaction():
-        for lease in leases:
-            store.fail_streams("v", lease, [StreamFailure("order", each, "no") for each in decider_ids])
-        store.commit_batch("v", leases)
-
-
 def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
     streams = factories.ids_of_one_partition(log.connection, 2)
-    fail(log, *streams)
+    finish(log, log.claim_batch("v", "me"), streams)
     log.register_view("v", mode="bulk", max_attempts=2)
     factories.set_clock(log.connection, "2030-01-01 02:00:00+00")
-    fail(log, streams[0])
+    finish(log, log.claim_batch("v", "me"), streams[:1])
     factories.append_to(log, streams[1])
     log.register_view("v", mode="bulk")
-    fail(log, streams[1])
+    finish(log, log.claim_batch("v", "me"), streams[1:])
     plan = log.seek_view("v", "RESET_TO_EARLIEST", partition=0, dry_run=True)
     assert (plan[0].locks_removed, plan[0].dead_letters_removed) == (2, 1)
     assert len(log.dead_letters()) == 1
