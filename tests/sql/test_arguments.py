@@ -1,7 +1,4 @@
-"""Arguments of all functions of the interface: null, odd values, a UUID as the id of a stream, names, durations.
-
-Belongs here: what is asked of every function, over pg_proc. Not here: the arguments of one function.
-"""
+"""Arguments of all functions of the interface, over pg_proc: null, odd values, UUIDs, names, durations."""
 
 from itertools import product
 from typing import Any, LiteralString
@@ -51,77 +48,58 @@ STATED = {
 }  # fmt: skip
 
 STREAM = "v_decider_id => %(id)s, v_decider => 'order'"
+APPEND = (
+    "v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s, v_data => '{}',"
+    " v_command_id => %(new)s, v_previous_id => %(last)s"
+)
 ANSWER = "v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s, v_lease_token => %(token)s"
 # the functions that take a UUID for a stream's id, by the names of their arguments
 OF_A_STREAM = {
-    "append_event": (
-        "v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s, v_data => '{}',"
-        " v_command_id => %(new)s, v_previous_id => %(last)s"
-    ),
-    "get_events": STREAM,
-    "get_last_event": STREAM,
-    "read_stream": STREAM,
-    "stream_head": STREAM,
-    "ack_event": ANSWER,
-    "nack_event": f"{ANSWER}, v_error => 'later'",
-    "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
-    "fail_event": f"{ANSWER}, v_error => 'no'",
-    "extend_lock": f"{ANSWER}, v_seconds => 60",
-}
+    **dict.fromkeys(("get_events", "get_last_event", "read_stream", "stream_head"), STREAM),
+    "append_event": APPEND, "ack_event": ANSWER,
+    "nack_event": f"{ANSWER}, v_error => 'later'", "schedule_nack_event": f"{ANSWER}, v_milliseconds => 5",
+    "fail_event": f"{ANSWER}, v_error => 'no'", "extend_lock": f"{ANSWER}, v_seconds => 60",
+}  # fmt: skip
 
 EVENT = "event event_id event_version decider decider_id data command_id previous_id final created_at offset"
+REGISTERED = "decider event event_version description"
+VIEW = "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
 LOCK = "view decider_id offset last_offset locked_until offset_final created_at updated_at"
 # how callers of fstore-sql call its functions, and the columns they read
 OF_FSTORE_SQL = {
-    "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": (
-        "decider event event_version description"
-    ),
+    "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": REGISTERED,
     "register_view(v_view => 'w', v_start_at => timestamp '2023-01-23 12:17:17.078384', v_lock_timeout_s => 400,"
-    " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": (
-        "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
-    ),
-    "append_event(v_event => 'paid', v_event_id => %(new)s, v_decider => 'order', v_decider_id => %(id)s,"
-    " v_data => '{}', v_command_id => %(new)s, v_previous_id => %(last)s, v_event_version => 1)": EVENT,
+    " v_pooling_delay_s => 1, v_edge_function_url => 'http://localhost')": VIEW,
+    f"append_event({APPEND}, v_event_version => 1)": EVENT,
     "append_event('paid', %(new)s, 'order', %(id)s, '{}', %(new)s, %(last)s)": EVENT,
-    "get_events(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
-    "get_last_event(v_decider_id => %(id)s, v_decider => 'order')": EVENT,
-    "stream_events(v_view_name => 'other', v_limit => 10, v_seconds => 60)": EVENT,
-    "stream_events('other')": EVENT,
+    f"get_events({STREAM})": EVENT, f"get_last_event({STREAM})": EVENT,
+    "stream_events(v_view_name => 'other', v_limit => 10, v_seconds => 60)": EVENT, "stream_events('other')": EVENT,
     "ack_event(v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s)": LOCK,
-    "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK,
-    "nack_event('v', %(id)s)": LOCK,
+    "nack_event(v_view => 'v', v_decider_id => %(id)s)": LOCK, "nack_event('v', %(id)s)": LOCK,
     "schedule_nack_event(v_view => 'v', v_decider_id => %(id)s, v_milliseconds => 0)": LOCK,
     "schedule_nack_event('v', %(id)s, 0)": LOCK,
-}
+}  # fmt: skip
 
 
-def functions(store: EventStore) -> list[tuple[str, list[str]]]:
-    """Return the functions with the types of the arguments that have no default."""
-    return [
-        (name, types)
-        for name, types in rows(
-            store.connection,
-            f"""
-            select p.oid::regproc::text, array(
-              select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
-              where t.number <= p.pronargs - p.pronargdefaults order by t.number
-            )
-            from pg_proc p
-            where p.pronamespace in {INTERFACE} and p.prokind = 'f'
-              and p.prorettype <> 'trigger'::regtype
-            """,
-        )
-        if types
-    ]
-
-
-# Null: as if left out where the default is null, refused elsewhere; a look-up of null finds nothing
+def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]:
+    """Return the functions: name, the names and types of their arguments, and how many of these have no default."""
+    query: LiteralString = f"""
+        select p.oid::regproc::text, array(
+          select array[p.proargnames[t.number], format_type(t.type, null)]
+          from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
+        ), p.pronargs - p.pronargdefaults
+        from pg_proc p
+        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+    """
+    return rows(store.connection, query)
 
 
 def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
     accepted, odd = set(), []
-    for name, types in functions(orders):
-        call = f"select * from {name}({', '.join(f'null::{kind}' for kind in types)})"
+    for name, arguments, required in functions(orders):
+        if not required:
+            continue
+        call = f"select * from {name}({', '.join(f'null::{kind}' for _, kind in arguments[:required])})"
         try:
             with orders.connection.transaction(force_rollback=True):
                 found = orders.connection.execute(call.encode()).fetchall()
@@ -135,12 +113,11 @@ def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventS
     assert {name.partition(".")[2] for name in accepted} == LOOK_UPS
 
 
-def test_null_for_what_may_be_left_out_is_as_if_left_out(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
+def test_null_for_what_may_be_left_out_is_as_if_left_out(view: EventStore) -> None:
     names = "event_store.dead_letters event_store.view_info event_store.available_offset_range"
     for name in (*names.split(), "event_store_platform.audit_log", "event_store_platform.producer_statistics"):
         left_out, null = (
-            orders.connection.execute(f"select * from {name}({argument})".encode()).fetchall()
+            view.connection.execute(f"select * from {name}({argument})".encode()).fetchall()
             for argument in ("", "null")
         )
         assert null == left_out, name
@@ -156,16 +133,8 @@ def stream(orders: EventStore) -> dict[str, Any]:
         orders.register_view(view, "-infinity")
         pump(orders, view)
     (leased,) = orders.lease_events("v")
-    return {
-        "id": decider_id,
-        "offset": leased.offset,
-        "token": leased.lease_token,
-        "last": placed.event_id,
-        "new": UUID(int=7),
-    }
-
-
-# Odd values: taken, or refused by an error of ours
+    delivery = {"offset": leased.offset, "token": leased.lease_token}
+    return {"id": decider_id, **delivery, "last": placed.event_id, "new": UUID(int=7)}
 
 
 def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore, stream: dict[str, Any]) -> None:
@@ -184,17 +153,7 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore,
         common | {"v_view": "b", "v_lease_token": source.token},
     ]
     wrong = set()
-    for name, arguments, required in rows(
-        connection,
-        f"""
-        select p.oid::regproc::text, array(
-          select array[p.proargnames[t.number], format_type(t.type, null)]
-          from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
-        ), p.pronargs - p.pronargdefaults
-        from pg_proc p
-        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
-        """,
-    ):
+    for name, arguments, required in functions(orders):
         for odd, kind in arguments:
             for value, stated in product(ODD.get(kind, ()), surroundings):
                 given = {odd: (kind, value)}
@@ -215,9 +174,6 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore,
     assert wrong == set()
 
 
-# UUIDs and names
-
-
 def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """Call a function and undo it; return its rows."""
     with store.connection.transaction(force_rollback=True):
@@ -227,13 +183,11 @@ def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict
 
 def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, stream: dict[str, Any]) -> None:
     """In every function that has an argument v_decider_id of type uuid, called by the names of the arguments."""
-    with_a_uuid = rows(
-        orders.connection,
-        f"""
+    query = f"""
         select distinct p.proname from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
         where p.pronamespace in {INTERFACE} and a.name = 'v_decider_id' and a.type = 'uuid'::regtype
-        """,
-    )
+    """
+    with_a_uuid = rows(orders.connection, query)
     assert {name for (name,) in with_a_uuid} == set(OF_A_STREAM)
     other_callers = """
         select proname from pg_proc where pronamespace = 'event_store'::regnamespace and proname = any(%s)
@@ -253,9 +207,7 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, str
     assert wrong == []
 
 
-def test_callers_of_fstore_sql_call_as_before_and_read_the_same_columns(
-    orders: EventStore, stream: dict[str, Any]
-) -> None:
+def test_callers_of_fstore_sql_read_the_same_columns(orders: EventStore, stream: dict[str, Any]) -> None:
     wrong = []
     for call, columns in OF_FSTORE_SQL.items():
         for decider_id in (stream["id"], str(stream["id"])):
@@ -269,38 +221,24 @@ def test_callers_of_fstore_sql_call_as_before_and_read_the_same_columns(
 def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventStore) -> None:
     """No two forms of a function leave open which of them is meant."""
     unclear = []
-    for name, names, types in rows(
-        orders.connection,
-        f"""
-        select p.oid::regproc::text, p.proargnames[1:p.pronargs], array(
-          select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number) order by t.number
-        )
-        from pg_proc p
-        where p.pronamespace in {INTERFACE} and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
-        """,
-    ):
-        arguments = ", ".join(f"{each} => null::{kind}" for each, kind in zip(names or [], types, strict=True))
+    for name, arguments, _ in functions(orders):
+        nulls = ", ".join(f"{each} => null::{kind}" for each, kind in arguments)
         try:
-            orders.connection.execute(f"explain select * from {name}({arguments})".encode())
+            orders.connection.execute(f"explain select * from {name}({nulls})".encode())
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith("MR"):
                 unclear.append(f"{name}: {error}")
     assert unclear == []
 
 
-# Durations
-
-
 def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore) -> None:
     """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
-    found = rows(
-        orders.connection,
-        f"""
+    query = f"""
         select p.proname, a.name, format_type(a.type, null)
         from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
         where p.pronamespace in {INTERFACE}
           and (a.name ~ 'second|_ms$|minute|_s$|timeout|duration' or a.type = 'interval'::regtype)
-        """,
-    )
+    """
+    found = rows(orders.connection, query)
     assert {name for _, name, _ in found if not name.endswith("_s")} == {"v_seconds", "v_milliseconds"}
     assert {kind for _, _, kind in found} == {"bigint"}

@@ -44,7 +44,7 @@ def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: EventSt
     assert operations(orders) == [(operation, owner.info.user) for operation in expected]
 
 
-def test_what_is_done_to_a_view_is_written_down_with_its_reason_and_what_went(orders: EventStore) -> None:
+def test_what_is_done_to_a_view_is_written_down_with_reason_and_what_went(orders: EventStore) -> None:
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     orders.register_view("v", "-infinity", max_attempts=1)
     first, second, _ = append_to(orders, *ids_of_one_partition(orders.connection, 1) * 2, "other")
@@ -62,24 +62,17 @@ def test_what_is_done_to_a_view_is_written_down_with_its_reason_and_what_went(or
     orders.seek_view("v", "RESET_TO_EARLIEST", partition=0, reason="rows were lost")
     orders.unregister_view("v", "replaced by billing")
     of_the_stream = {"decider": "order", "decider_id": stream}
-    written = rows(
-        orders.connection,
-        """
+    query = """
         select operation, reason, detail, view = 'v' and done_by = session_user and done_at = '2030-01-01 00:00:00+00'
         from event_store.audit_log order by audit_id
-        """,
-    )
+    """
+    written = rows(orders.connection, query)
     assert all(right for *_, right in written)
     assert [(operation, reason) for operation, reason, *_ in written] == [
-        ("register_view", None),
-        ("retry_dead_letters", "the customer is there now"),
-        ("discard_dead_letter", "a test order"),
-        ("enable_view", "its receiver moves"),
-        ("enable_view", None),
-        ("end_locks", "it hangs"),
-        ("seek_view", "rows were lost"),
-        ("unregister_view", "replaced by billing"),
-    ]
+        ("register_view", None), ("retry_dead_letters", "the customer is there now"),
+        ("discard_dead_letter", "a test order"), ("enable_view", "its receiver moves"), ("enable_view", None),
+        ("end_locks", "it hangs"), ("seek_view", "rows were lost"), ("unregister_view", "replaced by billing"),
+    ]  # fmt: skip
     _, retried, discarded, disabled, enabled, ended, moved, removed = (detail for _, _, detail, _ in written)
     assert retried == {**of_the_stream, "streams": 1}
     failed = {"event": "placed", "event_id": str(first.event_id), "attempts": 1, "last_error": "no such customer"}

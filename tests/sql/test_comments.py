@@ -1,7 +1,6 @@
 """The schema explains itself: everything has a comment, and names keep their rules."""
 
 import re
-from pathlib import Path
 from typing import LiteralString
 
 import psycopg
@@ -13,9 +12,7 @@ from tests.support.factories import Connect, rows, value
 FUNCTIONS = function_files()
 
 # of what is in these schemas
-OURS: LiteralString = (
-    "('event_store'::regnamespace, 'event_store_platform'::regnamespace, 'event_store_private'::regnamespace)"
-)
+OURS: LiteralString = "(select oid from pg_namespace where nspname ~ '^event_store')"
 UNCOMMENTED: LiteralString = f"""
 select 'schema', nspname from pg_namespace where oid in {OURS} and obj_description(oid, 'pg_namespace') is null
 union all
@@ -38,42 +35,39 @@ where c.relnamespace in {OURS} and not t.tgisinternal and obj_description(t.oid,
 """
 
 
-def schemas_of(path: Path) -> tuple[str, ...]:
-    return ("event_store_private",) if "private" in path.parts else ("event_store", "event_store_platform")
-
-
 def test_everything_has_a_comment(connect: Connect) -> None:
     assert rows(connect(), UNCOMMENTED) == []
 
 
 def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) -> None:
-    arguments = rows(
-        connect(),
-        f"""
+    named: LiteralString = f"""
         select p.proname, a.name, coalesce(a.mode, 'i') from pg_proc p
         cross join lateral unnest(p.proargnames, p.proargmodes::text[]) a(name, mode)
         where p.pronamespace in {OURS}
-        """,
-    )
+    """
+    arguments = rows(connect(), named)
     assert len(arguments) > 50
     assert [a for a in arguments if a[1].startswith("v_") is not (a[2] == "i")] == []
-    unnamed: LiteralString = (
-        f"select proname from pg_proc where pronamespace in {OURS} and pronargs > 0 and proargnames is null"
-    )
+    unnamed = f"select proname from pg_proc where pronamespace in {OURS} and pronargs > 0 and proargnames is null"
     assert rows(connect(), unnamed) == []
 
 
-def test_a_file_defines_the_function_of_its_name_in_one_schema() -> None:
+def test_each_function_has_a_file_of_its_name_in_one_schema(connect: Connect) -> None:
     """In a folder named private, and only there, in event_store_private."""
+    name, in_files = "pronamespace::regnamespace::text || '.' || proname", set[str]()
     for path in FUNCTIONS:
         sql = path.read_text()
         made = set(re.findall(r"create (?:or replace )?function ([\w.]+)\(", sql))
         assert len(made) == 1, path
-        assert made <= {f"{schema}.{path.stem}" for schema in schemas_of(path)}, path
+        in_files |= made
+        schemas = ("_private",) if "private" in path.parts else ("", "_platform")
+        assert made <= {f"event_store{schema}.{path.stem}" for schema in schemas}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
         # elsewhere it would be a mere comment
         assert sql.count("planner:") == sql.count("\nas $$\n-- planner: "), path
+    defined = rows(connect(), f"select {name} from pg_proc where pronamespace in {OURS}")
+    assert {function for (function,) in defined} == in_files
 
 
 def test_the_file_of_a_function_of_the_interface_says_who_may_call_it() -> None:
@@ -87,15 +81,12 @@ def test_the_file_of_a_function_of_the_interface_says_who_may_call_it() -> None:
             assert granted == made, path
 
 
-def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(connect: Connect) -> None:
-    described = rows(
-        connect(),
-        f"""
+def test_the_comment_of_a_function_names_each_refusal_once(connect: Connect) -> None:
+    described: LiteralString = f"""
         select oid::regprocedure::text, obj_description(oid, 'pg_proc') from pg_proc
         where pronamespace <> 'event_store_private'::regnamespace and pronamespace in {OURS}
-        """,
-    )
-    for signature, comment in described:
+    """
+    for signature, comment in rows(connect(), described):
         codes = re.findall(r"MR\d{3}", comment)
         assert len(codes) == len(set(codes)), signature
         assert set(codes) <= set(BY_SQLSTATE), signature
@@ -104,32 +95,17 @@ def test_the_comment_of_a_function_of_the_interface_names_each_refusal_once(conn
         assert len(comment) > 40 or "Does the same for a UUID" in comment, signature
 
 
-def test_every_function_has_its_file(connect: Connect) -> None:
-    defined = rows(
-        connect(),
-        f"""
-        select distinct pronamespace::regnamespace::text || '.' || proname from pg_proc
-        where pronamespace in {OURS}
-        """,
-    )
-    made = {re.findall(r"create or replace function (\w+\.\w+)", path.read_text())[0] for path in FUNCTIONS}
-    assert {name for (name,) in defined} == made
-
-
 def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
-    loose = rows(
-        connect(),
-        f"""
+    loose: LiteralString = f"""
         select p.proname from pg_proc p join pg_language l on l.oid = p.prolang
         where p.pronamespace in {OURS} and l.lanname = 'plpgsql'
           and not 'search_path=event_store, pg_temp' = any (coalesce(p.proconfig, '{{}}'))
           and p.proname not in ('data_fault', 'moved', 'moved_value', 'stream_partition') -- say why
-        """,
-    )
-    assert loose == []
+    """
+    assert rows(connect(), loose) == []
 
 
-def test_no_plain_literal_has_a_backslash_which_a_session_may_read_as_an_escape() -> None:
+def test_no_plain_literal_has_a_backslash_which_may_be_an_escape() -> None:
     """A session, a login or a database may have `standard_conforming_strings` off."""
     token = re.compile(r"--[^\n]*|\bE'(?:[^'\\]|\\.)*'|'[^']*'", re.DOTALL)
     assert [
@@ -143,14 +119,11 @@ def test_no_plain_literal_has_a_backslash_which_a_session_may_read_as_an_escape(
 
 def test_invariants_are_named_constraints(connect: Connect) -> None:
     """A table's check constraints say what holds, not `table_column_check`."""
-    unnamed = rows(
-        connect(),
-        """
+    unnamed: LiteralString = """
         select conname from pg_constraint
         where connamespace = 'event_store'::regnamespace and contype = 'c' and conname ~ '_check\\d*$'
-        """,
-    )
-    assert unnamed == []
+    """
+    assert rows(connect(), unnamed) == []
 
 
 def test_the_api_is_found_without_a_search_path(connect: Connect) -> None:
@@ -161,16 +134,12 @@ def test_the_api_is_found_without_a_search_path(connect: Connect) -> None:
     rows(connection, "select * from event_store_platform.poll_views()")
 
 
-def test_every_function_that_scans_by_index_only_or_lists_an_archive_compiles_nothing(connect: Connect) -> None:
+def test_what_scans_by_index_only_or_lists_an_archive_compiles_nothing(connect: Connect) -> None:
     connection = connect()
-    compiled = rows(
-        connection,
-        f"""
+    compiled: LiteralString = f"""
         select oid::regprocedure::text from pg_proc
-        where pronamespace in {OURS}
+        where pronamespace in {OURS} and not proconfig @> array['jit=off']
           and (proconfig @> array['enable_seqscan=off'] or proname = 'archive_state')
-          and not proconfig @> array['jit=off']
-        """,
-    )
-    assert compiled == []
+    """
+    assert rows(connection, compiled) == []
     assert value(connection, "select count(*) > 30 from pg_proc where proconfig @> array['jit=off']")

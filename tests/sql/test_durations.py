@@ -1,7 +1,4 @@
-"""How long a lock, a lease or an attachment lasts: as the caller says, else as its view says, by the wall clock.
-
-Belongs here: the time that each call sets. Not here: what happens when it is over (rows, bulk, tests/sql/properties).
-"""
+"""How long a lock, a lease or an attachment lasts: as the caller says, else as its view says, by the wall clock."""
 
 from datetime import timedelta
 from typing import LiteralString

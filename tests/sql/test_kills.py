@@ -1,8 +1,4 @@
-"""Consumers and dispatchers that are killed in a call: no lock or event is lost, the dead session leases nothing.
-
-Belongs here: pg_terminate_backend inside stream_events, lease_events, dispatch_events and ack_event. Not here: kills
-between two calls (the test of each function) and of the sequencer alone (test_sequence_events).
-"""
+"""Consumers and dispatchers that are killed in a call: no lock or event is lost, the dead session leases nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,22 +8,8 @@ import psycopg
 import pytest
 
 from millrace.resources.event_store import EventStore
-from tests.sql.rows.test_stream_events import view
-from tests.support.factories import (
-    Connect,
-    append_to,
-    assert_log_holds_every_event_once,
-    pump,
-    rows,
-    set_clock,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
 from tests.support.patience import patience
-
-__all__ = ["view"]
 
 Call = Callable[[EventStore], object]
 
@@ -45,14 +27,12 @@ POINTS = {
 }
 WHERE_A_CALL_STOPS = [
     *[("lease_events", point) for point in POINTS],
-    ("stream_events", "leasing"),
-    ("dispatch_events", "dispatching"),
-    ("dispatch_events", "removing"),
+    *[("stream_events", "leasing"), ("dispatch_events", "dispatching"), ("dispatch_events", "removing")],
 ]
 
 
 @contextmanager
-def stopped(store: EventStore, connect: Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
+def stopped(store: EventStore, connect: factories.Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
     """Yield a session that waits in the call at that point; when the block ends, the lock that it waits for is free."""
     store.connection.execute(
         """
@@ -71,9 +51,9 @@ def stopped(store: EventStore, connect: Connect, call: Call, point: str) -> Iter
     holder.execute(POINTS[point].encode())
     doomed.execute("set test.waits_at_gate = 'yes'")
     # nobody sequenced within the last second: it does
-    set_clock(doomed, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
-    result = start(lambda: call(EventStore(doomed)))
-    wait_blocked(store.connection, doomed.info.backend_pid)
+    factories.set_clock(doomed, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
+    result = factories.start(lambda: call(EventStore(doomed)))
+    factories.wait_blocked(store.connection, doomed.info.backend_pid)
     yield doomed
     holder.rollback()
     assert isinstance(result.exception(patience()), psycopg.OperationalError)
@@ -82,67 +62,72 @@ def stopped(store: EventStore, connect: Connect, call: Call, point: str) -> Iter
 def consumed(store: EventStore) -> list[tuple[str, int, int]]:
     """Consume all that the view gives: stream, offset and which delivery it was."""
     got = []
-    pump(store, "v")
+    factories.pump(store, "v")
     while events := store.lease_events("v", 100):
         for event in events:
             store.ack_event("v", event.decider_id, event.offset, event.lease_token)
             got.append((event.decider_id, event.offset, event.attempt))
-        pump(store, "v")
+        factories.pump(store, "v")
     return got
 
 
+@pytest.fixture
+def view(orders: EventStore) -> EventStore:
+    """Return a store with a rows view `v` and a lock that has nothing left."""
+    orders.register_view("v", "-infinity")
+    factories.append_to(orders, "done")
+    factories.pump(orders, "v")
+    (event,) = orders.lease_events("v", 1)
+    orders.ack_event("v", "done", event.offset, event.lease_token)
+    return orders
+
+
 @pytest.mark.parametrize(("call", "point"), WHERE_A_CALL_STOPS)
-def test_a_call_killed_half_way_loses_no_lock_and_no_event_and_leases_nothing(
-    view: EventStore, connect: Connect, call: str, point: str
+def test_a_call_killed_midway_loses_nothing(
+    view: EventStore, connect: factories.Connect, call: str, point: str
 ) -> None:
-    # a lock with nothing left, one with something left, streams without one
-    done, *waiting = append_to(view, "done", "waits", "waits")
-    pump(view, "v")
-    (event,) = view.lease_events("v", 1)
-    view.ack_event("v", "done", event.offset, event.lease_token)
-    assert event.offset == done.offset
-    waiting += append_to(view, "new", "waits", "newer")
+    waiting = factories.append_to(view, "waits", "waits")
+    pump_without_removing(view)
+    # beside a lock with nothing left, one with something left, streams without one
+    waiting += factories.append_to(view, "new", "waits", "newer")
     if point != "sequencing":
         view.sequence_events()
     with stopped(view, connect, CALLS[call], point) as doomed:
         view.connection.execute("set lock_timeout = '30s'")
-        waiting += append_to(view, "new", "done", "newest")
-        terminate(view.connection, doomed.info.backend_pid)
-    assert value(view.connection, "select count(*) from event_store.stream_locks where in_flight is not null") == 0
+        waiting += factories.append_to(view, "new", "done", "newest")
+        factories.terminate(view.connection, doomed.info.backend_pid)
+    assert (
+        factories.value(view.connection, "select count(*) from event_store.stream_locks where in_flight is not null")
+        == 0
+    )
     names = ["waits", "waits", "new", "waits", "newer", "new", "done", "newest"]
     got = consumed(view)
     # each event once, and by its first delivery
     assert sorted(got) == sorted((name, e.offset, 1) for name, e in zip(names, waiting, strict=True))
     for name in set(names):
         assert [o for n, o, _ in got if n == name] == sorted(o for n, o, _ in got if n == name)
-    assert rows(view.connection, "select from event_store.stream_locks") == []
-    assert_log_holds_every_event_once(view.connection)
+    assert factories.rows(view.connection, "select from event_store.stream_locks") == []
+    factories.assert_log_holds_every_event_once(view.connection)
 
 
 @pytest.mark.parametrize(("call", "point"), [each for each in WHERE_A_CALL_STOPS if each[1] != "sequencing"])
-def test_while_a_call_hangs_others_are_given_what_it_does_not_hold_and_after_its_kill_the_rest(
-    view: EventStore, connect: Connect, call: str, point: str
-) -> None:
-    append_to(view, "done")
-    pump(view, "v")
-    (event,) = view.lease_events("v", 1)
-    view.ack_event("v", "done", event.offset, event.lease_token)
-    append_to(view, "waits")
+def test_while_a_call_hangs_others_go_on(view: EventStore, connect: factories.Connect, call: str, point: str) -> None:
+    factories.append_to(view, "waits")
     pump_without_removing(view)
-    append_to(view, "new")
+    factories.append_to(view, "new")
     view.sequence_events()
     other = EventStore(connect())
     other.connection.execute("set lock_timeout = '30s'")
     with stopped(view, connect, CALLS[call], point) as doomed:
         held = other.lease_events("v", 100)
         assert [e.decider_id for e in held] == ([] if point == "leasing" else ["waits"])
-        terminate(view.connection, doomed.info.backend_pid)
-    pump(other, "v")
+        factories.terminate(view.connection, doomed.info.backend_pid)
+    factories.pump(other, "v")
     held += other.lease_events("v", 100)
     assert sorted(e.decider_id for e in held) == ["new", "waits"]
     assert other.ack_events("v", [e.offset for e in held], [e.lease_token for e in held]) == {e.offset for e in held}
     other.dispatch_events("v")
-    assert rows(view.connection, "select from event_store.stream_locks") == []
+    assert factories.rows(view.connection, "select from event_store.stream_locks") == []
 
 
 def pump_without_removing(store: EventStore) -> None:

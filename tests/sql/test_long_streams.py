@@ -10,7 +10,6 @@ from millrace.resources.event_store import EventStore
 from tests.support.factories import append_to, assert_locks_know_versions, buffers, ids_of_one_partition, rows
 
 Call = Callable[..., None]
-
 LONG = 20_000
 # an index has more levels, and a bisection reads an event for each; who reads the whole stream reads 500 pages
 SLACK = 150
@@ -101,9 +100,5 @@ def consume_in_bulk(store: EventStore, stream: str, third: int, call: Call) -> N
         store.commit_batch("bulk", [lease])
     store.retry_dead_letters("bulk")
     (lease,) = store.claim_batch("bulk", "me")
-    call(
-        "commit of a retry",
-        "select event_store.commit_batch('bulk', array[0], array[%s], array[%s])",
-        lease.to_position,
-        lease.lease_token,
-    )
+    commit: LiteralString = "select event_store.commit_batch('bulk', array[0], array[%s], array[%s])"
+    call("commit of a retry", commit, lease.to_position, lease.lease_token)

@@ -14,17 +14,7 @@ from millrace.resources.event_store.migrations import migrate
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    buffers,
-    new_event,
-    register_orders,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support import factories
 from tests.support.producing.messages import begin, do, staged, statistics
 
 TABLES = ("events", "event_log", "purged_streams", "stream_locks", "deciders")
@@ -37,10 +27,10 @@ def large(postgres: EmbeddedPostgres) -> Iterator[str]:
     dsn = postgres.dsn("large")
     migrate(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = register_orders(EventStore(connection))
+        store = factories.register_orders(EventStore(connection))
         for _ in range(4):
-            append_to(store, *[f"o-{n}" for n in range(5000)])
-        append_to(store, *["long"] * 3000)
+            factories.append_to(store, *[f"o-{n}" for n in range(5000)])
+        factories.append_to(store, *["long"] * 3000)
         store.sequence_events()
         store.register_view("rows", "-infinity")
         store.register_view("bulk", "-infinity", mode="bulk")
@@ -66,7 +56,7 @@ def scans(store: SqlFunctions) -> dict[str, int]:
         select relname, pg_stat_get_xact_numscans(oid) from pg_class
         where relnamespace = 'event_store'::regnamespace and relkind in ('r', 'i')
     """
-    return dict(rows(store.connection, query))
+    return dict(factories.rows(store.connection, query))
 
 
 @contextmanager
@@ -75,9 +65,9 @@ def only_by(
 ) -> Iterator[None]:
     """Assert that what is done in the block uses these indexes, scans no table, and fetches no more rows of one."""
     fetched = f"select pg_stat_get_xact_tuples_fetched('event_store.{of}'::regclass)"
-    before, already = scans(store), value(store.connection, fetched)
+    before, already = scans(store), factories.value(store.connection, fetched)
     yield
-    after, now = scans(store), value(store.connection, fetched)
+    after, now = scans(store), factories.value(store.connection, fetched)
     assert [index for index in indexes if after[index] == before[index]] == [], "not used"
     assert [table for table in TABLES if table not in seq and after[table] > before[table]] == [], "scanned"
     assert most is None or now - already <= most
@@ -85,15 +75,15 @@ def only_by(
 
 def test_appends_read_by_index(session: EventStore) -> None:
     with only_by(session, "events_stream_key", "events_event_id_key"):
-        append(session, "o-new")
-    batch = [new_event(decider_id) for decider_id in ("o-1", "o-2", "o-newer")]
+        factories.append(session, "o-new")
+    batch = [factories.new_event(decider_id) for decider_id in ("o-1", "o-2", "o-newer")]
     with only_by(session, "events_stream_key", seq=("purged_streams",)):
         session.append_events(batch)
     with only_by(session, "events_event_id_key"):
         session.append_events(batch)
 
 
-def test_appends_find_their_registration_by_its_whole_key_among_very_many(session: EventStore) -> None:
+def test_appends_find_their_registration_by_its_whole_key(session: EventStore) -> None:
     session.register_event_schema("order", "placed", {"type": "object"})
     session.connection.execute(
         """
@@ -102,40 +92,36 @@ def test_appends_find_their_registration_by_its_whole_key_among_very_many(sessio
         """
     )
     read = "select pg_stat_get_xact_tuples_returned('event_store.deciders_pkey'::regclass)"
-    others = [new_event("o-2", event="paid"), new_event("o-3", decider="invoice")]
+    others = [factories.new_event("o-2", event="paid"), factories.new_event("o-3", decider="invoice")]
     for call in (
-        lambda: append(session, "o-very-new"),
-        lambda: session.append_events([new_event("o-1"), *others]),
+        lambda: factories.append(session, "o-very-new"),
+        lambda: session.append_events([factories.new_event("o-1"), *others]),
     ):
-        before = value(session.connection, read)
+        before = factories.value(session.connection, read)
         with only_by(session, "deciders_pkey"):
             call()
-        assert value(session.connection, read) - before <= 9
+        assert factories.value(session.connection, read) - before <= 9
 
 
 def test_every_name_of_an_event_is_compared_as_bytes(session: EventStore) -> None:
     """Of another collation than what it is compared with, an index is read as a whole."""
-    others = rows(
-        session.connection,
-        """
+    others: LiteralString = """
         select a.attrelid::regclass::text, a.attname
         from pg_attribute a
         join pg_class c on c.oid = a.attrelid and c.relkind in ('r', 'p', 'c')
         join pg_collation o on o.oid = a.attcollation and o.collname <> 'C'
         where c.relnamespace::regnamespace::text in ('event_store', 'event_store_private', 'read_models') and a.attnum > 0
           and a.attname in ('decider', 'decider_id', 'event')
-        """,
-    )
-    assert others == []
+    """
+    assert factories.rows(session.connection, others) == []
 
 
 def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> None:
-    with only_by(session, "events_stream_key"):
-        assert len(session.get_events("o-17", "order")) == 4
-    with only_by(session, "events_stream_key"):
-        assert session.get_last_event("o-17", "order") is not None
-    with only_by(session, "events_stream_key", seq=("purged_streams",)):
-        assert session.stream_head("o-17", "order") is not None
+    for read, seq in (
+        (session.get_events, ()), (session.get_last_event, ()), (session.stream_head, ("purged_streams",)),
+    ):  # fmt: skip
+        with only_by(session, "events_stream_key", seq=seq):
+            assert read("o-17", "order")
     with only_by(session, "events_stream_key", "event_log_offset_key", "checkpoints_pkey", "stream_locks_pkey", most=4):
         found = session.stream_views("order", "o-17")
     assert [(view.view, view.owed) for view in found] == [("bulk", 4), ("rows", 4)]
@@ -143,7 +129,7 @@ def test_a_stream_and_its_head_are_read_by_its_indexes(session: EventStore) -> N
 
 def test_the_sequencer_finds_fresh_events_by_transaction(large: str, session: EventStore) -> None:
     with psycopg.connect(large, autocommit=True) as other:
-        append_to(EventStore(other), "o-1", "o-2", "o-3")
+        factories.append_to(EventStore(other), "o-1", "o-2", "o-3")
     with only_by(session, "events_transaction_id_idx", most=99):
         assert session.sequence_events() == 3
 
@@ -201,16 +187,16 @@ def test_failing_streams_are_handed_over_and_retried_by_index(session: EventStor
         for decider_id, lease in failed.items():
             session.fail_streams("bulk", lease, [StreamFailure("order", decider_id, "a test")])
         session.commit_batch("bulk", leases)
-    set_clock(session.connection, "2100-01-01 00:00:00+00")
+    factories.set_clock(session.connection, "2100-01-01 00:00:00+00")
     with only_by(session, "events_stream_key", "stream_locks_pkey"):
         leases = session.claim_batch("bulk", "me")
         retried = {event.decider_id for lease in leases for event in session.read_batch("bulk", lease)}
         assert retried >= set(failed)
         session.commit_batch("bulk", leases)
-    set_clock(session.connection, "")
+    factories.set_clock(session.connection, "")
 
 
-def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_parked(session: EventStore) -> None:
+def test_retries_of_a_lease_are_found_by_index_among_many_parked_streams(session: EventStore) -> None:
     session.connection.execute(
         """
         insert into event_store.stream_locks (
@@ -225,7 +211,7 @@ def test_the_retries_of_a_lease_are_found_by_index_however_many_streams_are_park
         session.commit_batch("bulk", leases)
 
 
-def test_a_part_of_a_long_stream_or_log_and_the_place_of_an_event_cost_a_few_pages(session: EventStore) -> None:
+def test_a_part_of_a_long_stream_or_log_costs_a_few_pages(session: EventStore) -> None:
     last = session.stream_head("long", "order")
     assert last is not None
     most: dict[LiteralString, int] = {
@@ -235,7 +221,9 @@ def test_a_part_of_a_long_stream_or_log_and_the_place_of_an_event_cost_a_few_pag
         "select event_store.log_position(%s)": 20,
     }
     for _ in range(2):  # the first call of a session reads the catalog, too
-        read = {call: buffers(session.connection, call, *[last.last_event_id] * call.count("%s")) for call in most}
+        read = {
+            call: factories.buffers(session.connection, call, *[last.last_event_id] * call.count("%s")) for call in most
+        }
     assert {call: pages for call, pages in read.items() if pages > most[call]} == {}
 
 
@@ -246,11 +234,9 @@ def test_people_find_the_newest_events_by_index_and_read_no_others(session: Even
         assert len(session.latest_events(3, decider_id="o-17")) == 3
     with only_by(session, "events_pkey", "event_log_offset_key", most=20):
         assert len(session.latest_events(20)) == 20
+    led_by = ["request-7" if n % 100 == 0 else f"other-{n}" for n in range(1000)]
     session.append_events(
-        [
-            replace(new_event(f"c-{n}"), metadata={"correlation_id": "request-7" if n % 100 == 0 else f"other-{n}"})
-            for n in range(1000)
-        ]
+        [replace(factories.new_event(f"c-{each}"), metadata={"correlation_id": each}) for each in led_by]
     )
     with only_by(session, "events_correlation_idx", most=5):
         assert len(session.latest_events(5, correlation_id="request-7")) == 5
@@ -270,7 +256,7 @@ TABLES_OF_PRODUCERS = (
 
 
 @pytest.fixture
-def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerStore]:
+def old_session(producer: ProducerStore, connect: factories.Connect) -> Iterator[ProducerStore]:
     """Yield a session that did everything once in an empty, never analyzed store, which then filled."""
     assert statistics(producer).received == 0
     connection = connect()
@@ -278,7 +264,7 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
     store = ProducerStore(connection)
     do(store, 0, a=1)
     store.abort_transaction(staged(store, 1, a=1))
-    store.ingest_events("p", 0, 1, 1, [new_event("a")], {"a": 2})
+    store.ingest_events("p", 0, 1, 1, [factories.new_event("a")], {"a": 2})
     store.get_producer_state("p", 0, "a")
     store.expire_transactions(0)
     store.register_producer("p")
@@ -310,15 +296,11 @@ def old_session(producer: ProducerStore, connect: Connect) -> Iterator[ProducerS
 
 def fetched(store: ProducerStore) -> int:
     """Rows that were read from the tables of producers in this transaction."""
-    return sum(
-        n
-        for (n,) in rows(
-            store.connection,
-            "select pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid) from pg_class"
-            " where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)",
-            list(TABLES_OF_PRODUCERS),
-        )
-    )
+    query: LiteralString = """
+        select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class
+        where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)
+    """
+    return int(factories.value(store.connection, query, list(TABLES_OF_PRODUCERS)))
 
 
 def test_no_call_of_a_producer_scans_a_table(old_session: ProducerStore) -> None:
@@ -329,7 +311,7 @@ def test_no_call_of_a_producer_scans_a_table(old_session: ProducerStore) -> None
         "a commit": lambda: do(store, 2, epoch=2, a=3, b=1),
         "an abort": lambda: store.abort_transaction(staged(store, 3, epoch=2, a=1)),
         "an abandonment": lambda: store.abandon_transaction(staged(store, 3, epoch=2, a=1), "why"),
-        "an ingest": lambda: store.ingest_events("p", 0, 2, 4, [new_event("a")], {"key-7": 2, "b": None}),
+        "an ingest": lambda: store.ingest_events("p", 0, 2, 4, [factories.new_event("a")], {"key-7": 2, "b": None}),
         "a look at a key": lambda: store.get_producer_state("p", 0, "key-7"),
         "a registration": lambda: store.register_producer("p"),
         "an expiry": lambda: store.expire_transactions(0),

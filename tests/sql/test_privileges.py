@@ -1,9 +1,6 @@
-"""What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray.
+"""What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray."""
 
-Not here: which functions each role may call (tests/docs/test_sql_functions.py).
-"""
-
-from collections.abc import Callable, Iterator
+from itertools import product
 from typing import LiteralString
 
 import pytest
@@ -11,62 +8,41 @@ from psycopg import errors
 
 from millrace.resources.event_store import EventStore
 from tests.support.factories import new_event, rows, value
-from tests.support.logins import logins
+from tests.support.logins import Login
 
 TABLES: LiteralString = (
     "select c.oid::regclass::text, relnamespace::regnamespace::text from pg_class c"
     " where relnamespace::regnamespace::text in ('event_store', 'read_models') and relkind in ('r', 'v')"
 )
-CHANGES = ("insert", "update", "delete")
-
-Login = Callable[[str], EventStore]
 
 
-@pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
-    """Yield a login: it connects as a new user with one of the roles, and nothing else."""
-    with logins(orders.connection) as made:
-        yield lambda role: EventStore(made(role))
-
-
-def test_readers_and_owners_read_every_table_and_owners_change_those_of_read_models(orders: EventStore) -> None:
+def test_who_reads_tables_and_who_changes_those_of_read_models(orders: EventStore) -> None:
     """By what they are granted: docs/who_may_do_what.md. Applications have no right to any table."""
-    granted = rows(
-        orders.connection,
-        """
+    granted: LiteralString = """
         select r.rolname, c.oid::regclass::text, p.privilege
         from pg_class c cross join (select rolname from pg_roles union all values ('public')) r
         cross join unnest('{select,insert,update,delete,truncate,references,trigger}'::text[]) p(privilege)
         where c.relnamespace::regnamespace::text in ('event_store', 'read_models') and c.relkind in ('r', 'v')
           and r.rolname ~ '^event_store_|^public$'
           and has_table_privilege(r.rolname, c.oid, p.privilege)
-        """,
-    )
+    """
     tables = dict(rows(orders.connection, TABLES))
     # a URL may hold a secret: see test_readers_of_tables_do_not_see_urls; nor do they see what pushes are signed with
+    changed = [name for name, schema in tables.items() if schema == "read_models"]
     hidden = {"event_store.views", "event_store.push_secrets"}
-    assert set(granted) == {
+    assert set(rows(orders.connection, granted)) == {
         *(("event_store_reader", table, "select") for table in tables.keys() - hidden),
         *(("event_store_owner", table, "select") for table in tables),
         # what a source's log has comes by COPY, and whose lock is deleted is free: see free_deleted_lock
         ("event_store_owner", "event_store.wal_events", "insert"),
         ("event_store_owner", "event_store.locks", "delete"),
-        *(
-            ("event_store_owner", table, verb)
-            for table, schema in tables.items()
-            for verb in CHANGES
-            if schema == "read_models"
-        ),
+        *(("event_store_owner", table, change) for table, change in product(changed, ("insert", "update", "delete"))),
     }
 
 
-def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_path_of_the_store(
-    orders: EventStore,
-) -> None:
+def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: EventStore) -> None:
     """An overload for UUIDs only calls the function for text."""
-    unsafe = rows(
-        orders.connection,
-        """
+    unsafe: LiteralString = """
         select p.oid::regprocedure::text from pg_proc p
         where pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
           and exists (
@@ -78,9 +54,8 @@ def test_every_function_that_a_role_calls_runs_with_the_rights_and_the_search_pa
           and proname not in ('moved', 'moved_value') -- read their arguments only
           -- reads a table of owners, who could let it run what they like with the rights of the store
           and proname <> 'stream_state'
-        """,
-    )
-    assert unsafe == []
+    """
+    assert rows(orders.connection, unsafe) == []
 
 
 def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: EventStore) -> None:
@@ -95,14 +70,13 @@ def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: 
     )
     assert [name for name, roles in interface.items() if roles == ["event_store_owner"]] == []
     assert [name for name, roles in platform.items() if "event_store_writer" in roles] == []
-    assert not value(
-        orders.connection, "select has_schema_privilege('event_store_writer', 'event_store_platform', 'usage')"
-    )
+    may_use: LiteralString = "select has_schema_privilege('event_store_writer', 'event_store_platform', 'usage')"
+    assert not value(orders.connection, may_use)
 
 
 def test_nobody_goes_around_the_functions(login: Login) -> None:
     for role in ("event_store_writer", "event_store_consumer", "event_store_reader", "event_store_owner"):
-        user = login(role).connection
+        user = login(role)
         user.execute("create function pg_temp.grab() returns trigger language plpgsql as 'begin return new; end'")
         for statement in (
             "insert into event_store.events (event) values ('x')",
@@ -124,8 +98,8 @@ def test_nobody_goes_around_the_functions(login: Login) -> None:
 
 def test_the_callers_search_path_leads_no_function_astray(orders: EventStore, login: Login) -> None:
     writer = login("event_store_writer")
-    writer.connection.execute("create temporary table streams (decider text)")
-    writer.connection.execute("create temporary table events (event text)")
-    writer.connection.execute("set search_path = pg_temp, event_store")
-    writer.append_events([new_event("o-1")])
+    for table in ("streams (decider text)", "events (event text)"):
+        writer.execute(f"create temporary table {table}".encode())
+    writer.execute("set search_path = pg_temp, event_store")
+    EventStore(writer).append_events([new_event("o-1")])
     assert len(orders.get_events("o-1", "order")) == 1

@@ -14,7 +14,6 @@ from tests.sql.events.test_forbid_change import CHANGES, TRUNCATIONS, facts
 from tests.support.factories import append, append_to, rows, value
 from tests.support.logins import logins
 
-GUARDS = ("purging", "rebasing")
 # as a COPY of another store's events would state them
 ROW: LiteralString = """
     insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", version)
@@ -24,7 +23,7 @@ ROW: LiteralString = """
 
 def open_all(connection: psycopg.Connection) -> None:
     """Set every setting that the store's own functions set."""
-    for guard in GUARDS:
+    for guard in ("purging", "rebasing"):
         connection.execute("select set_config('event_store.' || %s, 'on', false)", (guard,))
 
 

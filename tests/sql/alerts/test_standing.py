@@ -6,31 +6,21 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, TableRegistration
+from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store import EventStore, Problem
 from millrace.resources.producers import ProducerStore
-from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, updated
-from tests.support.factories import (
-    Connect,
-    append_to,
-    buffers,
-    give_to_read_model,
-    pump,
-    refusal,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support import factories
+from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, table, updated
 
 Key = tuple[str, str]
 
 
 def found(store: EventStore, *, after_s: float = 0) -> dict[Key, Problem]:
     """Return what is wrong so many seconds from now."""
-    set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
+    factories.set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
     problems = {(each.kind, each.subject): each for each in store.standing()}
-    set_clock(store.connection, "")
+    factories.set_clock(store.connection, "")
     return problems
 
 
@@ -42,8 +32,8 @@ def mails(orders: EventStore) -> EventStore:
 
 
 def park(store: EventStore, *streams: str) -> None:
-    append_to(store, *streams)
-    pump(store, "mails")
+    factories.append_to(store, *streams)
+    factories.pump(store, "mails")
     for number, event in enumerate(store.stream_events("mails", len(streams))):
         store.fail_event("mails", event.decider_id, event.offset, f"reason {number}")
 
@@ -51,12 +41,12 @@ def park(store: EventStore, *streams: str) -> None:
 def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails: EventStore) -> None:
     mails.register_view("off", "-infinity")
     mails.enable_view("off", enabled=False)
-    append_to(mails, "o-1", "o-2")
-    pump(mails, "mails")
+    factories.append_to(mails, "o-1", "o-2")
+    factories.pump(mails, "mails")
     assert found(mails, after_s=290) == {}
     late = found(mails, after_s=310)["late", "mails"]
     assert (late.about, late.severity, late.what) == ("view", "ticket", "mails is late")
-    assert late.since == value(mails.connection, "select min(created_at) from event_store.events")
+    assert late.since == factories.value(mails.connection, "select min(created_at) from event_store.events")
     assert late.cause == (
         "2 events wait, the oldest for 5 minutes; 300 s are allowed. No consumer lives of the view mails;"
         " 0 of its streams wait for a retry, 0 are dead letters."
@@ -66,7 +56,7 @@ def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails:
     mails.set_max_lag("mails", 0)
     assert set(found(mails, after_s=1)) == {("late", "mails")}
     for seconds in (-1, 31_536_001):
-        refusal(Malformed, partial(mails.set_max_lag, "mails", seconds))
+        factories.refusal(Malformed, partial(mails.set_max_lag, "mails", seconds))
 
 
 def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventStore) -> None:
@@ -77,17 +67,17 @@ def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventSto
     )
 
 
-def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds_is_not_late(mails: EventStore) -> None:
+def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: EventStore) -> None:
     mails.unregister_view("mails")
     mails.register_view("m_v2", "-infinity", mode="bulk")
-    give_to_read_model(mails.connection, "m_v2")
-    append_to(mails, "o-1")
+    factories.give_to_read_model(mails.connection, "m_v2")
+    factories.append_to(mails, "o-1")
     mails.sequence_events()
     assert found(mails, after_s=310)["late", "m"].about == "read_model"
     mails.connection.execute("update read_models.declarations set serves = false")
     # nobody reads it: it is given up, unless its drain tries
     given_up = found(mails, after_s=310)["given_up", "m_v2"]
-    made = value(mails.connection, "select declared_at + interval '1 day' from read_models.declarations")
+    made = factories.value(mails.connection, "select declared_at + interval '1 day' from read_models.declarations")
     assert (given_up.about, given_up.severity) == ("view", "note")
     assert given_up.cause.endswith(f" It is removed after {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
     # the drain of a model is that of its first version's view, and a shared one is that of all
@@ -106,18 +96,17 @@ def test_a_late_read_model_is_named_by_itself_and_a_version_that_somebody_builds
     mails.connection.execute("update read_models.declarations set serves = false")
     mails.attach_consumer("m_v2", "builder", 3600)
     assert found(mails, after_s=310) == {}
-
     # what a diff, or a moment of the past, is built as
     mails.connection.execute("update read_models.declarations set serves = true, model = 'm_diff_1'")
-    for values, table in (
+    for values, others in (
         ("(model, version, fingerprint, marks, taken_at, waiting_streams, expires_at)"
          " values ('m', 1, '', '{}', now(), 0, now())", "diffs"),
         ("(name, model, mark_id, marked_at, fingerprint, expires_at) values ('m_diff_1', 'm', 1, now(), '', now())", "as_of"),
     ):  # fmt: skip
         assert set(found(mails, after_s=310)) == {("late", "m_diff_1")}
-        mails.connection.execute(f"insert into read_models.{table} {values}".encode())
+        mails.connection.execute(f"insert into read_models.{others} {values}".encode())
         assert found(mails, after_s=310) == {}
-        mails.connection.execute(f"delete from read_models.{table}".encode())
+        mails.connection.execute(f"delete from read_models.{others}".encode())
 
 
 def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: EventStore) -> None:
@@ -126,22 +115,21 @@ def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: 
     assert problem.kind == "dead_letters"
     assert problem.cause == "2 streams wait for an operator. order o-1 was given up after attempt 1: reason 0"
     assert problem.remedy.endswith("then: millrace dead retry mails")
-    assert problem.since == value(mails.connection, "select min(parked_at) from event_store.stream_locks")
+    assert problem.since == factories.value(mails.connection, "select min(parked_at) from event_store.stream_locks")
     # another stream waits for the consumer
-    append_to(mails, "o-3")
-    pump(mails, "mails")
+    factories.append_to(mails, "o-3")
+    factories.pump(mails, "mails")
     assert set(found(mails, after_s=3600)) == {("dead_letters", "mails"), ("late", "mails")}
 
 
 def test_a_remedy_takes_the_name_of_a_view_as_one_word_of_a_shell(orders: EventStore) -> None:
     for name, word in (("$(rm -rf 'x')", """'$(rm -rf '"'"'x'"'"')'"""), ("a-b.c", "a-b.c"), ("a b", "'a b'")):
-        said = value(orders.connection, "select event_store_private.shell_word(%s)", name)
-        assert said == word
+        assert factories.value(orders.connection, "select event_store_private.shell_word(%s)", name) == word
 
 
 def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders: EventStore) -> None:
     orders.register_view("bulk", "-infinity", mode="bulk")
-    append_to(orders, "o-1")
+    factories.append_to(orders, "o-1")
     orders.claim_batch("bulk", "run 1", lease_s=60)
     assert found(orders, after_s=50) == {}
     lease = found(orders, after_s=70)["expired_lease", "bulk"]
@@ -153,9 +141,7 @@ def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders:
     assert beyond.cause.startswith("It stands at position 7 of log partition 3, which ends at ")
 
 
-def test_changes_of_a_capture_that_are_no_events_and_those_that_are_missing_are_found(
-    source: Source, store: EventStore
-) -> None:
+def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, store: EventStore) -> None:
     source.commit(inserted(1), faulty(1), updated(1, "a"))
     source.emit()
     problems = found(store)
@@ -174,14 +160,10 @@ def test_changes_of_a_capture_that_are_no_events_and_those_that_are_missing_are_
 
 def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: EventStore) -> None:
     assert datetime.now(UTC) > BEGAN
-    (table,) = source.store.captured_tables("c")
-    stopped = TableRegistration(
-        table.schema_name, table.table_name, table.decider, table.key_columns, table.fingerprint, "it has no key"
-    )
-    (info,) = source.store.capture_info("c")
-    source.store.register_capture("c", info.slot, info.publication, [stopped])
-    assert found(store)["stopped_table", "c"].cause == f"{table.name}: it has no key"
-    source.store.register_capture("c", info.slot, info.publication, [replace(stopped, stopped=None)])
+    stopped = replace(table(), stopped="it has no key")
+    source.store.register_capture("c", "slot_c", "pub_c", [stopped])
+    assert found(store)["stopped_table", "c"].cause == "public.t: it has no key"
+    source.store.register_capture("c", "slot_c", "pub_c", [table()])
     assert ("stopped_table", "c") not in found(store)
 
 
@@ -194,23 +176,21 @@ def test_a_transaction_of_a_producer_past_its_deadline_is_found(orders: EventSto
     assert overdue.cause == "Partition 0: message 0, begun 3 minutes ago."
 
 
-def test_a_log_that_nobody_sequences_is_found_and_not_while_a_transaction_holds_it(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(orders: EventStore, connect: factories.Connect) -> None:
     holder, writer = connect(autocommit=False), connect(autocommit=False)
-    append_to(EventStore(writer), "o-1")
-    append_to(orders, "o-2")
+    factories.append_to(EventStore(writer), "o-1")
+    factories.append_to(orders, "o-2")
 
     def seen(after_s: float) -> dict[Key, Problem]:
-        set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
+        factories.set_clock(orders.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
         return {(each.kind, each.subject): each for each in orders.standing()}
 
     assert seen(60)["not_sequenced", "the log"].since is None
-    set_clock(orders.connection, "")
+    factories.set_clock(orders.connection, "")
     orders.sequence_events()
     assert seen(60) == {}
-    set_clock(orders.connection, "")
-    append_to(orders, "o-3")
+    factories.set_clock(orders.connection, "")
+    factories.append_to(orders, "o-3")
     assert "nobody has looked for them for 60 minutes" in seen(3601)["not_sequenced", "the log"].cause
     holder.execute("select event_store_platform.sequence_events()")
     pids = {name: f"process {each.info.backend_pid}" for name, each in (("holder", holder), ("writer", writer))}
@@ -227,17 +207,15 @@ def test_a_log_that_nobody_sequences_is_found_and_not_while_a_transaction_holds_
 def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: EventStore) -> None:
     for number in range(40):
         orders.register_view(f"v{number:02}", "-infinity", mode="bulk", events=["paid"] if number % 2 else None)
-    append_to(orders, *(f"o-{number}" for number in range(300)))
+    factories.append_to(orders, *(f"o-{number}" for number in range(300)))
     orders.sequence_events()
-    append_to(orders, "o-new")
-    set_clock(orders.connection, (datetime.now(UTC) + timedelta(hours=1)).isoformat())
+    factories.append_to(orders, "o-new")
+    factories.set_clock(orders.connection, (datetime.now(UTC) + timedelta(hours=1)).isoformat())
     problems = orders.standing()
     assert [problems[0].severity, problems[-1].severity] == ["page", "ticket"]
     assert len(problems) == 21
-    of_views = "select * from event_store.view_info()"
-    for call in (of_views, "select * from event_store_platform.standing()"):
-        rows(orders.connection, call)
+    of_views, standing = "select * from event_store.view_info()", "select * from event_store_platform.standing()"
+    for call in (of_views, standing):
+        factories.rows(orders.connection, call)
     # a look at the locks, leases and ends of each view beside what view_info reads
-    assert buffers(orders.connection, "select * from event_store_platform.standing()") < 3 * buffers(
-        orders.connection, of_views
-    )
+    assert factories.buffers(orders.connection, standing) < 3 * factories.buffers(orders.connection, of_views)

@@ -11,20 +11,7 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.refusals import refusals
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    new_event,
-    refusal,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
 from tests.support.patience import patience
 
 CHECKSUM = "0" * 64
@@ -38,7 +25,7 @@ BY_HAND: list[LiteralString] = [
 @pytest.fixture
 def given_up(bulk: EventStore) -> EventStore:
     """Two streams of five events each in log partition 0, of which the first six events are given up, none deleted."""
-    append_to(bulk, *ids_of_one_partition(bulk.connection, 2) * 5)
+    factories.append_to(bulk, *factories.ids_of_one_partition(bulk.connection, 2) * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 6)
     assert ArchiveStore(bulk.connection).raise_low_water_mark(0, 6, "archived") == 6
@@ -50,10 +37,8 @@ def purge(connection: psycopg.Connection, limit: int = 100) -> int:
 
 
 def kept(store: EventStore) -> list[Any]:
-    return rows(
-        store.connection,
-        'select l.position, e.event_id from event_store.event_log l full join event_store.events e using ("offset") order by 1',
-    )
+    joined: LiteralString = 'event_store.event_log l full join event_store.events e using ("offset")'
+    return factories.rows(store.connection, f"select l.position, e.event_id from {joined} order by 1")
 
 
 def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralString) -> None:
@@ -64,10 +49,7 @@ def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralS
     assert kept(EventStore(connection)) == before
 
 
-# B8
-
-
-def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(given_up: EventStore) -> None:
+def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: EventStore) -> None:
     before, ranges = kept(given_up), given_up.available_offset_range(0)
     assert [purge(given_up.connection, 4) for _ in range(3)] == [4, 2, 0]
     assert kept(given_up) == before[6:]
@@ -79,13 +61,13 @@ def test_what_lies_below_the_low_water_mark_goes_in_pieces_and_the_marks_stay(gi
         given_up.read_log(0, 5)
     # of other log partitions nothing is given up
     archive = ArchiveStore(given_up.connection)
-    append_to(given_up, *(f"o-{n}" for n in range(50)))
+    factories.append_to(given_up, *(f"o-{n}" for n in range(50)))
     given_up.sequence_events()
     assert sum(archive.purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
 
 
 def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStore) -> None:
-    one, two = ids_of_one_partition(given_up.connection, 2)
+    one, two = factories.ids_of_one_partition(given_up.connection, 2)
     last = {each: given_up.get_events(each, "order")[-1].event_id for each in (one, two)}
     ArchiveStore(given_up.connection).mark_archived(0, 10)
     ArchiveStore(given_up.connection).raise_low_water_mark(0, 10)
@@ -93,19 +75,17 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStor
     assert kept(given_up) == []
     assert given_up.available_offset_range(0)[0].events == 0
     assert given_up.get_events(one, "order") == []
-    appended = append(given_up, one, last[one], event="paid")
+    appended = factories.append(given_up, one, last[one], event="paid")
     assert appended.previous_id == last[one]
-    (batched,) = given_up.append_events([replace(new_event(two), previous_id=last[two])])
+    (batched,) = given_up.append_events([replace(factories.new_event(two), previous_id=last[two])])
     assert batched.previous_id == last[two]
     (lease,) = given_up.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (10, 12)
     assert [event.event_id for event in given_up.read_batch("v", lease)] == [appended.event_id, batched.event_id]
-    assert rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
+    assert factories.rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
 
 
-def test_events_are_not_changed_by_hand_before_during_nor_after_nor_where_a_purge_failed(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_events_are_not_changed_by_hand_whatever_a_purge_does(given_up: EventStore, connect: factories.Connect) -> None:
     assert_by_hand_is_refused(given_up.connection)
     given_up.connection.execute("create table refers (o bigint references event_store.events)")
     given_up.connection.execute('insert into refers select min("offset") from event_store.events')
@@ -128,9 +108,7 @@ def test_events_are_not_changed_by_hand_before_during_nor_after_nor_where_a_purg
         assert_by_hand_is_refused(connection)
 
 
-def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept_and_a_purge_works_where_changes_are_ignored(
-    given_up: EventStore,
-) -> None:
+def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: EventStore) -> None:
     given_up.connection.execute("set event_store.purging = 'on'")
     assert_by_hand_is_refused(given_up.connection, *BY_HAND, "delete from event_store.deciders")
     given_up.connection.execute("reset event_store.purging; set event_store.on_forbidden_change = 'ignore'")
@@ -139,9 +117,7 @@ def test_the_setting_that_a_purge_uses_lets_nothing_go_that_is_kept_and_a_purge_
     assert len(kept(given_up)) == 4
 
 
-def test_a_second_purge_waits_for_nobody_and_after_a_kill_of_the_first_nothing_is_half_done(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(given_up: EventStore, connect: factories.Connect) -> None:
     before = kept(given_up)
     for ends, rest in (("killed", 6), ("committed", 4)):
         with given_up.connection.transaction(force_rollback=ends == "killed"):
@@ -150,7 +126,7 @@ def test_a_second_purge_waits_for_nobody_and_after_a_kill_of_the_first_nothing_i
             assert purge(given_up.connection) == 0
             if ends == "killed":
                 # a look within the transaction would see the session for ever
-                terminate(connect(), first.info.backend_pid)
+                factories.terminate(connect(), first.info.backend_pid)
                 assert kept(given_up) == before
             else:
                 first.commit()
@@ -158,7 +134,7 @@ def test_a_second_purge_waits_for_nobody_and_after_a_kill_of_the_first_nothing_i
             assert len(kept(given_up)) == 4
 
 
-def test_purges_and_appends_at_once(given_up: EventStore, connect: Connect) -> None:
+def test_purges_and_appends_at_once(given_up: EventStore, connect: factories.Connect) -> None:
     def remove() -> int:
         store = EventStore(connect())
         purged = 0
@@ -169,62 +145,58 @@ def test_purges_and_appends_at_once(given_up: EventStore, connect: Connect) -> N
     def produce() -> int:
         store = EventStore(connect())
         for _ in range(10):
-            append_to(store, *ids_of_one_partition(store.connection, 2))
+            factories.append_to(store, *factories.ids_of_one_partition(store.connection, 2))
             store.sequence_events()
         return 0
 
-    assert sum(result.result() for result in at_once([remove, remove, produce])) == 6
+    assert sum(result.result() for result in factories.at_once([remove, remove, produce])) == 6
     given_up.sequence_events()
     assert [position for position, _ in kept(given_up)] == list(range(6, 30))
 
 
-def test_a_purge_that_waits_for_a_lock_of_the_log_goes_on_with_what_is_left(
-    given_up: EventStore, connect: Connect
-) -> None:
+def test_a_purge_that_waited_for_a_lock_of_the_log_goes_on(given_up: EventStore, connect: factories.Connect) -> None:
     holder, purger = connect(autocommit=False), connect()
     holder.execute("lock table event_store.event_log in exclusive mode")
-    waiting = start(lambda: purge(purger))
-    wait_blocked(given_up.connection, purger.info.backend_pid)
+    waiting = factories.start(lambda: purge(purger))
+    factories.wait_blocked(given_up.connection, purger.info.backend_pid)
     holder.rollback()
     assert waiting.result(patience()) == 6
-    assert value(given_up.connection, "select count(*) from event_store.events") == 4
+    assert factories.value(given_up.connection, "select count(*) from event_store.events") == 4
 
 
-def listed(store: EventStore) -> list[tuple[int | None, int | None]]:
-    return [(row.from_position, row.to_position) for row in ArchiveStore(store.connection).archive_state(0)]
-
-
-def test_a_listed_file_is_archived_and_one_that_leaves_a_gap_overlaps_or_goes_beyond_the_log_is_refused(
-    orders: EventStore,
-) -> None:
-    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 5)
+def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(orders: EventStore) -> None:
+    factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 2) * 5)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
+
+    def listed() -> list[object]:
+        files = [(row.from_position, row.to_position) for row in archive.archive_state(0)]
+        return [*files, orders.partition_info()[0].archived_position]
+
     archive.list_archive_file(0, 0, 4, "a", 1, CHECKSUM)
     archive.list_archive_file(0, 4, 8, "b", 1, CHECKSUM)
     for begin, end in ((9, 10), (6, 10), (2, 9), (4, 6), (0, 6), (8, 11), (8, 8), (-1, 4)):
-        refused = refusal(PositionOutOfRange, partial(archive.list_archive_file, 0, begin, end, "c", 1, CHECKSUM))
+        refused = factories.refusal(
+            PositionOutOfRange, partial(archive.list_archive_file, 0, begin, end, "c", 1, CHECKSUM)
+        )
         assert str(begin) in str(refused.detail)
     for path, size, checksum in (("", 1, CHECKSUM), ("c", 0, CHECKSUM), ("c", 1, "abc")):
-        with pytest.raises(Malformed):
-            archive.list_archive_file(0, 8, 10, path, size, checksum)
+        factories.refusal(Malformed, partial(archive.list_archive_file, 0, 8, 10, path, size, checksum))
     # listed and marked together or not at all
     with orders.connection.transaction(force_rollback=True):
         archive.list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
-    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 8)], 8)
+    assert listed() == [(0, 4), (4, 8), 8]
     # it replaces files within its range
     assert archive.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
-    assert (listed(orders), orders.partition_info()[0].archived_position) == ([(0, 4), (4, 10)], 10)
-
-
-# B8
+    assert listed() == [(0, 4), (4, 10), 10]
 
 
 def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) -> None:
-    append_to(orders, *ids_of_one_partition(orders.connection, 1) * 5)
+    factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 1) * 5)
     orders.sequence_events()
-    assert [ArchiveStore(orders.connection).mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
+    archive = ArchiveStore(orders.connection)
+    assert [archive.mark_archived(0, offset) for offset in (0, 3, 2, 5)] == [0, 3, 3, 5]
     for offset in (6, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="cannot be archived; earliest position 0, high-water mark 5"):
-            ArchiveStore(orders.connection).mark_archived(0, offset)
+            archive.mark_archived(0, offset)
     assert orders.partition_info()[0].archived_position == 5

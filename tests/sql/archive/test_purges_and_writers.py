@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
@@ -12,52 +13,31 @@ from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Conflict, Malformed, StreamClosed
 from millrace.resources.event_store import EventStore, StreamHead
 from tests.sql.events.test_stream_head import purge
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    ids_of_one_partition,
-    new_event,
-    refusal,
-    rows,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
 from tests.support.patience import patience
 
 Write = Callable[[EventStore, str, UUID | None], object]
 
 
-def by_event(store: EventStore, decider_id: str, previous: UUID | None) -> object:
-    return append(store, decider_id, previous)
-
-
-def by_batch(store: EventStore, decider_id: str, _: UUID | None) -> object:
-    return store.append_events([new_event(decider_id)])
-
-
 def bare(store: EventStore, decider_id: str, previous: UUID | None) -> object:
-    return store.connection.execute(
-        """
+    insert: LiteralString = """
         insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id)
         values ('placed', gen_random_uuid(), 'order', %s, '{}', gen_random_uuid(), %s)
-        """,
-        (decider_id, previous),
-    )
+    """
+    return store.connection.execute(insert, (decider_id, previous))
 
 
-WAYS = [by_event, by_batch, bare]
+WAYS: list[Write] = [factories.append, lambda store, stream, _: factories.append_to(store, stream), bare]
 
 
-def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: EventStore, connect: Connect) -> None:
+def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: EventStore, connect: factories.Connect) -> None:
     for number, (write, known) in enumerate(product(WAYS, (True, False))):
         stream = f"o-{number}"
-        first = append(orders, stream).event_id if known else None
+        first = factories.append(orders, stream).event_id if known else None
         late = EventStore(connect(autocommit=False))
         late.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         assert len(late.get_events(stream, "order")) == known
-        append_to(orders, stream, stream)
+        factories.append_to(orders, stream, stream)
         purge(orders, stream)
         with pytest.raises(psycopg.errors.SerializationFailure):
             write(late, stream, first)
@@ -65,40 +45,40 @@ def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: EventStore, co
         head = orders.stream_head(stream, "order")
         assert head
         assert head.version == 2 + known
-        assert value(orders.connection, "select count(*) from event_store.events") == 0
+        assert factories.value(orders.connection, "select count(*) from event_store.events") == 0
 
 
 @pytest.mark.parametrize("meanwhile", [1, 2])
-def test_a_batch_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect, meanwhile: int) -> None:
-    one, *_ = ids_of_one_partition(orders.connection, 1, 0)
-    two, *_ = ids_of_one_partition(orders.connection, 1, 1)
+def test_a_batch_that_waited_during_a_purge_fails(
+    orders: EventStore, connect: factories.Connect, meanwhile: int
+) -> None:
+    one, *_ = factories.ids_of_one_partition(orders.connection, 1, 0)
+    two, *_ = factories.ids_of_one_partition(orders.connection, 1, 1)
     first, second = sorted((one, two))
-    append_to(orders, second)
+    factories.append_to(orders, second)
     holder, waiter = EventStore(connect(autocommit=False)), EventStore(connect())
-    append(holder, first)
-    waiting = start(lambda: waiter.append_events([new_event(first), new_event(second)]))
-    wait_blocked(orders.connection, waiter.connection.info.backend_pid)
-    append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
+    factories.append(holder, first)
+    waiting = factories.start(lambda: waiter.append_events([factories.new_event(first), factories.new_event(second)]))
+    factories.wait_blocked(orders.connection, waiter.connection.info.backend_pid)
+    factories.append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
     purge(orders, second)
     holder.connection.rollback()
     assert isinstance(waiting.exception(patience()), psycopg.errors.SerializationFailure)
-    assert value(orders.connection, "select count(*) from event_store.events") == 0
-    assert [event.version for event in waiter.append_events([new_event(first), new_event(second)])] == [
-        1,
-        2 + meanwhile,
-    ]
+    assert factories.value(orders.connection, "select count(*) from event_store.events") == 0
+    appended = waiter.append_events([factories.new_event(first), factories.new_event(second)])
+    assert [event.version for event in appended] == [1, 2 + meanwhile]
 
 
-def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, connect: Connect) -> None:
-    one, *_ = ids_of_one_partition(orders.connection, 1, 0)
-    two, *_ = ids_of_one_partition(orders.connection, 1, 1)
-    (known,) = append_to(orders, two)
+def test_an_event_that_waited_during_a_purge_fails(orders: EventStore, connect: factories.Connect) -> None:
+    one, *_ = factories.ids_of_one_partition(orders.connection, 1, 0)
+    two, *_ = factories.ids_of_one_partition(orders.connection, 1, 1)
+    (known,) = factories.append_to(orders, two)
     holder, waiter = EventStore(connect(autocommit=False)), EventStore(connect())
     event_id = uuid4()
-    append(holder, one, event_id=event_id)
-    waiting = start(lambda: append(waiter, two, known.event_id, event_id=event_id))
-    wait_blocked(orders.connection, waiter.connection.info.backend_pid)
-    append_to(orders, two, two)
+    factories.append(holder, one, event_id=event_id)
+    waiting = factories.start(lambda: factories.append(waiter, two, known.event_id, event_id=event_id))
+    factories.wait_blocked(orders.connection, waiter.connection.info.backend_pid)
+    factories.append_to(orders, two, two)
     purge(orders, two)
     holder.connection.rollback()
     assert isinstance(waiting.exception(patience()), psycopg.errors.SerializationFailure)
@@ -107,12 +87,12 @@ def test_an_event_that_waited_while_its_stream_was_purged(orders: EventStore, co
     assert head.version == 3
 
 
-def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(orders: EventStore, connect: Connect) -> None:
+def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(orders: EventStore, connect: factories.Connect) -> None:
     archive = ArchiveStore(orders.connection)
     old, new = psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.READ_COMMITTED
     for partition, (write, level) in enumerate([*[(way, old) for way in WAYS], (bare, new)]):
-        one, two = ids_of_one_partition(orders.connection, 2, partition)
-        append_to(orders, one)
+        one, two = factories.ids_of_one_partition(orders.connection, 2, partition)
+        factories.append_to(orders, one)
         writer = EventStore(connect(autocommit=False))
         writer.connection.isolation_level = level
         write(writer, two, None)
@@ -122,49 +102,43 @@ def test_a_purge_passes_by_a_writer_whose_snapshot_may_be_old(orders: EventStore
         assert archive.purge_events(partition) == 0
         writer.connection.commit()
         assert archive.purge_events(partition) == 1
-        (purged,) = rows(
-            orders.connection,
-            "select earliest_position, purged_position from event_store.log_partitions where partition = %s",
-            partition,
+        marks: LiteralString = (
+            "select earliest_position, purged_position from event_store.log_partitions where partition = %s"
         )
-        assert purged == (1, 1)
+        assert factories.rows(orders.connection, marks, partition) == [(1, 1)]
 
 
 def test_a_closed_stream_that_was_purged_stays_closed(orders: EventStore) -> None:
-    last = append(orders, "o-1", final=True)
+    last = factories.append(orders, "o-1", final=True)
     purge(orders, "o-1")
-    with pytest.raises(StreamClosed):
-        append(orders, "o-1", last.event_id)
-    with pytest.raises(StreamClosed):
-        append(orders, "o-1")
+    for previous in (last.event_id, None):
+        factories.refusal(StreamClosed, partial(factories.append, orders, "o-1", previous))
     with pytest.raises(StreamClosed):
         orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=0)
     with pytest.raises(StreamClosed):
-        orders.append_events([new_event("o-1")])
+        orders.append_events([factories.new_event("o-1")])
 
 
-def test_the_mark_is_raised_only_by_a_session_that_sees_what_is_committed(connect: Connect) -> None:
+def test_the_mark_is_raised_only_by_a_session_that_sees_what_is_committed(connect: factories.Connect) -> None:
     for level in (psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE):
         late = connect(autocommit=False)
         late.isolation_level = level
-        refused = refusal(Malformed, partial(ArchiveStore(late).raise_low_water_mark, 0, 0))
+        refused = factories.refusal(Malformed, partial(ArchiveStore(late).raise_low_water_mark, 0, 0))
         assert (refused.detail or "").startswith(f"transaction_isolation is {level.name.lower().replace('_', ' ')}")
 
 
 def test_streams_go_on_with_the_next_version_after_all_was_purged(orders: EventStore) -> None:
-    last = append_to(orders, "o-1", "o-1")[-1]
+    last = factories.append_to(orders, "o-1", "o-1")[-1]
     purge(orders, "o-1")
-    assert "stream_head" in str(refusal(Conflict, lambda: append(orders, "o-1")).hint)
-    assert append(orders, "o-1", last.event_id).previous_id == last.event_id
+    assert "stream_head" in str(factories.refusal(Conflict, lambda: factories.append(orders, "o-1")).hint)
+    assert factories.append(orders, "o-1", last.event_id).previous_id == last.event_id
     orders.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None, expected_version=3)
-    bare(
-        orders,
-        "o-1",
-        value(orders.connection, "select last_event_id from event_store.stream_head('o-1'::text, 'order')"),
-    )
-    (last,) = orders.append_events([new_event("o-1")])
+    head = orders.stream_head("o-1", "order")
+    assert head
+    bare(orders, "o-1", head.last_event_id)
+    (last,) = orders.append_events([factories.new_event("o-1")])
     assert last.version == 6
     assert [event.version for event in orders.read_stream("order", "o-1")] == [3, 4, 5, 6]
     purge(orders, "o-1")
     assert orders.stream_head("o-1", "order") == StreamHead(last.event_id, last.offset, 6, final=False)
-    assert [event.version for event in orders.append_events([new_event("o-1")])] == [7]
+    assert [event.version for event in orders.append_events([factories.new_event("o-1")])] == [7]

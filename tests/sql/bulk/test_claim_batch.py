@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
@@ -13,16 +13,12 @@ def bulk(orders: EventStore) -> EventStore:
     return orders
 
 
-def size(leases: list[Lease]) -> int:
-    return sum(lease.to_position - lease.from_position for lease in leases)
-
-
 def test_a_claim_takes_at_most_the_limit(bulk: EventStore) -> None:
     for _ in range(2):  # from 0, and from a position above it
         append_to(bulk, *[f"o-{n}" for n in range(30)])
         for limit in (1, 7, 30, 2**63 - 1):
             leases = bulk.claim_batch("v", "me", limit)
-            assert size(leases) == min(limit, 30)
+            assert sum(lease.to_position - lease.from_position for lease in leases) == min(limit, 30)
             assert all(lease.from_position < lease.to_position for lease in leases)
             if limit < 2**63 - 1:
                 bulk.release_batch("v", leases)
@@ -36,13 +32,7 @@ def test_the_oldest_pending_event_is_claimed_first(bulk: EventStore) -> None:
     while leases := bulk.claim_batch("v", "me", 10):
         taken.append([(lease.partition, lease.from_position, lease.to_position) for lease in leases])
         bulk.commit_batch("v", leases)
-    assert taken[:2] == [[(0, 0, 10)], [(1, 0, 1), (0, 10, 19)]] or taken[:2] == [
-        [(0, 0, 10)],
-        [(0, 10, 19), (1, 0, 1)],
-    ]
-
-
-# A16, A20
+    assert [sorted(each) for each in taken[:2]] == [[(0, 0, 10)], [(0, 10, 19), (1, 0, 1)]]
 
 
 def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore, connect: Connect) -> None:
@@ -53,9 +43,7 @@ def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: EventStore
     assert bulk.claim_batch("v", "them") == []
     holder.rollback()
     again = bulk.claim_batch("v", "them")
-    assert [(lease.partition, lease.to_position) for lease in again] == [
-        (lease.partition, lease.to_position) for lease in held
-    ]
+    assert {(of.partition, of.to_position) for of in again} == {(of.partition, of.to_position) for of in held}
 
 
 def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
@@ -71,9 +59,7 @@ def test_there_is_no_phantom_lease(bulk: EventStore, connect: Connect) -> None:
     assert value(bulk.connection, "select count(*) from event_store.checkpoints where lease_owner is not null") == 0
 
 
-def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
-    bulk: EventStore, connect: Connect
-) -> None:
+def test_a_claim_is_not_stopped_by_open_transactions_of_operators(bulk: EventStore, connect: Connect) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     bad, other, good = ids_of_one_partition(bulk.connection, 3)
     append_to(bulk, bad, other)
@@ -90,9 +76,6 @@ def test_a_claim_is_not_stopped_by_operators_who_keep_their_transactions_open(
     operator.commit()
     bulk.commit_batch("v", leases)
     assert [event.decider_id for event in bulk.read_batch("v", bulk.claim_batch("v", "me")[0])] == [bad]
-
-
-# Filters and refusals
 
 
 def test_events_that_the_view_does_not_want_are_passed_over(orders: EventStore) -> None:

@@ -13,10 +13,8 @@ from tests.support.patience import patience
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:
-    return rows(
-        store.connection,
-        "select partition, position, lease_owner, lease_token from event_store.checkpoints order by partition",
-    )
+    columns = "partition, position, lease_owner, lease_token"
+    return rows(store.connection, f"select {columns} from event_store.checkpoints order by partition")
 
 
 @pytest.fixture
@@ -45,12 +43,7 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
         assert (progress(bulk) == before) is not done
 
 
-# A12, B9
-
-
-def test_after_another_consumer_took_over_no_call_with_the_former_lease_does_anything(
-    bulk: EventStore, connect: Connect
-) -> None:
+def test_after_a_take_over_no_call_with_the_former_lease_does_anything(bulk: EventStore, connect: Connect) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     late = bulk.claim_batch("v", "me", lease_s=60)
@@ -75,12 +68,9 @@ def test_after_another_consumer_took_over_no_call_with_the_former_lease_does_any
         assert "no lease" in str(refusal(LeaseLost, call).detail)
 
 
-def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
-    bulk: EventStore, leases: list[Lease], connect: Connect
-) -> None:
-    bulk.connection.execute(
-        "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null"
-    )
+def test_a_zombie_that_waits_for_its_heir_is_fenced(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
+    over = "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null"
+    bulk.connection.execute(over)
     successor, zombie = connect(autocommit=False), connect()
     taken_over = EventStore(successor).claim_batch("v", "them")
     EventStore(successor).commit_batch("v", taken_over)
@@ -91,18 +81,14 @@ def test_a_zombie_that_waits_for_its_successors_commit_is_fenced(
         late.result(patience())
 
 
-# A13
-
-
 def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, leases: list[Lease]) -> None:
     bulk.commit_batch("v", leases)
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     again = bulk.claim_batch("v", "me")
     before = progress(bulk)
     for lease in again:
+        leased = f"position {lease.from_position}, leased up to {lease.to_position}"
         for offset in (lease.from_position - 1, lease.to_position + 1, 10**9, -1):
-            with pytest.raises(
-                PositionOutOfRange, match=f"position {lease.from_position}, leased up to {lease.to_position}"
-            ):
+            with pytest.raises(PositionOutOfRange, match=leased):
                 bulk.commit_batch("v", [replace(lease, to_position=offset)])
     assert progress(bulk) == before

@@ -6,23 +6,13 @@ import pytest
 
 from millrace.resources.errors import NotInFlight, PositionOutOfRange
 from millrace.resources.event_store import EventStore, Lease, StreamFailure
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    assert_locks_know_versions,
-    at_once,
-    ids_of_one_partition,
-    new_event,
-)
+from tests.support import factories
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
-
-# A21
 
 
 def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=4)
-    append_to(bulk, streams[0])
+    factories.append_to(bulk, streams[0])
     finish(bulk, bulk.claim_batch("v", "me"), streams)
     due = 0
     for attempt, delay in enumerate((5, 10, 20), start=1):
@@ -42,13 +32,13 @@ def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore,
 
 
 def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
-    append_to(bulk, *streams)
+    factories.append_to(bulk, *streams)
     (lease,) = bulk.claim_batch("v", "me")
     bulk.fail_streams("v", lease, [failure(streams[0])])
     bulk.commit_batch("v", [lease])
     bulk.register_view("v", mode="bulk", max_attempts=2)
     at(bulk, 5)
-    append_to(bulk, *streams)
+    factories.append_to(bulk, *streams)
     (lease,) = bulk.claim_batch("v", "me")
     assert bulk.fail_streams("v", lease, [failure(each, "é" * 10_000) for each in streams]) == 1
     bulk.commit_batch("v", [lease])
@@ -56,14 +46,12 @@ def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore,
     assert {len(dead.last_error) for dead in bulk.dead_letters()} == {10_000}
 
 
-def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_is_given_up(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_parked_stream_resumes_in_order_when_retried_or_discarded(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     retried, discarded, other = streams
-    events = append_to(bulk, *streams, *streams)
+    events = factories.append_to(bulk, *streams, *streams)
     assert len(finish(bulk, bulk.claim_batch("v", "me"), {retried, discarded})) == 2
-    later = append_to(bulk, *streams)
+    later = factories.append_to(bulk, *streams)
     assert finish(bulk, bulk.claim_batch("v", "me")) == [(other, later[2].event_id)]
     given_up = bulk.discard_dead_letter("v", "order", discarded, "a test order")
     assert given_up is not None
@@ -77,16 +65,16 @@ def test_a_parked_stream_resumes_in_order_when_it_is_retried_or_its_first_event_
 
 def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: EventStore, streams: list[str]) -> None:
     bad, good, other = streams
-    first = [event.event_id for event in append_to(bulk, bad, good)]
+    first = [event.event_id for event in factories.append_to(bulk, bad, good)]
     finish(bulk, bulk.claim_batch("v", "me"), {bad})
-    second = [event.event_id for event in append_to(bulk, other, bad, good, bad)]
+    second = [event.event_id for event in factories.append_to(bulk, other, bad, good, bad)]
     at(bulk, 5)
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (2, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [first[0], second[1], second[3], second[0], second[2]]
     bulk.commit_batch("v", [replace(lease, to_position=3)])  # the first of bad, one event of the range
     assert locks(bulk) == [(bad, 0)]  # its next event has all attempts
-    assert_locks_know_versions(bulk.connection)
+    factories.assert_locks_know_versions(bulk.connection)
     (lease,) = bulk.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (3, 6)
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [second[1], second[3], second[2]]
@@ -95,13 +83,11 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     assert bulk.claim_batch("v", "me") == []
 
 
-def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledged_with_the_retry(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_what_a_view_wants_only_since_the_lease_is_not_acknowledged(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", events=["placed"])
-    append_to(bulk, streams[0])
+    factories.append_to(bulk, streams[0])
     finish(bulk, bulk.claim_batch("v", "me"), streams)
-    (later,) = bulk.append_events([new_event(streams[0], event="paid")])
+    (later,) = bulk.append_events([factories.new_event(streams[0], event="paid")])
     at(bulk, 5)
     leases = bulk.claim_batch("v", "me")
     bulk.register_view("v", mode="bulk", events=[])
@@ -109,14 +95,12 @@ def test_what_the_view_wants_only_since_its_stream_was_leased_is_not_acknowledge
     assert delivered(bulk)[1] == [later.offset]
 
 
-def test_a_lock_stays_while_its_stream_is_acknowledged_beyond_the_checkpoint(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_lock_stays_while_its_stream_is_ahead_of_the_checkpoint(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     bad, good, _ = streams
-    append_to(bulk, bad)
+    factories.append_to(bulk, bad)
     finish(bulk, bulk.claim_batch("v", "me"))
-    *_, last, other = append_to(bulk, bad, bad, good)
+    *_, last, other = factories.append_to(bulk, bad, bad, good)
     (lease,) = bulk.claim_batch("v", "me")
     with bulk.connection.transaction():
         bulk.fail_streams("v", lease, [replace(failure(bad), offset=last.offset)])
@@ -130,12 +114,12 @@ def test_a_lock_stays_while_its_stream_is_acknowledged_beyond_the_checkpoint(
 
 def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
     behind, waiting, delivered = streams
-    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
-    append_to(bulk, behind, waiting)
+    (elsewhere,) = factories.ids_of_one_partition(bulk.connection, 1, partition=1)
+    factories.append_to(bulk, behind, waiting)
     finish(bulk, bulk.claim_batch("v", "me"), {waiting})
-    append_to(bulk, waiting, delivered, elsewhere)
+    factories.append_to(bulk, waiting, delivered, elsewhere)
     leases = {lease.partition: lease for lease in bulk.claim_batch("v", "me")}
-    append_to(bulk, behind)  # after the claim
+    factories.append_to(bulk, behind)  # after the claim
     before = state(bulk)
     for decider_id in (behind, waiting, elsewhere, "unknown"):
         with pytest.raises(NotInFlight, match=decider_id):
@@ -148,24 +132,22 @@ def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams
         bulk.fail_streams("v", leases[0], [failure(delivered)])
 
 
-def test_two_failures_of_one_batch_at_once_count_once(bulk: EventStore, streams: list[str], connect: Connect) -> None:
-    append_to(bulk, streams[0])
+def test_two_failures_at_once_count_once(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
+    factories.append_to(bulk, streams[0])
     (lease,) = bulk.claim_batch("v", "me")
     stores = [EventStore(connect()) for _ in range(3)]
-    results = at_once([lambda s=s: s.fail_streams("v", lease, [failure(streams[0])]) for s in stores])  # type: ignore[misc]
+    results = factories.at_once([lambda s=s: s.fail_streams("v", lease, [failure(streams[0])]) for s in stores])  # type: ignore[misc]
     assert sorted(type(result.exception()).__name__ for result in results) == ["NoneType", "NotInFlight", "NotInFlight"]
     assert locks(bulk) == [(streams[0], 1)]
 
 
-def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
-    bulk: EventStore, streams: list[str], connect: Connect
-) -> None:
+def test_what_has_no_position_yet_is_not_due(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
     bad = streams[0]
-    append_to(bulk, bad)
+    factories.append_to(bulk, bad)
     finish(bulk, bulk.claim_batch("v", "me"), {bad})
     at(bulk, 5)
     leases = bulk.claim_batch("v", "me")
-    append_to(bulk, bad)
+    factories.append_to(bulk, bad)
     with bulk.connection.transaction():
         bulk.commit_batch("v", leases)
     somebody = connect(autocommit=False)
@@ -177,7 +159,7 @@ def test_a_stream_whose_next_event_has_no_partition_offset_yet_is_not_due(
 
 
 def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: EventStore, streams: list[str]) -> None:
-    append_to(bulk, *streams)
+    factories.append_to(bulk, *streams)
     finish(bulk, bulk.claim_batch("v", "me"), streams)
     bulk.register_view("v", mode="bulk", deciders=["invoice"])
     at(bulk, 5)
@@ -197,12 +179,10 @@ def delivered(store: EventStore) -> tuple[list[Lease], list[int]]:
     return leases, [event.offset for lease in leases for event in store.read_batch("v", lease)]
 
 
-def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_which_is_the_dead_letter(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_stream_fails_at_the_event_that_is_named(bulk: EventStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=2)
     bad, good, _ = streams
-    append_to(bulk, bad, bad, good, bad)
+    factories.append_to(bulk, bad, bad, good, bad)
     leases, (_, second, _, third) = delivered(bulk)
     fail(bulk, leases, bad, second)  # what comes before it is acknowledged
     assert bulk.view_lag("v")[0].lag == 2
@@ -212,33 +192,31 @@ def test_a_stream_fails_at_the_event_that_is_named_whose_attempts_count_and_whic
         assert offsets == ([second, third] if due == 5 else [third])
         fail(bulk, leases, bad, failing)
         assert locks(bulk) == [(bad, attempts)]
-        assert_locks_know_versions(bulk.connection)
+        factories.assert_locks_know_versions(bulk.connection)
     (letter,) = bulk.dead_letters("v")
     assert (letter.offset, letter.waiting) == (third, 1)
     fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
-    assert_locks_know_versions(bulk.connection)
+    factories.assert_locks_know_versions(bulk.connection)
     bulk.retry_dead_letters("v")
     at(bulk, 20)
     assert delivered(bulk)[1] == [second, third]
 
 
-def test_a_stream_that_fails_in_a_rebuild_is_delivered_from_its_beginning_again(
-    bulk: EventStore, streams: list[str]
-) -> None:
-    append_to(bulk, *[streams[0]] * 4)
+def test_a_stream_that_fails_in_a_rebuild_comes_again_from_its_beginning(bulk: EventStore, streams: list[str]) -> None:
+    factories.append_to(bulk, *[streams[0]] * 4)
     leases, offsets = delivered(bulk)
     fail(bulk, leases, streams[0], offsets[-1])
     finish(bulk, [bulk.claim_partition("v", 0, "me")], streams)
-    assert_locks_know_versions(bulk.connection)
+    factories.assert_locks_know_versions(bulk.connection)
     at(bulk, 3600)
     assert delivered(bulk)[1] == offsets
 
 
 def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, streams: list[str]) -> None:
     bad, good, _ = streams
-    append_to(bulk, bad, good, bad)
+    factories.append_to(bulk, bad, good, bad)
     leases, (first, other, second) = delivered(bulk)
-    append_to(bulk, bad)
+    factories.append_to(bulk, bad)
     bulk.sequence_events()
     for offset in (first - 1, other, second + 1, second + 100):
         with pytest.raises(NotInFlight, match=f"at offset {offset}"):
@@ -246,11 +224,10 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
     assert locks(bulk) == []
 
 
-def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between_and_is_refused(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_no_commit_ends_before_the_failed_event(bulk: EventStore, streams: list[str]) -> None:
+    """It would lose what lies between."""
     bad, good, _ = streams
-    append_to(bulk, good, bad, bad)
+    factories.append_to(bulk, good, bad, bad)
     (lease,), (_, _, third) = delivered(bulk)
     half = replace(lease, to_position=lease.from_position + 1)
 
@@ -266,15 +243,13 @@ def test_a_commit_that_ends_before_the_failed_event_would_lose_what_lies_between
     assert locks(bulk) == [(bad, 1)]
 
 
-def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered_again_when_the_filter_is_narrowed(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_what_is_acknowledged_does_not_come_again_when_the_filter_narrows(bulk: EventStore, streams: list[str]) -> None:
     bad, other, _ = streams
-    first = append(bulk, bad)
-    append(bulk, other)
+    first = factories.append(bulk, bad)
+    factories.append(bulk, other)
     # the offset before the failing event is of another log partition
-    append_to(bulk, *ids_of_one_partition(bulk.connection, 1, partition=5))
-    failing = append(bulk, bad, first.event_id, event="paid")
+    factories.append_to(bulk, *factories.ids_of_one_partition(bulk.connection, 1, partition=5))
+    failing = factories.append(bulk, bad, first.event_id, event="paid")
     leases = bulk.claim_batch("v", "me")
     (lease,) = [lease for lease in leases if lease.partition == 0]
     with bulk.connection.transaction():
@@ -286,19 +261,14 @@ def test_what_is_acknowledged_of_a_stream_beyond_the_checkpoint_is_not_delivered
     assert [e.decider_id for e in read(bulk, leases)] == [other]
 
 
-# Rebuilds
-
-
-def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
-    bulk: EventStore, streams: list[str]
-) -> None:
+def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(bulk: EventStore, streams: list[str]) -> None:
     recovered, dead, _ = streams
     bulk.register_view("v", mode="bulk", max_attempts=1)
-    (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=1)
-    events = [event.event_id for event in append_to(bulk, *streams, *streams, elsewhere)]
+    (elsewhere,) = factories.ids_of_one_partition(bulk.connection, 1, partition=1)
+    events = [event.event_id for event in factories.append_to(bulk, *streams, *streams, elsewhere)]
     finish(bulk, bulk.claim_batch("v", "me"), {recovered, dead, elsewhere})
     assert len(bulk.dead_letters()) == 3
-    (later,) = append_to(bulk, streams[2])
+    (later,) = factories.append_to(bulk, streams[2])
     lease = bulk.claim_partition("v", 0, "me")
     assert [e.event_id for e in bulk.read_batch("v", lease)] == [*events[:6], later.event_id]
     before = state(bulk)
@@ -311,10 +281,8 @@ def test_a_rebuild_reads_every_stream_and_frees_those_that_do_not_fail_again(
     with bulk.connection.transaction():
         assert bulk.fail_streams("v", lease, [failure(dead, "again")]) == 1
         bulk.commit_batch("v", [lease])
-    assert {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()} == {
-        (dead, "again", 2),
-        (elsewhere, "no such customer", 1),
-    }
+    letters = {(each.decider_id, each.last_error, each.attempts) for each in bulk.dead_letters()}
+    assert letters == {(dead, "again", 2), (elsewhere, "no such customer", 1)}
     assert bulk.claim_batch("v", "me") == []
     assert bulk.retry_dead_letters("v", "order", dead) == 1
     # its rows were made anew without it

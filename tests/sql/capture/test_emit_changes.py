@@ -1,7 +1,7 @@
 """Stored changes become events: in order, once, and what cannot become one holds up its own stream only."""
 
 from dataclasses import replace
-from typing import Any
+from typing import LiteralString
 from uuid import UUID
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
@@ -9,55 +9,29 @@ from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows,
 from millrace.resources.errors import LeaseLost
 from millrace.resources.event_store import EventStore
 from tests.sql.events.test_stream_head import purge
-from tests.support.capturing.captures import (
-    BEGAN,
-    Source,
-    T,
-    U,
-    append_foreign,
-    deleted,
-    event_ids,
-    events,
-    faulty,
-    held,
-    inserted,
-    stream,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
-from tests.support.factories import (
-    Connect,
-    assert_log_holds_every_event_once,
-    buffers,
-    refusal,
-    rows,
-    start,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, T, U, append_foreign, held, inserted, stream, truncated, updated
 from tests.support.patience import patience
 
 
-def position(source: Source) -> Any:  # noqa: ANN401 - the columns decide
-    (row,) = rows(source.store.connection, "select emitted_lsn, emitted_idx, truncating_key from event_store.captures")
-    return row
+def stored(source: Source) -> list[UUID]:
+    found = factories.rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
+    return [event_id for (event_id,) in found]
 
 
-def test_changes_become_events_in_the_order_of_commits_and_within_their_transactions(source: Source) -> None:
+def test_changes_become_events_in_the_order_of_commits_and_transactions(source: Source) -> None:
     first = source.commit(inserted(1), inserted(2), updated(1))
-    second = source.commit(deleted(2), updated(1, 3))
+    second = source.commit(captures.deleted(2), updated(1, 3))
     assert source.emit() == Emitted(5, 0, 0, behind=False)
-    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
-    assert [row[0] for row in stored] == event_ids([*first, *second])
+    assert stored(source) == captures.event_ids([*first, *second])
     assert stream(source.store, 1) == [("inserted", 1), ("updated", 2), ("updated", 3)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None)]
     (one, *_, last) = EventStore(source.store.connection).get_events("[1]", T)
     assert (str(one.command_id), str(last.command_id)) == (first[0].command_id, second[0].command_id)
     assert source.emit() == Emitted(0, 0, 0, behind=False)
     EventStore(source.store.connection).sequence_events()
-    assert_log_holds_every_event_once(source.store.connection)
+    factories.assert_log_holds_every_event_once(source.store.connection)
 
 
 def test_a_limit_ends_a_call_anywhere_also_within_a_transaction(source: Source) -> None:
@@ -66,24 +40,23 @@ def test_a_limit_ends_a_call_anywhere_also_within_a_transaction(source: Source) 
     calls = 0
     while source.emit(limit).behind:
         calls += 1
-        assert value(source.store.connection, "select count(*) from event_store.events") == calls * limit
+        assert len(stored(source)) == calls * limit
     assert calls == (20 - 1) // limit
-    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
-    assert [row[0] for row in stored] == [id_ for changes in done for id_ in event_ids(changes)]
+    assert stored(source) == [id_ for changes in done for id_ in captures.event_ids(changes)]
 
 
-def test_nothing_is_emitted_beyond_what_is_said_to_be_stored(source: Source, connect: Connect) -> None:
+def test_nothing_is_emitted_beyond_what_is_said_to_be_stored(source: Source, connect: factories.Connect) -> None:
     other = CaptureStore(connect(autocommit=False))
     other.copy_changes(source.generation, source.changes(inserted(1)))
     assert source.emit() == Emitted(0, 0, 0, behind=False)
     other.connection.rollback()
 
 
-def test_a_faulty_change_and_all_later_ones_of_its_stream_wait_the_rest_flows(source: Source) -> None:
+def test_a_faulty_change_and_later_ones_of_its_stream_wait_the_rest_flows(source: Source) -> None:
     source.commit(inserted(1), inserted(2))
-    source.commit(updated(1), faulty(1), updated(1), updated(2))
+    source.commit(updated(1), captures.faulty(1), updated(1), updated(2))
     assert source.emit() == Emitted(4, 1, 1, behind=False)
-    source.commit(deleted(1), deleted(2))
+    source.commit(captures.deleted(1), captures.deleted(2))
     assert source.emit() == Emitted(1, 0, 1, behind=False)
     assert stream(source.store, 1) == [("inserted", 1), ("updated", 2)]
     assert stream(source.store, 2) == [("inserted", 1), ("updated", 2), ("deleted", None)]
@@ -91,12 +64,12 @@ def test_a_faulty_change_and_all_later_ones_of_its_stream_wait_the_rest_flows(so
     (change, *_) = source.store.quarantined_changes("c")
     assert (change.fault, change.raw, change.relation) == ("column v: not UTF-8", b"U\x00", b"R")
     # whose key nobody can read, and whose key is too long for a stream
-    source.commit(faulty(None), updated(2, 3), inserted("k" * 2000), inserted(3))
+    source.commit(captures.faulty(None), updated(2, 3), inserted("k" * 2000), inserted(3))
     assert source.emit() == Emitted(2, 2, 0, behind=False)
     assert held(source.store)[3][:2] == (None, "updated")
 
 
-def test_data_of_every_size_around_the_limit_are_judged_as_an_append_judges_them(source: Source) -> None:
+def test_data_of_sizes_around_the_limit_are_judged_as_an_append_does(source: Source) -> None:
     source.store.connection.execute("set event_store.max_data_bytes = 2500")
     noise = "".join(chr(33 + n * 7919 % 90) for n in range(3000))
     source.commit(*[inserted(n, noise[: 2100 + n]) for n in range(400)])
@@ -120,7 +93,7 @@ def test_a_stream_that_somebody_closed_holds_up_nobody_else(source: Source) -> N
     assert source.store.requeue_changes("c") == Requeued(0, 2)
 
 
-def test_an_event_id_that_somebody_used_and_a_decider_without_events_hold_up_nobody_else(source: Source) -> None:
+def test_a_used_event_id_and_a_decider_without_events_hold_up_nobody_else(source: Source) -> None:
     changes = source.changes(inserted(1), inserted(2), inserted(3))
     append_foreign(source.store, "updated", 9, UUID(changes[0].event_id))
     source.save([changes[0], replace(changes[1], decider="unknown"), changes[2]])
@@ -131,71 +104,63 @@ def test_an_event_id_that_somebody_used_and_a_decider_without_events_hold_up_nob
     ]
 
 
-def test_an_idle_capture_writes_nothing_and_its_lease_is_asked_for_all_the_same(source: Source) -> None:
+def test_an_idle_capture_writes_nothing_and_is_asked_for_its_lease(source: Source) -> None:
     source.commit(inserted(1))
     source.emit()
     connection = source.store.connection
     with connection.transaction():
         assert source.emit() == Emitted(0, 0, 0, behind=False)
-        assert value(connection, "select pg_current_xact_id_if_assigned()::text") is None
-    refusal(LeaseLost, lambda: source.store.emit_changes("c", source.token - 1))
+        assert factories.value(connection, "select pg_current_xact_id_if_assigned()::text") is None
+    factories.refusal(LeaseLost, lambda: source.store.emit_changes("c", source.token - 1))
     source.store.release_capture("c", source.token)
-    refusal(LeaseLost, source.emit)
+    factories.refusal(LeaseLost, source.emit)
 
 
-# truncations
-
-
-def test_a_truncation_ends_every_live_stream_of_its_table_before_what_follows(connect: Connect) -> None:
-    source = Source(CaptureStore(connect()), "c", table("t"), table("u"))
+def test_a_truncation_ends_the_live_streams_of_its_table_first(connect: factories.Connect) -> None:
+    source = Source(CaptureStore(connect()), "c", captures.table("t"), captures.table("u"))
+    store = EventStore(source.store.connection)
     source.begin()
-    source.commit(inserted(1), inserted(2), inserted(3), deleted(3), inserted(1, table="u"))
+    source.commit(inserted(1), inserted(2), inserted(3), captures.deleted(3), inserted(1, table="u"))
     source.commit(truncated(), inserted(2, "again"))
     assert source.emit().behind is False
     assert stream(source.store, 1) == [("inserted", 1), ("deleted", None)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
     assert stream(source.store, 3) == [("inserted", 1), ("deleted", None)]
-    assert [event.event for event in EventStore(source.store.connection).get_events("[]", T)] == ["truncated"]
-    assert events(source.store, U) == [("[1]", "inserted")]
-    (*_, last) = EventStore(source.store.connection).get_events("[1]", T)
-    (truncation,) = EventStore(source.store.connection).get_events("[]", T)
-    assert last.command_id == truncation.command_id
+    assert captures.events(source.store, U) == [("[1]", "inserted")]
+    (truncation,), (*_, last) = store.get_events("[]", T), store.get_events("[1]", T)
+    assert (truncation.event, truncation.command_id) == ("truncated", last.command_id)
     assert last.data == truncation.data | {"truncated": True}
 
 
-def test_a_truncation_of_many_rows_takes_bounded_calls_and_goes_on_where_it_was(source: Source) -> None:
+def test_a_truncation_of_many_rows_takes_bounded_calls(source: Source) -> None:
     limit = 3
     source.commit(*[inserted(n) for n in range(20)])
     source.emit_all()
     source.commit(truncated(), inserted(5))
     seen = 20
     while source.emit(limit).behind:
-        now = value(source.store.connection, "select count(*) from event_store.events")
+        now = len(stored(source))
         assert now - seen <= limit + 1
         seen = now
-    assert position(source)[2] is None
+    assert factories.value(source.store.connection, "select truncating_key from event_store.captures") is None
     for n in range(20):
         names = [name for name, _ in stream(source.store, n)]
         assert names == ["inserted", "deleted"] + (["inserted"] if n == 5 else [])
 
 
 def test_a_truncation_ends_a_stream_that_waits_behind_its_own_changes(source: Source) -> None:
-    source.commit(inserted(1), faulty(1), faulty(2, action="inserted"), inserted(3))
+    source.commit(inserted(1), captures.faulty(1), captures.faulty(2, action="inserted"), inserted(3))
     source.commit(truncated())
     assert source.emit_all() == Emitted(4, 2, 2, behind=False)
-    assert held(source.store) == [
-        ("[1]", "updated", True),
-        ("[2]", "inserted", True),
-        ("[1]", "deleted", False),
-        ("[2]", "deleted", False),
-    ]
+    assert held(source.store)[:2] == [("[1]", "updated", True), ("[2]", "inserted", True)]
+    assert held(source.store)[2:] == [("[1]", "deleted", False), ("[2]", "deleted", False)]
     source.commit(truncated(), truncated())  # each is an event
     assert source.emit_all() == Emitted(2, 0, 0, behind=False)
 
 
 def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: Source) -> None:
     def take(named: object, key: int) -> None:
-        id_ = UUID(value(source.store.connection, "select md5(%s)", f"{named}/{T}/[{key}]"))
+        id_ = UUID(factories.value(source.store.connection, "select md5(%s)", f"{named}/{T}/[{key}]"))
         append_foreign(source.store, "updated", "x", id_)
 
     source.commit(*[inserted(n) for n in range(4)])
@@ -210,9 +175,8 @@ def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: So
     source.emit()
     source.begin()
     (captured,) = source.store.captured_tables("c")
-    take(
-        value(source.store.connection, "select md5(%s)::uuid", f"{source.generation}/{captured.backfill_offset}/{T}"), 2
-    )
+    reading = f"{source.generation}/{captured.backfill_offset}/{T}"
+    take(factories.value(source.store.connection, "select md5(%s)::uuid", reading), 2)
     source.backfill()
     source.finish()
     assert held(source.store)[1:] == [("[2]", "deleted", True)]
@@ -225,9 +189,6 @@ def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: So
     assert held(source.store)[2:] == [("[]", "truncated", True)]
 
 
-# fencing and failing
-
-
 def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Source) -> None:
     said: list[dict[str, object] | None] = [
         {"correlation_id": "request-7", "by": "me"},
@@ -236,7 +197,7 @@ def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Sour
         None,
     ]
     changes = source.changes(*[inserted(n) for n in range(len(said))])
-    source.save([c if a is None else with_data(c, annotations=a) for c, a in zip(changes, said, strict=True)])
+    source.save([c if a is None else captures.with_data(c, annotations=a) for c, a in zip(changes, said, strict=True)])
     source.emit()
     found = [event for n in range(len(said)) for event in EventStore(source.store.connection).read_stream(T, f"[{n}]")]
     assert [event.metadata for event in found] == [said[0], None, None, None]
@@ -255,33 +216,31 @@ def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -
     assert store.get_events("[2]", T)[-1].event == "deleted"
 
 
-def test_emitting_goes_on_beside_appends_of_others_to_the_same_streams(source: Source, connect: Connect) -> None:
+def test_emitting_goes_on_beside_appends_of_others_to_the_streams(source: Source, connect: factories.Connect) -> None:
     source.commit(inserted(1), inserted(2))
     source.emit()
     other = connect(autocommit=False)
     append_foreign(CaptureStore(other), "updated", 2)
     source.commit(updated(1), updated(2))
-    call = start(source.emit)
-    wait_blocked(connect(), source.store.connection.info.backend_pid)
+    call = factories.start(source.emit)
+    factories.wait_blocked(connect(), source.store.connection.info.backend_pid)
     other.commit()
     assert call.result(patience()).emitted == 2
     assert len(EventStore(source.store.connection).get_events("[2]", T)) == 3
     EventStore(source.store.connection).sequence_events()
-    assert_log_holds_every_event_once(source.store.connection)
+    factories.assert_log_holds_every_event_once(source.store.connection)
 
 
 def test_many_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> None:
-    source.store.connection.execute(
-        """
+    changes: LiteralString = """
         insert into event_store.wal_events
         select %s, ('0/1000'::pg_lsn + n / 100 * 256), n %% 100, '700', now(), %s, format('[%%s]', n %% 6000), 'updated',
-          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n % 6000, 'v', n))
+          gen_random_uuid(), gen_random_uuid(), jsonb_build_object('record', jsonb_build_object('id', n %% 6000, 'v', n))
         from generate_series(0, 19999) n
-        """.replace("n % 6000", "n %% 6000"),
-        (source.generation, T),
-    )
+    """
+    source.store.connection.execute(changes, (source.generation, T))
     end = Lsn(0x1000 + 200 * 256)
-    assert source.store.store_changes("c", source.token, end, BEGAN) == 20_000
+    assert source.store.store_changes("c", source.token, end, captures.BEGAN) == 20_000
     for call in range(2):
         assert source.emit() == Emitted(10_000, 0, 0, behind=call < 1)
     assert [v for _, v in stream(source.store, 7)] == [7, 6007, 12007, 18007]
@@ -289,11 +248,11 @@ def test_many_changes_are_emitted_in_calls_of_ten_thousand(source: Source) -> No
 
 def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source) -> None:
     connection = source.store.connection
-    source.store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
+    source.store.register_capture("c", "slot_c", "pub_c", [captures.table("t"), captures.table("u")])
 
     def truncate(name: str) -> int:
         source.commit(truncated(name))
-        return buffers(connection, "select * from event_store_platform.emit_changes('c', %s)", source.token)
+        return factories.buffers(connection, "select * from event_store_platform.emit_changes('c', %s)", source.token)
 
     source.commit(*[inserted(n, table="t") for n in range(5)])
     source.emit_all()
@@ -304,5 +263,5 @@ def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source
     source.commit(*[inserted(10 + n % 5, n, table="u") for n in range(6000)])
     source.emit_all()
     often = truncate("u")
-    assert [name for _, name in events(source.store, U)].count("deleted") == 5
+    assert [name for _, name in captures.events(source.store, U)].count("deleted") == 5
     assert often <= once + 150  # one entry for each change were 450

@@ -4,27 +4,15 @@ from dataclasses import replace
 from typing import Any, LiteralString
 
 from millrace.resources.capture.store import Emitted
-from tests.support.capturing.captures import (
-    Row,
-    Source,
-    deleted,
-    faulty,
-    held,
-    inserted,
-    stream,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, deleted, faulty, inserted, table, truncated, updated, with_data
 from tests.support.factories import rows, value
 
 THIS: LiteralString = "where c.ctid = event_store_private.newest_capture('c')"
 PLAIN: LiteralString = f"select r.* from event_store.captures c, event_store_private.emit_plain_range(c, 100) r {THIS}"
-ANY: LiteralString = (
-    "select r.changes, r.to_lsn, r.to_idx"
-    f" from event_store.captures c, event_store_private.emit_range(c, 100, false) r {THIS}"
-)
+SAID: LiteralString = "select r.changes, r.to_lsn, r.to_idx from event_store.captures c"
+ANY: LiteralString = f"{SAID}, event_store_private.emit_range(c, 100, false) r {THIS}"
+READ: LiteralString = "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = %s"
 EVENTS: LiteralString = (
     "select event, event_id, event_version, decider, decider_id, data, command_id, previous_id, final, version, metadata"
     ' from event_store.events order by "offset"'
@@ -39,6 +27,15 @@ def emitted(source: Source, by: LiteralString) -> tuple[Any, list[tuple[Any, ...
         return said, rows(connection, EVENTS)
 
 
+def by_both(source: Source, changes: int) -> list[tuple[Any, ...]]:
+    """Return the events that so many changes become either way."""
+    plain, careful = emitted(source, PLAIN), emitted(source, ANY)
+    assert plain[0][0] == changes
+    assert plain == careful
+    assert source.emit() == Emitted(changes, 0, 0, behind=False)
+    return plain[1]
+
+
 def test_the_events_are_those_of_the_careful_way(source: Source) -> None:
     source.commit(inserted(1), inserted(2), inserted(3))
     source.emit()
@@ -50,12 +47,7 @@ def test_the_events_are_those_of_the_careful_way(source: Source) -> None:
             *source.changes(deleted(3)),
         ]
     )
-    plain, careful = emitted(source, PLAIN), emitted(source, ANY)
-    assert plain[0][0] == 9
-    assert plain == careful
-    connection = source.store.connection
-    assert source.emit() == Emitted(9, 0, 0, behind=False)
-    assert rows(connection, EVENTS) == plain[1]
+    assert by_both(source, 9) == rows(source.store.connection, EVENTS)
     assert emitted(source, PLAIN)[0] == (None, None, None)
 
 
@@ -72,7 +64,7 @@ def waiting(source: Source, what: str) -> None:
         (change,) = source.changes(truncated())
         source.save([replace(change, data=None, fault="column v: not UTF-8")])
     if what == "a change of the columns":
-        (change,) = source.changes(Row((), "schema_changed"))
+        (change,) = source.changes(captures.Row((), "schema_changed"))
         source.save([replace(change, decider_id="schema", data=None, fault="column v: not UTF-8")])
     if what in {"a row", "thousands"}:
         # and what waits behind it
@@ -89,13 +81,10 @@ def test_what_waits_beside_the_range_changes_nothing(source: Source) -> None:
         waiting(source, what)
     assert value(connection, "select count(*) from event_store.quarantined_changes") > 0
     source.commit(updated(1), inserted(2), deleted(3), inserted(("a", 5)), inserted(3))
-    plain, careful = emitted(source, PLAIN), emitted(source, ANY)
-    assert plain[0][0] == 5
-    assert plain == careful
-    assert source.emit() == Emitted(5, 0, 0, behind=False)
+    by_both(source, 5)
 
 
-def test_what_waits_holds_no_row_of_another_table_and_none_once_it_waits_no_more(source: Source) -> None:
+def test_what_waits_holds_no_row_of_another_table_and_none_once_it_is_gone(source: Source) -> None:
     source.store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
     waiting(source, "a row")
     waiting(source, "a null key")
@@ -117,8 +106,8 @@ def test_a_truncation_that_waits_behind_another_one_holds_no_row(source: Source)
     done = source.emit_all()
     # the truncation waits; the row it deleted was gone by the one before, which its rows did not wait for
     assert (done.held, done.quarantined) == (1, 0)
-    assert held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
-    assert stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
+    assert captures.held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
+    assert captures.stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
 
 
 def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: Source) -> None:
@@ -128,11 +117,7 @@ def test_thousands_that_wait_are_looked_up_by_the_streams_of_the_range(source: S
     source.commit(*(inserted(n) for n in range(5000, 5050)))
     with connection.transaction():
         assert source.emit().emitted == 50
-        fetched = value(
-            connection,
-            "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'quarantined_changes'",
-        )
-    assert fetched < 10
+        assert value(connection, READ, "quarantined_changes") < 10
 
 
 def test_about_32_mib_are_taken_at_once(source: Source) -> None:
@@ -156,7 +141,7 @@ def test_an_event_that_is_stored_already_is_not_stored_again(source: Source) -> 
     assert value(connection, "select count(*) from event_store.quarantined_changes") == 0
 
 
-def test_a_plan_that_was_made_while_nothing_was_stored_reads_each_change_and_no_others(source: Source) -> None:
+def test_a_plan_made_while_nothing_was_stored_reads_only_the_changes(source: Source) -> None:
     connection = source.store.connection
     connection.execute("vacuum analyze event_store.wal_events, event_store.events")
     source.commit(inserted(0))
@@ -164,7 +149,4 @@ def test_a_plan_that_was_made_while_nothing_was_stored_reads_each_change_and_no_
     source.commit(*[inserted(n) for n in range(1, 2000)])
     with connection.transaction():
         assert source.emit() == Emitted(1999, 0, 0, behind=False)
-        fetched = value(
-            connection, "select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'wal_events'"
-        )
-    assert fetched < 10_000
+        assert value(connection, READ, "wal_events") < 10_000

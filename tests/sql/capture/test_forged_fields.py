@@ -1,6 +1,7 @@
 """Events of a captured table whose fields no capture wrote, as a restore may bring them: they hold nothing up."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,17 +10,8 @@ from psycopg.types.json import Jsonb
 from millrace.resources.capture.store import EmittedRows, Requeued
 from millrace.resources.errors import StreamWentOn
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    PUBLISHED,
-    Source,
-    T,
-    faulty,
-    inserted,
-    stream,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import PUBLISHED, Source, T, inserted, stream, truncated, updated, with_data
 
 VALUES: dict[str, list[Any]] = {
     "source": ["text", [], None, 7],
@@ -32,41 +24,44 @@ FORGED: list[dict[str, Any]] = [{"source": {"generation": value}} for value in G
 FORGED += [{field: value} for field, values in VALUES.items() for value in values]
 
 
-def forge(source: Source, key: str, fields: dict[str, Any]) -> None:
-    """Give the events of a stream other fields, as a restore could."""
-    connection = source.store.connection
-    with connection.transaction():
-        connection.execute("alter table event_store.events disable trigger user")
-        changed = connection.execute(
-            "update event_store.events set data = data || %s where decider_id = %s and decider = %s",
-            (Jsonb(fields), key, T),
-        )
-        connection.execute("alter table event_store.events enable trigger user")
-    assert changed.rowcount > 0
-
-
-def forge_all(source: Source) -> None:
-    """Forge the stream of each number: each in another way."""
-    for number, fields in enumerate(FORGED):
-        forge(source, f"[{number}]", fields)
-
-
 ALL = range(len(FORGED))
 
 
-def test_a_backfill_reads_the_rows_as_they_are_now(source: Source) -> None:
+def forge(source: Source, key: str, fields: dict[str, Any]) -> None:
+    """Give the events of a stream other fields, as a restore could."""
+    connection = source.store.connection
+    change = "update event_store.events set data = data || %s where decider_id = %s and decider = %s"
+    with connection.transaction():
+        connection.execute("alter table event_store.events disable trigger user")
+        assert connection.execute(change, (Jsonb(fields), key, T)).rowcount > 0
+        connection.execute("alter table event_store.events enable trigger user")
+
+
+def forge_all(source: Source, first: int = 0) -> None:
+    """Forge the stream of each number, from the first one on: each in another way."""
+    for number, fields in enumerate(FORGED, first):
+        forge(source, f"[{number}]", fields)
+
+
+@pytest.fixture
+def stored(source: Source) -> Source:
+    """Return a source with an event of each row, which nobody forged yet."""
     source.commit(*[inserted(n) for n in ALL])
     source.emit_all()
-    forge_all(source)
-    assert source.backfill(*ALL) == EmittedRows("stored", len(ALL), 0, 0)
-    source.finish()
-    assert {stream(source.store, n)[-1] for n in ALL} == {("backfilled", "read")}
-    source.commit(*[updated(n, "later") for n in ALL])
-    source.emit_all()
-    assert {stream(source.store, n)[-1] for n in ALL} == {("updated", "later")}
+    return source
 
 
-def test_a_truncation_that_does_not_say_when_it_was_removes_nothing_that_is_read(source: Source) -> None:
+def test_a_backfill_reads_the_rows_as_they_are_now(stored: Source) -> None:
+    forge_all(stored)
+    assert stored.backfill(*ALL) == EmittedRows("stored", len(ALL), 0, 0)
+    stored.finish()
+    assert {stream(stored.store, n)[-1] for n in ALL} == {("backfilled", "read")}
+    stored.commit(*[updated(n, "later") for n in ALL])
+    stored.emit_all()
+    assert {stream(stored.store, n)[-1] for n in ALL} == {("updated", "later")}
+
+
+def test_a_truncation_of_an_unknown_time_removes_nothing_that_is_read(source: Source) -> None:
     source.commit(inserted(0), truncated())
     source.emit_all()
     snapshot = f"{PUBLISHED}:{PUBLISHED}:"  # sees none of it
@@ -77,58 +72,44 @@ def test_a_truncation_that_does_not_say_when_it_was_removes_nothing_that_is_read
             assert source.backfill(1000 + number, snapshot=snapshot, done=False).appended == 1
 
 
-def test_a_row_that_is_gone_is_deleted_if_its_event_came_before_the_backfill(source: Source) -> None:
-    source.commit(*[inserted(n) for n in ALL])
-    source.emit_all()
-    source.begin()
-    source.commit(*[inserted(1000 + n) for n in ALL])
-    source.emit_all()
-    forge_all(source)
-    for number, fields in enumerate(FORGED):
-        forge(source, f"[{1000 + number}]", fields)
-    source.backfill()
-    source.finish(limit=7)
-    assert {stream(source.store, n)[-1][0] for n in ALL} == {"deleted"}
-    assert {stream(source.store, 1000 + n)[-1][0] for n in ALL} == {"inserted"}
+def test_a_row_that_is_gone_is_deleted_if_its_event_came_before(stored: Source) -> None:
+    stored.begin()
+    stored.commit(*[inserted(1000 + n) for n in ALL])
+    stored.emit_all()
+    forge_all(stored)
+    forge_all(stored, 1000)
+    stored.backfill()
+    stored.finish(limit=7)
+    assert {stream(stored.store, n)[-1][0] for n in ALL} == {"deleted"}
+    assert {stream(stored.store, 1000 + n)[-1][0] for n in ALL} == {"inserted"}
 
 
-def test_what_changed_since_a_row_was_read_is_looked_for_in_all_its_events(source: Source) -> None:
-    source.commit(*[inserted(n) for n in ALL])
-    source.emit_all()
-    forge_all(source)
-    snapshot = f"{source.xid}:{source.xid}:"
-    changes = source.changes(*[updated(n) for n in ALL])
-    source.save([with_data(change, record={"id": n, "n": n}, unavailable=["v"]) for n, change in enumerate(changes)])
-    source.emit_all()
-    assert source.backfill(*ALL, snapshot=snapshot) == EmittedRows("stored", len(ALL), 0, 0)
+def test_what_changed_since_a_row_was_read_is_looked_for_in_all_its_events(stored: Source) -> None:
+    forge_all(stored)
+    snapshot = f"{stored.xid}:{stored.xid}:"
+    changes = stored.changes(*[updated(n) for n in ALL])
+    stored.save([with_data(change, record={"id": n, "n": n}, unavailable=["v"]) for n, change in enumerate(changes)])
+    stored.emit_all()
+    assert stored.backfill(*ALL, snapshot=snapshot) == EmittedRows("stored", len(ALL), 0, 0)
     for n in ALL:
-        event = EventStore(source.store.connection).get_events(f"[{n}]", T)[-1]
+        event = EventStore(stored.store.connection).get_events(f"[{n}]", T)[-1]
         assert (event.event, event.data["record"]) == ("backfilled", {"id": n, "n": n, "v": "read"})
 
 
-def test_a_change_is_repaired_where_its_stream_does_not_say_how_far_it_is(source: Source) -> None:
-    """Such an event tells nothing but when it was appended: before the change became known, or after it."""
-    source.commit(*[inserted(n) for n in ALL])
-    source.emit()
-    source.commit(*[faulty(None) for _ in ALL])
-    source.emit()
-    waiting = source.store.quarantined_changes("c")
-    forge_all(source)
+@pytest.mark.parametrize("too_late", [False, True])
+def test_a_change_is_repaired_unless_an_event_of_its_stream_came_after_it(stored: Source, too_late: bool) -> None:
+    """An event that does not say how far it is tells nothing but when it was appended."""
+    stored.commit(*[captures.faulty(None) for _ in ALL])
+    stored.emit()
+    waiting = stored.store.quarantined_changes("c")
+    if too_late:
+        stored.commit(*[updated(n) for n in ALL])
+        stored.emit()
+    forge_all(stored)
     for n in ALL:
-        data = {"record": {"id": n, "v": "repaired"}}
-        source.store.repair_change(waiting[n].quarantine_id, f"[{n}]", json.dumps(data))
-    assert source.store.requeue_changes("c") == Requeued(len(ALL), 0)
-    assert {stream(source.store, n)[-1] for n in ALL} == {("updated", "repaired")}
-
-
-def test_a_change_comes_too_late_where_an_event_came_after_it(source: Source) -> None:
-    source.commit(*[inserted(n) for n in ALL])
-    source.commit(*[faulty(None) for _ in ALL])
-    source.emit()
-    waiting = source.store.quarantined_changes("c")
-    source.commit(*[updated(n) for n in ALL])
-    source.emit()
-    forge_all(source)
-    for n in ALL:
-        with pytest.raises(StreamWentOn):
-            source.store.repair_change(waiting[n].quarantine_id, f"[{n}]", '{"record": {}}')
+        data = json.dumps({"record": {"id": n, "v": "repaired"}})
+        with pytest.raises(StreamWentOn) if too_late else nullcontext():
+            stored.store.repair_change(waiting[n].quarantine_id, f"[{n}]", data)
+    if not too_late:
+        assert stored.store.requeue_changes("c") == Requeued(len(ALL), 0)
+        assert {stream(stored.store, n)[-1] for n in ALL} == {("updated", "repaired")}

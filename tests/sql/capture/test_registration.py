@@ -8,24 +8,14 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    BEGAN,
-    Source,
-    T,
-    deleted,
-    events,
-    faulty,
-    inserted,
-    table,
-    truncated,
-    updated,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, T, deleted, events, faulty, inserted, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
 
 
 @pytest.fixture
-def captures(connect: Connect) -> CaptureStore:
+def registry(connect: Connect) -> CaptureStore:
     return CaptureStore(connect())
 
 
@@ -34,20 +24,18 @@ def registered(store: CaptureStore, name: str = "t", capture: str = "c") -> Regi
     return found
 
 
-def test_a_capture_is_registered_once_with_the_events_of_its_tables(captures: CaptureStore) -> None:
-    assert captures.register_capture("c", "s", "p", [table("t"), table("u", key=["a", "b"])])
-    before = captures.captured_tables("c")
-    assert not captures.register_capture("c", "s", "p", [table("u", key=["a", "b"]), table("t")])
-    assert captures.captured_tables("c") == before
-    assert [(each.table_name, each.key_columns, each.backfill_generation) for each in before] == [
-        ("t", None, None),
-        ("u", ["a", "b"], None),
-    ]
-    named = rows(captures.connection, "select event from event_store.deciders where decider = %s order by 1", T)
+def test_a_capture_is_registered_once_with_the_events_of_its_tables(registry: CaptureStore) -> None:
+    assert registry.register_capture("c", "s", "p", [table("t"), table("u", key=["a", "b"])])
+    before = registry.captured_tables("c")
+    assert not registry.register_capture("c", "s", "p", [table("u", key=["a", "b"]), table("t")])
+    assert registry.captured_tables("c") == before
+    found = [(each.table_name, each.key_columns, each.backfill_generation) for each in before]
+    assert found == [("t", None, None), ("u", ["a", "b"], None)]
+    named = rows(registry.connection, "select event from event_store.deciders where decider = %s order by 1", T)
     assert [row[0] for row in named] == ["backfilled", "deleted", "inserted", "schema_changed", "truncated", "updated"]
 
 
-def test_a_changed_declaration_adds_removes_and_backfills_anew_only_what_changed(source: Source) -> None:
+def test_a_changed_declaration_reads_anew_only_what_changed(source: Source) -> None:
     store = source.store
     store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
     store.publish_tables("c", source.token, 700)
@@ -66,7 +54,7 @@ def test_a_changed_declaration_adds_removes_and_backfills_anew_only_what_changed
     assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
 
 
-def test_a_table_may_get_another_key_or_decider_and_two_may_swap_and_what_is_stored_stays(source: Source) -> None:
+def test_tables_may_get_another_key_or_swap_deciders(source: Source) -> None:
     store = source.store
     source.commit(inserted(1))
     (before,) = store.capture_info("c")
@@ -76,20 +64,17 @@ def test_a_table_may_get_another_key_or_decider_and_two_may_swap_and_what_is_sto
     assert (after.stored_lsn, after.unemitted, after.source_generation) == (before.stored_lsn, 1, 1)
     assert source.emit().emitted == 1
     store.register_capture("c", "slot_c", "pub_c", [table("t"), table("u")])
-    swapped = [
-        TableRegistration("public", "t", "table:public.u", None, "1"),
-        TableRegistration("public", "u", "table:public.t", None, "1"),
-    ]
+    swapped = [TableRegistration("public", name, f"table:public.{other}", None, "1") for name, other in ("tu", "ut")]
     assert store.register_capture("c", "slot_c", "pub_c", swapped)
     assert registered(store, "t").decider == "table:public.u"
 
 
-def test_a_decider_belongs_to_one_capture(captures: CaptureStore) -> None:
-    captures.register_capture("c", "s", "p", [table("t")])
-    refused = refusal(DeciderCaptured, lambda: captures.register_capture("d", "s", "p", [table("u"), table("t")]))
+def test_a_decider_belongs_to_one_capture(registry: CaptureStore) -> None:
+    registry.register_capture("c", "s", "p", [table("t")])
+    refused = refusal(DeciderCaptured, lambda: registry.register_capture("d", "s", "p", [table("u"), table("t")]))
     assert "public.t of capture c" in str(refused)
-    assert [info.capture for info in captures.capture_info()] == ["c"]
-    refusal(UnknownCapture, lambda: captures.capture_info("none"))
+    assert [info.capture for info in registry.capture_info()] == ["c"]
+    refusal(UnknownCapture, lambda: registry.capture_info("none"))
 
 
 def test_of_two_captures_that_register_one_decider_at_once_one_gets_it(connect: Connect) -> None:
@@ -111,7 +96,6 @@ def test_a_registration_that_waits_for_another_one_sees_what_that_did(connect: C
 
 KEYED = ["id"]
 NAMELESS: list[str] = []
-PLACE = (1, "0/1000", 0)
 
 
 def register(source: Source, key: list[str] | None, fingerprint: str, name: str = "t", decider: str = "t") -> bool:
@@ -119,31 +103,24 @@ def register(source: Source, key: list[str] | None, fingerprint: str, name: str 
     return source.store.register_capture("c", "slot_c", "pub_c", [declared, table("beside")])
 
 
-def declared_tables(source: Source) -> list[tuple[object, ...]]:
-    return rows(source.store.connection, "select c from event_store.captured_tables c order by table_name")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "key", "said"),
-    [
-        (KEYED, NAMELESS, 7, r"such as \[7\] of rows that a key names; nothing names the rows of public\.t now"),
-        (NAMELESS, KEYED, PLACE, r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'),
-        # a key that is unknown, because the table is stopped
-        (NAMELESS, None, PLACE, r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'),
-    ],
-)
-def test_live_streams_keep_their_decider_from_rows_that_are_named_otherwise_until_they_end(
-    source: Source, before: list[str] | None, after: list[str] | None, key: object, said: str
+# the third key is unknown, because the table is stopped
+@pytest.mark.parametrize(("before", "after"), [(KEYED, NAMELESS), (NAMELESS, KEYED), (NAMELESS, None)])
+def test_live_streams_keep_their_decider_from_rows_named_otherwise(
+    source: Source, before: list[str] | None, after: list[str] | None
 ) -> None:
+    of_nobody = r'such as \[1,"0/1000",0\] of rows that nothing names; a key names .* public\.t now'
+    of_a_key = r"such as \[7\] of rows that a key names; nothing names the rows of public\.t now"
+    key, said = (7, of_a_key) if before is KEYED else ((1, "0/1000", 0), of_nobody)
+    declared = partial(source.store.captured_tables, "c")
     register(source, before, "2")
     source.commit(deleted(1), inserted(key))
     with pytest.raises(DeciderCaptured, match="changes of it are stored that are no events yet"):
         register(source, after, "3")
     source.emit()
-    found = declared_tables(source)
+    found = declared()
     with pytest.raises(DeciderCaptured, match=rf"(?s)table:public\.t has live streams, {said}.*another decider"):
         register(source, after, "3")
-    assert declared_tables(source) == found
+    assert declared() == found
     # it may be declared otherwise in all else
     assert register(source, before, "3")
     with source.store.connection.transaction(force_rollback=True):
@@ -159,20 +136,16 @@ def test_live_streams_keep_their_decider_from_rows_that_are_named_otherwise_unti
     assert register(source, after, "4")
 
 
-def test_a_stream_whose_only_change_waits_is_live(source: Source) -> None:
+def test_a_live_stream_is_found_that_waits_or_is_behind_thousands(source: Source) -> None:
     register(source, KEYED, "2")
-    source.commit(faulty(7))
-    source.emit()
-    with pytest.raises(DeciderCaptured, match=r"such as \[7\]"):
-        register(source, NAMELESS, "3")
-
-
-def test_the_live_stream_is_found_behind_thousands_that_ended(source: Source) -> None:
-    register(source, KEYED, "2")
-    source.commit(*(inserted(n) for n in range(1500)), *(deleted(n) for n in range(1500)), inserted("last"))
+    source.commit(*(inserted(n) for n in range(1500)), *(deleted(n) for n in range(1500)))
     source.emit_all()
-    with pytest.raises(DeciderCaptured, match=r'such as \["last"\]'):
-        register(source, NAMELESS, "3")
+    for done, live in ((inserted("last"), '"last"'), (faulty(7), "7")):
+        with source.store.connection.transaction(force_rollback=True):
+            source.commit(done)
+            source.emit()
+            with pytest.raises(DeciderCaptured, match=rf"such as \[{live}\]"):
+                register(source, NAMELESS, "3")
 
 
 def test_all_goes_but_events_numbers_and_gaps(source: Source, connect: Connect) -> None:
@@ -228,7 +201,7 @@ def test_every_capture_with_how_far_it_is_what_waits_and_who_works_on_it(connect
     other.store.release_capture("d", other.token)
     first, second = one.store.capture_info()
     assert (first.capture, first.source_generation, first.slot, first.publication) == ("c", 1, "slot_c", "pub_c")
-    assert (first.stored_lsn, first.stored_at, first.unemitted) == (one.lsn, BEGAN, 2)
+    assert (first.stored_lsn, first.stored_at, first.unemitted) == (one.lsn, captures.BEGAN, 2)
     assert (first.quarantined, first.held, first.open_gaps, first.gaps) == (1, 1, 0, 0)
     assert (first.tables, first.tables_to_backfill, first.backfilled_rows) == (2, 1, 2)
     assert (first.lease_owner, first.leased_until) == ("me", one.lease.leased_until)

@@ -1,43 +1,31 @@
 """Rows that a backfill reads: those that are as their streams say make no event, new ones become one as they are."""
 
 import json
-from collections.abc import Sequence
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
 
 from millrace.resources.capture.store import CaptureStore, EmittedRows
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    ReadRow,
-    Row,
-    Source,
-    append_foreign,
-    as_read,
-    decider_id,
-    deleted,
-    events,
-    faulty,
-    held,
-    inserted,
-    progress_of,
-    stream,
-    table,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import Source, deleted, events, inserted, progress_of, table, updated, with_data
 from tests.support.factories import Connect, rows, value
 
 
-def read(source: Source, row: Row, record: str) -> EmittedRows:
-    """Read a row with this JSON as its record."""
-    (registered,) = source.store.captured_tables("c")
-    made = source._row(row.key, "t", None, registered.backfill_offset)
+def read_rows(source: Source, *read: captures.ReadRow, key: str | None = None) -> EmittedRows:
+    """Store rows that were read; with a key they are the last ones."""
     now = f"{source.xid}:{source.xid}:"
-    made = made._replace(data=f'{{"record": {record}}}')
     return source.store.emit_backfill(
-        "c", source.token, "public", "t", now, source.lsn, as_read([made]), decider_id(row.key), done=True
+        "c", source.token, "public", "t", now, source.lsn, captures.as_read(read), key, done=key is not None
     )
+
+
+def read(source: Source, record: str) -> EmittedRows:
+    """Read row 1 with this JSON as its record."""
+    (registered,) = source.store.captured_tables("c")
+    made = source._row(1, "t", None, registered.backfill_offset)
+    return read_rows(source, made._replace(data=f'{{"record": {record}}}'), key="[1]")
 
 
 def found(source: Source) -> list[tuple[int, str]]:
@@ -62,12 +50,8 @@ def test_only_what_differs_makes_an_event(source: Source) -> None:
     assert source.backfill(2, 6, value="read", done=False) == EmittedRows("stored", 2, 0, 0, 0)
     assert source.backfill(4, value="back") == EmittedRows("stored", 1, 0, 0, 0)
     source.finish(limit=2)
-    assert sorted(events(source.store)[len(before) :]) == [
-        ("[2]", "backfilled"),
-        ("[3]", "deleted"),
-        ("[4]", "backfilled"),
-        ("[6]", "backfilled"),
-    ]
+    made = {"[2]": "backfilled", "[3]": "deleted", "[4]": "backfilled", "[6]": "backfilled"}
+    assert sorted(events(source.store)[len(before) :]) == [*made.items()]
     assert counted(source) == (5, 2, 1)
     assert found(source) == []
     gone = EventStore(source.store.connection).get_events("[3]", "table:public.t")[-1].data
@@ -83,18 +67,14 @@ def test_only_what_differs_makes_an_event(source: Source) -> None:
 
 
 def test_values_are_compared_to_their_last_digit(source: Source) -> None:
-    assert read(source, Row(1), '{"id": 1, "n": 1.0}').appended == 1
+    assert read(source, '{"id": 1, "n": 1.0}').appended == 1
     for record, appended in (
-        ('{"n": 1.0, "id": 1}', 0),
-        ('{"id": 1, "n": 1.00}', 1),
-        ('{"id": 1, "n": "1.00"}', 1),
-        ('{"id": 1}', 1),
-        ('{"id": 1, "n": null}', 1),
-        ('{"id": 1, "n": null, "more": {"a": [1, {}]}}', 1),
+        ('{"n": 1.0, "id": 1}', 0), ('{"id": 1, "n": 1.00}', 1), ('{"id": 1, "n": "1.00"}', 1), ('{"id": 1}', 1),
+        ('{"id": 1, "n": null}', 1), ('{"id": 1, "n": null, "more": {"a": [1, {}]}}', 1),
         ('{"more": {"a": [1, {}]}, "id": 1, "n": null}', 0),
-    ):
+    ):  # fmt: skip
         source.begin()
-        assert (record, read(source, Row(1), record).appended) == (record, appended)
+        assert (record, read(source, record).appended) == (record, appended)
 
 
 def test_values_that_the_last_change_lacks_are_those_before_it(source: Source) -> None:
@@ -104,14 +84,14 @@ def test_values_that_the_last_change_lacks_are_those_before_it(source: Source) -
         source.save([with_data(change, record={"id": 1, "n": number}, unavailable=["v"])])
     source.emit()
     source.begin()
-    assert read(source, Row(1), '{"id": 1, "n": 2, "v": "far back"}').unchanged == 1
+    assert read(source, '{"id": 1, "n": 2, "v": "far back"}').unchanged == 1
     source.begin()
-    assert read(source, Row(1), '{"id": 1, "n": 1, "v": "far back"}').unchanged == 0
+    assert read(source, '{"id": 1, "n": 1, "v": "far back"}').unchanged == 0
     source.begin()
     (change,) = source.changes(updated(1))
     source.save([with_data(change, record={"id": 1}, unavailable=["v", "n"])])
     source.emit()
-    assert read(source, Row(1), '{"id": 1, "n": 1, "v": "far back"}').unchanged == 1
+    assert read(source, '{"id": 1, "n": 1, "v": "far back"}').unchanged == 1
 
 
 def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source) -> None:
@@ -125,7 +105,7 @@ def test_values_that_no_event_of_the_row_holds_make_an_event(source: Source) -> 
             source.save([with_data(bad, record={"id": key}, unavailable=["v"])])
         elif before == "no record":
             source.emit()
-            append_foreign(source.store, "updated", key)
+            captures.append_foreign(source.store, "updated", key)
         (lacking,) = source.changes(updated(key))
         moved = {"old_key": [100]} if before == "moved here" else {}
         source.save([with_data(lacking, record={"id": key}, unavailable=["v"], **moved)])
@@ -143,11 +123,8 @@ def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source)
     source.commit(updated(2, "later"), deleted(3))
     source.emit()
     source.finish()
-    assert [stream(source.store, n)[-1] for n in (1, 2, 3)] == [
-        ("inserted", "read"),
-        ("updated", "later"),
-        ("deleted", None),
-    ]
+    newest = [captures.stream(source.store, n)[-1] for n in (1, 2, 3)]
+    assert newest == [("inserted", "read"), ("updated", "later"), ("deleted", None)]
     # what the snapshot did not see is newer, also where it is equal
     source.begin()
     snapshot = f"{source.xid}:{source.xid}:"
@@ -191,8 +168,9 @@ def test_the_end_takes_bounded_calls_and_each_removes_what_it_looked_at(source: 
     assert value(source.store.connection, "select gone_rows from event_store.captured_tables") == 1
 
 
-def test_a_plan_that_was_made_for_an_empty_store_looks_at_the_events_of_the_rows_only(source: Source) -> None:
+def test_a_plan_made_for_an_empty_store_looks_at_the_events_of_the_rows(source: Source) -> None:
     connection = source.store.connection
+    looked_at: LiteralString = "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'"
     connection.execute("vacuum analyze")
     source.backfill()
     source.finish()
@@ -200,16 +178,14 @@ def test_a_plan_that_was_made_for_an_empty_store_looks_at_the_events_of_the_rows
     source.backfill(*range(1000), done=False)
     with connection.transaction():
         assert source.backfill(0, 1000, 1001, done=False).appended == 2
-        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
-    assert fetched < 50
+        assert value(connection, looked_at) < 50
     source.backfill(2000)
     with connection.transaction():
         source.finish(limit=10)
-        fetched = value(connection, "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'events'")
-    assert fetched < 10 * 1000
+        assert value(connection, looked_at) < 10 * 1000
 
 
-def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(source: Source) -> None:
+def test_a_table_that_events_told_of_is_ended_by_a_look_at_its_streams(source: Source) -> None:
     source.backfill(1, 2)
     assert source.begin() == 2
     source.backfill(2, done=False)
@@ -220,41 +196,32 @@ def test_a_table_that_events_told_of_before_is_ended_by_a_look_at_its_streams(so
     assert events(source.store)[-1] == ("[1]", "deleted")
 
 
-def is_new(source: Source) -> bool:
-    return bool(value(source.store.connection, "select is_new from event_store.captured_tables"))
-
-
 def test_a_table_is_new_until_it_is_read_anew(connect: Connect) -> None:
     source = Source(CaptureStore(connect()))
+
+    def are_new() -> list[bool]:
+        found = rows(source.store.connection, "select is_new from event_store.captured_tables order by table_name")
+        return [new for (new,) in found]
+
     # while it was never published, whatever its declaration
     for fingerprint in ("2", "1"):
         source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint=fingerprint)])
-        assert is_new(source)
+        assert are_new() == [True]
     source.begin()
-    assert is_new(source)
-    source.store.register_capture("c", "slot_c", "pub_c", [table()])
-    assert is_new(source)
+    assert are_new() == [True]
     # the slot of the capture may lack changes of a table that is added
     source.store.register_capture("c", "slot_c", "pub_c", [table(), table("u")])
     source.store.publish_tables("c", source.token, source.xid)
-    query = "select table_name, is_new from event_store.captured_tables order by 1"
-    assert rows(source.store.connection, query) == [("t", True), ("u", False)]
+    assert are_new() == [True, False]
     source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
-    assert not is_new(source)
+    assert are_new() == [False]
     source.store.release_capture("c", source.token)
     source.store.unregister_capture("c")
     again = Source(source.store)
     again.begin()
-    assert not is_new(again)
+    assert are_new() == [False]
     assert again.backfill(1).appended == 1
     assert progress_of(again)[3] is None
-
-
-def read_rows(source: Source, read: Sequence[ReadRow]) -> EmittedRows:
-    now = f"{source.xid}:{source.xid}:"
-    return source.store.emit_backfill(
-        "c", source.token, "public", "t", now, source.lsn, as_read(read), None, done=False
-    )
 
 
 def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source) -> None:
@@ -265,7 +232,7 @@ def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source
     (registered,) = source.store.captured_tables("c")
     known = [source._row(key, "t", "read", registered.backfill_offset) for key in (0, 1)]
     nameless = known[0]._replace(decider_id=None, event_id=str(uuid4()), data=None, fault="its key is no text")
-    read_rows(source, [*known, nameless, nameless._replace(event_id=str(uuid4()))])
+    read_rows(source, *known, nameless, nameless._replace(event_id=str(uuid4())))
     source.backfill()
     # the mark outlasts calls that look at a part of the streams
     assert source.finish(limit=2) == 3
@@ -277,7 +244,7 @@ def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source
 
 
 def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> None:
-    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), faulty(4))
+    source.commit(inserted(1, "read"), inserted(2, "other"), inserted(3), deleted(3), captures.faulty(4))
     source.emit_all()
     one = source._row(5, "t", "read", 1)
     large = one._replace(decider_id="[6]", event_id=str(uuid4()), data=json.dumps({"record": "x" * 2_000_000}))
@@ -287,11 +254,11 @@ def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> No
     nameless = unreadable._replace(decider_id=None, event_id=str(uuid4()))
     noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
     known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
-    found = read_rows(source, [one, large, digits, doubtful, unreadable, nameless, noted, *known])
+    found = read_rows(source, one, large, digits, doubtful, unreadable, nameless, noted, *known)
     # 2 and 3 are other than their streams say, and 4 waits behind its fault
     assert found == EmittedRows("stored", 4, 0, 6, 1)
     assert sorted(key for key, name in events(source.store) if name == "backfilled") == ["[2]", "[3]", "[5]", "[9]"]
-    assert {key for key, *_ in held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
+    assert {key for key, *_ in captures.held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
     (event,) = EventStore(source.store.connection).read_stream("table:public.t", "[9]")
     assert event.metadata == {"user": "me"}
 
@@ -306,6 +273,6 @@ def test_new_rows_follow_what_is_before_them_in_their_stream(source: Source) -> 
     )
     one = source._row(5, "t", "read", 1)
     again = one._replace(event_id=str(uuid4()))
-    assert read_rows(source, [source._row(1, "t", "read", 1), one, again]).appended == 3
+    assert read_rows(source, source._row(1, "t", "read", 1), one, again).appended == 3
     versions = rows(connection, "select decider_id, version from event_store.events order by 1, 2")
     assert versions == [("[1]", 4), ("[5]", 1), ("[5]", 2)]

@@ -1,11 +1,9 @@
-"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events.
-
-Not here: kills (tests/capture/test_kills).
-"""
+"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import LiteralString
 from uuid import uuid4
 
 import pytest
@@ -15,38 +13,18 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer, Malformed
 from millrace.resources.event_store import EventStore
-from tests.support.capturing.captures import (
-    BEGAN,
-    START,
-    Source,
-    T,
-    decider_id,
-    event_ids,
-    events,
-    faulty,
-    held,
-    inserted,
-    later,
-    table,
-    truncated,
-    updated,
-    with_data,
-)
+from tests.support.capturing import captures
+from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
 from tests.support.factories import Connect, refusal, rows, value
 
 EVER = later(10**9)
-# what a session says, and what holds while a capture stores
-PINNED = {"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply"}
 
 
 def left(source: Source) -> int:
     return int(value(source.store.connection, "select count(*) from event_store.wal_events"))
 
 
-# storing
-
-
-def test_it_says_how_many_changes_are_new_and_an_idle_source_moves_on_but_never_back(source: Source) -> None:
+def test_it_says_how_many_changes_are_new_and_moves_on_but_never_back(source: Source) -> None:
     assert source.save(source.changes(inserted(1), faulty(2), faulty(None), truncated())) == 4
     assert source.save(source.changes(inserted(1))) == 1
     assert source.save([]) == 0
@@ -74,10 +52,10 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     assert (kept.fault, kept.raw, kept.relation) == (f"column {strange}", bytes(range(256)), b"")
 
 
-def test_a_change_beyond_the_stated_position_or_stored_already_undoes_the_transaction(source: Source) -> None:
+def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Source) -> None:
     early = source.changes(inserted(0))
     (change,) = source.changes(inserted(1))
-    for to_lsn in (change.commit_lsn, START):
+    for to_lsn in (change.commit_lsn, captures.START):
         assert str(change.commit_lsn) in str(refusal(Malformed, partial(source.save, [change], to_lsn)))
     assert left(source) == 0
     assert source.save([change]) == 1
@@ -102,27 +80,24 @@ def test_a_row_that_is_no_change_is_refused(source: Source) -> None:
 def test_the_new_rows_are_found_by_the_index_of_their_key(source: Source) -> None:
     source.commit(*[inserted(n) for n in range(100)])
     connection = source.store.connection
+    scans: LiteralString = "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)"
     with connection.transaction():
-        before = rows(connection, "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)")
+        before = value(connection, scans)
         source.store.store_changes("c", source.token, source.lsn, BEGAN)
         source.emit()
-        assert rows(connection, "select pg_stat_get_xact_numscans('event_store.wal_events'::regclass)") == before
+        assert value(connection, scans) == before
 
 
-def test_what_the_source_gives_up_is_stored_durably_whatever_the_session_says(source: Source) -> None:
+def test_what_the_source_gives_up_is_durable_whatever_the_session_says(source: Source) -> None:
     connection = source.store.connection
-    for setting, pinned in PINNED.items():
+    works = (partial(source.save, []), partial(source.store.record_gap, "c", None, None, "lost"), source.begin)
+    for setting in ("off", "local", "remote_write", "on", "remote_apply"):
         connection.execute(f"set synchronous_commit = {setting}".encode())
-        for work in (
-            partial(source.save, []), partial(source.store.record_gap, "c", None, None, "lost"), source.begin,
-        ):  # fmt: skip
+        for work in works:
             with connection.transaction():
                 work()
-                assert value(connection, "show synchronous_commit") == pinned
+                assert value(connection, "show synchronous_commit") == ("on" if setting != "remote_apply" else setting)
             assert value(connection, "show synchronous_commit") == setting
-
-
-# comparing with a replay
 
 
 def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
@@ -130,7 +105,10 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
         query = "select w::text, c::text from event_store.wal_events w, event_store.captures c"
         return rows(source.store.connection, query)
 
-    changes = [*source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)), *source.commit(truncated(), updated(2))]
+    changes = [
+        *source.commit(inserted(1, "ä\\u\"'"), faulty(1), faulty(None)),
+        *source.commit(truncated(), captures.updated(2)),
+    ]
     before = stored()
     assert source.store.compare_changes("c", changes) == 5
     assert source.store.compare_changes("c", []) == 0
@@ -154,7 +132,7 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
         ("decider", replace(original, decider="table:public.u")),
         ("decider_id", replace(original, decider_id="[2]")),
         ("action", replace(original, action="deleted")),
-        ("data", with_data(original, record={"id": 1, "v": 2})),
+        ("data", captures.with_data(original, record={"id": 1, "v": 2})),
         ("data", replace(original, data=None, fault="unreadable")),
     ):
         refused = refusal(ChangesDiffer, partial(source.store.compare_changes, "c", [altered]))
@@ -164,11 +142,8 @@ def test_the_same_position_with_other_content_or_with_none_raises_an_alarm(sourc
     assert "change 1 of commit" in str(refusal(ChangesDiffer, lambda: source.store.compare_changes("c", more)))
 
 
-# purging
-
-
-def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(source: Source) -> None:
-    changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), updated(10))
+def test_only_what_is_emitted_is_purged_the_oldest_first(source: Source) -> None:
+    changes = source.commit(*[inserted(n) for n in range(9)], faulty(10), captures.updated(10))
     source.emit()
     late = source.commit(inserted(11))
     assert source.store.purge_wal_events("c", EVER, 4) == 4
@@ -179,13 +154,13 @@ def test_only_what_is_emitted_goes_the_oldest_first_and_what_it_became_stays(sou
     assert left(source) == 1
     assert source.store.compare_changes("c", changes) == 0
     assert source.emit().emitted == 1
-    assert [event_id for (event_id,) in rows(
-        source.store.connection, 'select event_id from event_store.events order by "offset"'
-    )] == event_ids([*changes[:9], *late])  # fmt: skip
-    assert len(held(source.store)) == 2
+    # what it became stays
+    stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
+    assert [event_id for (event_id,) in stored] == event_ids([*changes[:9], *late])
+    assert len(captures.held(source.store)) == 2
 
 
-def test_only_what_is_older_goes_and_where_nothing_is_removed_nothing_is_written(source: Source) -> None:
+def test_only_what_is_older_is_purged_and_a_purge_in_vain_writes_nothing(source: Source) -> None:
     long_ago = later(-(10**6))
 
     def purge_in_vain(before: datetime) -> None:
@@ -212,11 +187,11 @@ def test_a_truncation_under_way_stays_until_it_is_done(source: Source) -> None:
         source.store.purge_wal_events("c", EVER)
     assert left(source) == 1
     assert source.store.purge_wal_events("c", EVER) == 1
-    assert len(events(source.store)) == 11
+    assert len(captures.events(source.store)) == 11
 
 
 def test_slots_of_before_are_purged_first_and_other_captures_not_at_all(source: Source, connect: Connect) -> None:
-    other = Source(CaptureStore(connect()), "d", table("u"))
+    other = Source(CaptureStore(connect()), "d", captures.table("u"))
     other.begin()
     other.commit(inserted(1, table="u"))
     other.emit()

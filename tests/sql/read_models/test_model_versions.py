@@ -19,25 +19,22 @@ def models(store: EventStore) -> ReadModelStore:
     return models
 
 
-def test_the_versions_of_a_model_are_listed_the_oldest_first(models: ReadModelStore) -> None:
-    assert models.model_versions("m") == [
-        Version(1, "orders", "one", True, []),
-        Version(2, "orders_v2", "two", False, [1, 3, 5]),
-    ]
+def test_versions_are_listed_the_oldest_first_each_with_its_view(models: ReadModelStore) -> None:
+    one, two = Version(1, "orders", "one", True, []), Version(2, "orders_v2", "two", False, [1, 3, 5])
+    assert models.model_versions("m") == [one, two]
     assert models.model_versions("unknown") == []
-
-
-def test_a_view_is_that_of_one_version(models: ReadModelStore) -> None:
     assert models.version_of_view("orders_v2") == ModelVersion("m", 2)
     assert models.version_of_view("unknown") is None
     with pytest.raises(psycopg.errors.UniqueViolation):
         models.declare_version("other", 1, "orders", "one", True, [])
 
 
-def test_one_version_serves(models: ReadModelStore) -> None:
+def test_one_version_serves_and_a_dropped_one_is_gone_but_no_other(models: ReadModelStore) -> None:
     models.serve_version("m", 2)
     assert [(v.version, v.serves) for v in models.model_versions("m")] == [(1, False), (2, True)]
-    assert [v.serves for v in models.model_versions("n")] == [True]
+    models.drop_version("m", 1)
+    assert [v.version for v in models.model_versions("m")] == [2]
+    assert [(v.version, v.serves) for v in models.model_versions("n")] == [(1, True)]
 
 
 def test_built_log_partitions_are_unbuilt_no_more(models: ReadModelStore) -> None:
@@ -56,14 +53,8 @@ def test_a_version_that_serves_is_used_and_so_is_a_newer_one_for_a_day(models: R
     assert not models.is_unused_version("m", 1, 2)
 
 
-def test_a_dropped_version_is_gone_and_no_other(models: ReadModelStore) -> None:
-    models.drop_version("m", 1)
-    assert [v.version for v in models.model_versions("m")] == [2]
-    assert [v.version for v in models.model_versions("n")] == [1]
-
-
 @pytest.mark.parametrize("stayed", [[], ["m"]])
-def test_one_transaction_at_a_time_changes_the_versions_of_a_model(
+def test_one_at_a_time_changes_the_versions_of_a_model(
     models: ReadModelStore, connect: Connect, stayed: list[str]
 ) -> None:
     models.connection.execute("insert into event_store.model_locks select unnest(%s::text[])", (stayed,))

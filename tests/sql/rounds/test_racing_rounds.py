@@ -1,8 +1,4 @@
-"""Owners that claim the same views at once, owners that are killed, views that change between two calls.
-
-Belongs here: races and kills of claim_views and what stands beside it. Not here: what one call leases
-(test_claim_views, test_lives).
-"""
+"""Owners that claim the same views at once, owners that are killed, views that change between two calls."""
 
 from functools import partial
 from random import Random
@@ -13,20 +9,8 @@ import pytest
 from millrace.resources.errors import LeaseLost, NotViewOwner
 from millrace.resources.event_store import EventStore, Lease
 from tests.sql.rounds.test_claim_views import VIEWS, bulk
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    new_event,
-    refusal,
-    rows,
-    set_clock,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.sql.views.test_view_lag import random_events
+from tests.support import factories
 from tests.support.logins import logins
 from tests.support.patience import patience
 
@@ -37,17 +21,15 @@ def ranges(claimed: dict[str, list[Lease]]) -> set[tuple[str, int, int, int]]:
     return {(view, of.partition, of.from_position, of.to_position) for view, leases in claimed.items() for of in leases}
 
 
-def written(store: EventStore) -> list[tuple[object, ...]]:
-    return rows(
-        store.connection, "select view, partition, position, revision from event_store.checkpoints order by 1, 2"
-    )
+def written(store: EventStore) -> list[tuple[str, int, int, int]]:
+    columns = "view, partition, position, revision"
+    return factories.rows(store.connection, f"select {columns} from event_store.checkpoints order by 1, 2")
 
 
-def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore, connect: Connect) -> None:
+def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore, connect: factories.Connect) -> None:
     taken: list[tuple[str, int, int, int]] = []
     views = [*VIEWS, "second"]
     bulk.register_view("second", "-infinity", mode="bulk")
-    total = 300
 
     def consume(seed: int) -> None:
         random, store, idle = Random(seed), EventStore(connect()), 0
@@ -75,36 +57,29 @@ def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore
     def produce() -> None:
         store = EventStore(connect())
         random = Random(0)
-        for _ in range(total // 10):
-            store.append_events(
-                [
-                    new_event(f"o-{random.randrange(37)}", event=random.choice(["placed", "paid"]), decider=decider)
-                    for decider in random.choices(["order", "invoice"], k=10)
-                ]
-            )
+        for _ in range(50):
+            store.append_events(random_events(random))
         store.sequence_events()
         done.append(True)
 
-    producer = start(produce)
-    for result in at_once([partial(consume, seed) for seed in range(3)]):
+    producer = factories.start(produce)
+    for result in factories.at_once([partial(consume, seed) for seed in range(3)]):
         result.result()
     producer.result(patience())
     positions = sorted((view, partition, at) for view, partition, from_, to in taken for at in range(from_, to))
     assert len(positions) == len({*positions}), "a position was committed twice"
-    log = rows(
-        bulk.connection,
-        """
+    query = """
         select v.view, l.partition, l.position
         from event_store.views v cross join event_store.event_log l join event_store.events e using ("offset")
         where event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-        """,
-    )
-    assert len(log) > total
+    """
+    log = factories.rows(bulk.connection, query)
+    assert len(log) > 200
     assert {*log} <= {*positions}, "a wanted event was in no range"
 
 
-def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventStore, connect: Connect) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(60)])
+def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventStore, connect: factories.Connect) -> None:
+    factories.append_to(bulk, *[f"o-{n}" for n in range(60)])
     bulk.sequence_events()
     holder = connect(autocommit=False)
     held = EventStore(holder).claim_views(["all"], "me", 10)
@@ -118,24 +93,22 @@ def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventSto
 
 
 @pytest.mark.parametrize("when", ["in its claim", "between claim and commit", "in its commit"])
-def test_what_a_killed_owner_had_is_claimed_again_and_nothing_twice(
-    bulk: EventStore, connect: Connect, when: str
-) -> None:
-    append_to(bulk, *[f"o-{n}" for n in range(30)])
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+def test_what_a_killed_owner_had_is_claimed_again_once(bulk: EventStore, connect: factories.Connect, when: str) -> None:
+    factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
+    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     killed = connect(autocommit=False)
-    set_clock(killed, "2030-01-01 00:00:00+00")
+    factories.set_clock(killed, "2030-01-01 00:00:00+00")
     owner = EventStore(killed)
     leases = owner.claim_views(VIEWS, "killed", lease_s=60)
     if when != "in its claim":
         killed.commit()
     if when == "in its commit":
         owner.commit_batch("all", leases["all"])
-    terminate(bulk.connection, killed.info.backend_pid)
+    factories.terminate(bulk.connection, killed.info.backend_pid)
     if when != "in its claim":
         assert bulk.claim_views(VIEWS, "me") == {}
         assert bulk.owned_leases("killed") == leases
-        set_clock(bulk.connection, "2030-01-01 00:01:00+00")
+        factories.set_clock(bulk.connection, "2030-01-01 00:01:00+00")
     again = bulk.claim_views(VIEWS, "me")
     assert ranges(again) == ranges(leases)
     with pytest.raises(LeaseLost):
@@ -145,21 +118,19 @@ def test_what_a_killed_owner_had_is_claimed_again_and_nothing_twice(
     assert bulk.claim_views(VIEWS, "me") == {}
 
 
-def test_checkpoints_stay_until_200_unwanted_positions_are_ahead_also_beside_appends(
-    bulk: EventStore, connect: Connect
-) -> None:
-    stream, other = ids_of_one_partition(bulk.connection, 2)
+def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(bulk: EventStore, connect: factories.Connect) -> None:
+    stream, other = factories.ids_of_one_partition(bulk.connection, 2)
     views = ["paid", "invoices"]
-    set_clock(bulk.connection, "2030-01-01 00:00:00+00")  # the sequencer need not note that it looked
-    append_to(bulk, *[stream] * 199)
+    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")  # the sequencer need not note that it looked
+    factories.append_to(bulk, *[stream] * 199)
     bulk.sequence_events()
     before = written(bulk)
     appender = connect(autocommit=False)
-    append_to(EventStore(appender), other)  # it has no position yet
+    factories.append_to(EventStore(appender), other)  # it has no position yet
     for _ in range(3):
         with bulk.connection.transaction():
             assert bulk.claim_views(views, "me") == {}
-            assert value(bulk.connection, "select pg_current_xact_id_if_assigned()") is None
+            assert factories.value(bulk.connection, "select pg_current_xact_id_if_assigned()") is None
     assert written(bulk) == before
     appender.commit()
     assert bulk.claim_views(views, "me") == {}
@@ -172,34 +143,29 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead_also_beside_app
 
 def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -> None:
     """A view that is further behind than all views are looked at together."""
-    (stream,) = ids_of_one_partition(bulk.connection, 1)
-    append_to(bulk, *[stream] * 2600)
-    bulk.append_events([new_event(stream, event="paid")])
+    (stream,) = factories.ids_of_one_partition(bulk.connection, 1)
+    factories.append_to(bulk, *[stream] * 2600)
+    bulk.append_events([factories.new_event(stream, event="paid")])
     claimed: dict[str, list[Lease]] = {}
     for _ in range(5):
         claimed = claimed or bulk.claim_views(["paid", "invoices"], "me")
     (lease,) = claimed["paid"]
     assert (lease.from_position, lease.to_position) == (2600, 2601)
     assert "invoices" not in claimed
-    assert (
-        value(bulk.connection, "select position from event_store.checkpoints where view = 'invoices' and partition = 0")
-        > 2500
-    )
+    assert max(position for view, _, position, _ in written(bulk) if view == "invoices") > 2500
 
 
 @pytest.mark.parametrize("change", ["unregister", "disable", "register anew"])
-def test_a_view_that_changes_in_the_middle_of_a_claim_is_left_out(
-    bulk: EventStore, connect: Connect, change: str
-) -> None:
+def test_a_view_that_changes_in_a_claim_is_left_out(bulk: EventStore, connect: factories.Connect, change: str) -> None:
     bulk.register_view("second", "-infinity", mode="bulk")
-    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.sequence_events()
-    append_to(bulk, "o-1")
+    factories.append_to(bulk, "o-1")
     # the claim has seen its views, and stops where it would give the last event its position
     gate, claimer = connect(autocommit=False), connect()
     gate.execute("lock table event_store.event_log in share mode")
-    claim = start(partial(EventStore(claimer).claim_views, ["all", "second"], "me"))
-    wait_blocked(bulk.connection, claimer.info.backend_pid)
+    claim = factories.start(partial(EventStore(claimer).claim_views, ["all", "second"], "me"))
+    factories.wait_blocked(bulk.connection, claimer.info.backend_pid)
     if change == "disable":
         bulk.enable_view("all", False, reason="a test")
     else:
@@ -215,11 +181,11 @@ def test_a_view_that_changes_in_the_middle_of_a_claim_is_left_out(
 
 
 def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: EventStore) -> None:
-    append_to(bulk, "o-1")
+    factories.append_to(bulk, "o-1")
     bulk.register_view("theirs", "-infinity", mode="bulk", owner="event_store_owner")
     with logins(bulk.connection) as login:
         consumer = EventStore(login("event_store_consumer"))
-        refusal(NotViewOwner, lambda: consumer.claim_views(["all", "theirs"], "me"))
+        factories.refusal(NotViewOwner, lambda: consumer.claim_views(["all", "theirs"], "me"))
         assert bulk.owned_leases("me") == {}
         assert set(consumer.claim_views(["all"], "me")) == {"all"}
         bulk.claim_views(["theirs"], "me")
@@ -229,9 +195,9 @@ def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: EventStore) -
         assert bulk.extend_owner("me", 60) == 2
 
 
-def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: Connect) -> None:
+def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: factories.Connect) -> None:
     bulk.register_view("second", "-infinity", mode="bulk")
-    append_to(bulk, *[f"o-{n}" for n in range(30)])
+    factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     leases = bulk.claim_views(["all", "second"], "me", lease_s=60)
     committing = EventStore(connect(autocommit=False))
     committing.commit_batch("all", leases["all"])
@@ -241,8 +207,8 @@ def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: Conne
     assert bulk.owned_leases("me") == {"second": leases["second"]}
 
 
-def test_a_claim_at_repeatable_read_fails_where_somebody_was_faster(bulk: EventStore, connect: Connect) -> None:
-    append_to(bulk, "o-1")
+def test_a_claim_at_repeatable_read_fails_if_somebody_was_faster(bulk: EventStore, connect: factories.Connect) -> None:
+    factories.append_to(bulk, "o-1")
     bulk.sequence_events()
     old = connect(autocommit=False)
     old.execute("set transaction isolation level repeatable read")

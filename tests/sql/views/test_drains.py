@@ -1,10 +1,8 @@
 """What the store knows of drains: who has one, whether it lives, how the tries ended, and when the next may start."""
 
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
 
-import psycopg
 import pytest
 
 from millrace.resources.capture.store import CaptureStore
@@ -12,9 +10,6 @@ from millrace.resources.event_store import DrainState, EventStore
 from tests.support.capturing.captures import table
 from tests.support.factories import Connect, at_once, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.logins import Login
-from tests.support.patience import wait_until
-
-BACKOFFS = (5, 10, 20, 40, 60, 60)
 
 
 @pytest.fixture
@@ -25,10 +20,8 @@ def drains(store: EventStore) -> EventStore:
 
 
 def pass_time(store: EventStore, seconds: float) -> None:
-    store.connection.execute(
-        "select set_config('event_store.clock', (event_store_private.clock() + make_interval(secs => %s))::text, false)",
-        (seconds,),
-    )
+    later = value(store.connection, "select event_store_private.clock() + make_interval(secs => %s)", seconds)
+    set_clock(store.connection, str(later))
 
 
 def of(store: EventStore, drain: str = "v") -> DrainState:
@@ -59,7 +52,7 @@ def test_one_who_asks_gets_a_drain_and_the_next_one_when_that_has_ended(drains: 
 
 
 def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: EventStore) -> None:
-    for failures, wait_s in enumerate(BACKOFFS, start=1):
+    for failures, wait_s in enumerate((5, 10, 20, 40, 60, 60), start=1):
         assert drains.begin_drain("v")
         drains.begin_drain("v", "run")
         drains.end_drain("v", "run", "a bad value" + "!" * 1000)
@@ -77,13 +70,11 @@ def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: Event
     assert of(drains) == DrainState("v", ended_s=0.0)
 
 
-@pytest.mark.parametrize(("owner", "in_time_s"), [(None, 30), ("run", 120)])
-def test_a_drain_that_attaches_to_nothing_in_time_is_a_failed_try(
-    drains: EventStore, owner: str | None, in_time_s: int
-) -> None:
-    """Its run died before it began, or before it was attached, or could not start."""
+# its run died before it began, or before it was attached, or could not start
+@pytest.mark.parametrize(("owner", "in_time_s"), [("", 30), ("run", 120)])
+def test_a_drain_that_attaches_to_nothing_in_time_failed(drains: EventStore, owner: str, in_time_s: int) -> None:
     assert drains.begin_drain("v")
-    assert owner is None or drains.begin_drain("v", owner)
+    assert not owner or drains.begin_drain("v", owner)
     pass_time(drains, in_time_s - 1)
     assert of(drains).since_s == in_time_s - 1
     assert not drains.begin_drain("v")
@@ -114,9 +105,7 @@ def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains
     assert of(drains) == DrainState("v", "run", since_s=0.0, failures=1, error=of(drains).error, ended_s=3000.0)
 
 
-def test_a_consumer_of_another_view_says_nothing_of_a_drain_whatever_it_calls_itself(
-    drains: EventStore, login: Login
-) -> None:
+def test_a_consumer_of_another_view_says_nothing_of_a_drain(drains: EventStore, login: Login) -> None:
     set_clock(drains.connection, "")
     drains.begin_drain("v", "run")
     evil = EventStore(login("event_store_consumer"))
@@ -146,14 +135,13 @@ def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: Eve
     assert drains.begin_drain("v")
 
 
-def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains: EventStore, dsn: str) -> None:
+def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains: EventStore, connect: Connect) -> None:
     # of a read model
     drains.register_view("m", "-infinity", mode="bulk", owner="event_store_owner")
     drains.begin_drain("", "old")
-    with psycopg.connect(dsn, autocommit=True) as lost:
-        EventStore(lost).attach_consumer("m", "old")
-        pid = lost.info.backend_pid
-    wait_until(lambda: not rows(drains.connection, "select from pg_stat_activity where pid = %s", pid), "it is lost")
+    lost = connect()
+    EventStore(lost).attach_consumer("m", "old")
+    terminate(drains.connection, lost.info.backend_pid)
     pass_time(drains, 5)
     assert drains.begin_drain("")
     drains.attach_consumer("m", "old")
@@ -178,7 +166,7 @@ def test_a_capture_lives_while_it_holds_its_lease(drains: EventStore) -> None:
     assert (of(drains, "c").lives, of(drains, "c").failures) == (False, 1)
 
 
-def test_the_drain_of_all_views_says_of_a_view_how_it_went_and_ends_none_of_its_own(drains: EventStore) -> None:
+def test_the_drain_of_all_views_says_how_a_view_went_and_ends_no_own_one(drains: EventStore) -> None:
     drains.begin_drain("v")
     drains.end_drain("v", "shared")
     assert of(drains).since_s == 0.0
@@ -200,13 +188,11 @@ def test_of_two_who_ask_at_once_one_gets_it(drains: EventStore, connect: Connect
     assert Counter(each.result() for each in asked) == {True: 1, False: 1}
 
 
-@pytest.mark.usefixtures("drains")
-def test_of_many_who_ask_at_once_one_gets_it(dsn: str) -> None:
-    with ExitStack() as opened:
-        sensors = [EventStore(opened.enter_context(psycopg.connect(dsn, autocommit=True))) for _ in range(4)]
-        for drain in map(str, range(20)):
-            answers = at_once([partial(sensor.begin_drain, drain) for sensor in sensors])
-            assert Counter(each.result() for each in answers) == {True: 1, False: 3}
+def test_of_many_who_ask_at_once_one_gets_it(connect: Connect) -> None:
+    sensors = [EventStore(connect()) for _ in range(4)]
+    for drain in map(str, range(20)):
+        answers = at_once([partial(sensor.begin_drain, drain) for sensor in sensors])
+        assert Counter(each.result() for each in answers) == {True: 1, False: 3}
 
 
 def test_what_is_known_of_a_views_drain_goes_with_the_view(drains: EventStore) -> None:

@@ -1,9 +1,12 @@
 """Whether one view may take the place of another one."""
 
+from typing import LiteralString
+
 import pytest
 
 from millrace.resources.event_store import EventStore, StreamFailure
 from tests.support.factories import append_to, ids_of_one_partition, new_event
+from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
@@ -13,13 +16,13 @@ def views(orders: EventStore) -> EventStore:
     return orders
 
 
+@pytest.fixture
+def stream(views: EventStore) -> str:
+    return ids_of_one_partition(views.connection, 1)[0]
+
+
 def consume(store: EventStore, view: str, *failing: str) -> None:
-    leases = store.claim_batch(view, "me")
-    with store.connection.transaction():
-        for lease in leases:
-            if failing:
-                store.fail_streams(view, lease, [StreamFailure("order", each, "no", None) for each in failing])
-        store.commit_batch(view, leases)
+    finish(store, store.claim_batch(view, "me"), failing, view)
 
 
 def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> None:
@@ -28,7 +31,6 @@ def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> N
     append_to(views, zero, three)
     views.sequence_events()
     assert views.has_caught_up("new", "old")  # neither has anything
-
     consume(views, "old")
     assert not views.has_caught_up("new", "old")
     assert views.has_caught_up("old", "new")
@@ -39,9 +41,8 @@ def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> N
     assert views.has_caught_up("new", "old")
 
 
-def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore) -> None:
+def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore, stream: str) -> None:
     views.register_view("narrow", "-infinity", mode="bulk", events=["paid"])
-    (stream,) = ids_of_one_partition(views.connection, 1)
     append_to(views, *[stream] * 1000)
     consume(views, "old")
     assert views.has_caught_up("narrow", "old")
@@ -59,14 +60,12 @@ def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore) -> 
     assert views.has_caught_up("narrow", "old")
 
 
-def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore) -> None:
-    (stream,) = ids_of_one_partition(views.connection, 1)
+def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore, stream: str) -> None:
     append_to(views, stream, stream)
     consume(views, "new", stream)
     consume(views, "old")
     assert not views.has_caught_up("new", "old")
     assert views.has_caught_up("old", "new")
-
     append_to(views, stream)
     consume(views, "old", stream)  # an event later than in new
     consume(views, "new")
@@ -78,8 +77,7 @@ def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore
     assert views.has_caught_up("new", "old")
 
 
-def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: EventStore) -> None:
-    (stream,) = ids_of_one_partition(views.connection, 1)
+def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: EventStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "old")
     consume(views, "new")
@@ -90,8 +88,7 @@ def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: E
     assert not views.has_caught_up("new", "old")
 
 
-def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventStore) -> None:
-    (stream,) = ids_of_one_partition(views.connection, 1)
+def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "new")
     append_to(views, stream, stream)
@@ -106,14 +103,12 @@ def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventSt
     assert views.has_caught_up("new", "old")
 
 
-def test_a_stream_that_has_nothing_left_is_not_behind(views: EventStore) -> None:
-    (stream,) = ids_of_one_partition(views.connection, 1)
+def test_a_stream_that_has_nothing_left_is_not_behind(views: EventStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "new", stream)
     consume(views, "old")
-    views.connection.execute(
-        "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = 'new'"
-    )
+    parked: LiteralString = "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'"
+    views.connection.execute(parked)
     assert not views.has_caught_up("new", "old")
     views.discard_dead_letter("new", "order", stream, "a test")
     assert views.has_caught_up("new", "old")

@@ -5,9 +5,10 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import Event, EventStore, Seen, StreamFailure
+from millrace.resources.event_store import Event, EventStore, Seen
 from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, refusal, rows, set_clock
 from tests.support.logins import Login
+from tests.support.views.failing_streams import finish
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
@@ -19,54 +20,49 @@ def asked(store: EventStore, event: Event, view: str = "v") -> Seen:
 
 def consumed(store: EventStore, *failing: str, view: str = "v") -> None:
     """Let a bulk view take all that is there; these streams fail."""
-    leases = store.claim_batch(view, "me")
-    with store.connection.transaction():
-        for lease in leases:
-            failures = [
-                StreamFailure(event.decider, event.decider_id, "no", event.offset)
-                for event in store.read_batch(view, lease)
-                if event.decider_id in failing
-            ]
-            if failures:
-                store.fail_streams(view, lease, failures[:1])
-        store.commit_batch(view, leases)
+    finish(store, store.claim_batch(view, "me"), failing, view)
 
 
-def test_a_rows_view_has_an_event_when_it_is_acknowledged(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
-    first = append(orders)
-    second = append(orders, previous=first.event_id)
-    assert asked(orders, first) == NOT_YET  # no position
-    orders.sequence_events()
-    assert asked(orders, first) == NOT_YET  # not dispatched
-    orders.dispatch_events("v")
-    assert asked(orders, first) == NOT_YET  # not delivered
-    (leased,) = orders.lease_events("v", 10)
-    assert asked(orders, first) == NOT_YET  # in flight
-    orders.ack_event("v", "o-1", first.offset, leased.lease_token)
-    assert (asked(orders, first), asked(orders, second)) == (SEEN, NOT_YET)
-    (leased,) = orders.lease_events("v", 10)
-    orders.ack_event("v", "o-1", second.offset, leased.lease_token)
-    assert asked(orders, second) == SEEN
-    append_to(orders, "o-2")
-    pump(orders, "v")  # removes the lock of the first stream
-    assert asked(orders, second) == SEEN
+def test_a_rows_view_has_an_event_when_it_is_acknowledged(view: EventStore) -> None:
+    first = append(view)
+    second = append(view, previous=first.event_id)
+    assert asked(view, first) == NOT_YET  # no position
+    view.sequence_events()
+    assert asked(view, first) == NOT_YET  # not dispatched
+    view.dispatch_events("v")
+    assert asked(view, first) == NOT_YET  # not delivered
+    (leased,) = view.lease_events("v", 10)
+    assert asked(view, first) == NOT_YET  # in flight
+    view.ack_event("v", "o-1", first.offset, leased.lease_token)
+    assert (asked(view, first), asked(view, second)) == (SEEN, NOT_YET)
+    (leased,) = view.lease_events("v", 10)
+    view.ack_event("v", "o-1", second.offset, leased.lease_token)
+    assert asked(view, second) == SEEN
+    append_to(view, "o-2")
+    pump(view, "v")  # removes the lock of the first stream
+    assert asked(view, second) == SEEN
 
 
-def test_a_bulk_view_has_an_event_when_its_batch_is_committed(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    event = append(orders)
-    orders.sequence_events()
-    leases = orders.claim_batch("v", "me")
-    assert asked(orders, event) == NOT_YET
-    orders.commit_batch("v", leases)
-    assert asked(orders, event) == SEEN
+def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: EventStore) -> None:
+    event = append(bulk)
+    bulk.sequence_events()
+    leases = bulk.claim_batch("v", "me")
+    assert asked(bulk, event) == NOT_YET
+    bulk.commit_batch("v", leases)
+    assert asked(bulk, event) == SEEN
     # also when it is disabled
-    orders.enable_view("v", False)
-    assert asked(orders, event) == SEEN
+    bulk.enable_view("v", False)
+    assert asked(bulk, event) == SEEN
+    bulk.enable_view("v")
+    # every view has had what was purged
+    purge_all(bulk)
+    assert rows(bulk.connection, "select from event_store.events") == []
+    assert asked(bulk, event) == SEEN
+    assert bulk.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
+    assert bulk.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
-def test_a_stream_that_failed_waits_or_is_parked_and_its_events_before_are_there(orders: EventStore) -> None:
+def test_of_a_stream_that_failed_the_events_before_are_there(orders: EventStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     before = append(orders)
@@ -113,12 +109,8 @@ def test_why_it_never_will(orders: EventStore) -> None:
     assert asked(orders, event, "none") == Seen(False, "unknown", "no view or read model is named 'none'")
     assert asked(orders, other) == Seen(False, "unwanted", "view 'v' does not want placed of invoice")
     assert asked(orders, paid) == Seen(False, "unwanted", "view 'v' does not want paid of order")
-    for decider, stream, offset in (
-        ("order", "o-1", paid.offset + 1),
-        ("order", "o-2", event.offset),
-        ("order", "o-1", other.offset),
-    ):
-        missing = orders.has_seen("v", decider, stream, offset)
+    for stream, offset in (("o-1", paid.offset + 1), ("o-2", event.offset), ("o-1", other.offset)):
+        missing = orders.has_seen("v", "order", stream, offset)
         assert (missing.seen, missing.never) == (False, "not_stored")
     orders.enable_view("v", False)
     assert asked(orders, event) == Seen(False, "disabled", "view 'v' is disabled")
@@ -126,23 +118,10 @@ def test_why_it_never_will(orders: EventStore) -> None:
     assert asked(orders, event) == NOT_YET
 
 
-def test_an_event_that_is_not_committed_is_not_there_for_others(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity")
-    with orders.connection.transaction():
-        event = append(orders)
+def test_an_event_that_is_not_committed_is_not_there_for_others(view: EventStore, connect: Connect) -> None:
+    with view.connection.transaction():
+        event = append(view)
         assert asked(EventStore(connect()), event).never == "not_stored"
-
-
-def test_what_was_purged_every_view_has_had(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    event = append(orders)
-    orders.sequence_events()
-    consumed(orders)
-    purge_all(orders)
-    assert rows(orders.connection, "select from event_store.events") == []
-    assert asked(orders, event) == SEEN
-    assert orders.has_seen("v", "order", "o-1", event.offset + 1).never == "not_stored"
-    assert orders.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
 def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None:
@@ -185,10 +164,9 @@ def test_a_view_of_another_consumer_does_not_answer_for_a_read_model(orders: Eve
     assert "its versions are consumed as of_models" in str(refused.detail)
 
 
-def test_two_deciders_that_share_an_id_are_two_streams(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
-    orders.append_events([new_event("o-1"), new_event("o-1", decider="invoice")])
-    pump(orders, "v")
-    first, second = sorted(orders.lease_events("v", 10), key=lambda event: event.decider)
-    orders.ack_event("v", "o-1", first.offset, first.lease_token)
-    assert (asked(orders, first), asked(orders, second)) == (SEEN, NOT_YET)
+def test_two_deciders_that_share_an_id_are_two_streams(view: EventStore) -> None:
+    view.append_events([new_event("o-1"), new_event("o-1", decider="invoice")])
+    pump(view, "v")
+    first, second = sorted(view.lease_events("v", 10), key=lambda event: event.decider)
+    view.ack_event("v", "o-1", first.offset, first.lease_token)
+    assert (asked(view, first), asked(view, second)) == (SEEN, NOT_YET)

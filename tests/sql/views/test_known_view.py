@@ -12,13 +12,11 @@ from tests.support.factories import refusal, rows
 
 def calls_of(store: EventStore, mode: str) -> set[str]:
     """Return the public functions that refuse a view of another mode: those that ask for it, and their callers."""
-    functions = rows(
-        store.connection,
-        """
+    query = """
         select proname, prosrc, pronamespace <> 'event_store_private'::regnamespace and prosecdef from pg_proc
         where pronamespace::regnamespace::text ~ '^event_store'
-        """,
-    )
+    """
+    functions = rows(store.connection, query)
     asking = re.compile(rf"\b(?:known_view|own_view)\(\w+, '{mode}'\)")
     found = {name for name, source, _ in functions if asking.search(source)}
     called = [(name, {*re.findall(r"\bevent_store(?:_private|_platform)?\.(\w+)\(", s)}) for name, s, _ in functions]
@@ -47,30 +45,15 @@ def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: EventS
 
 # what calls state where an argument has no default
 VALUES = {
-    "v_decider": "order",
-    "v_decider_id": "00000000-0000-0000-0000-000000000001",
-    "v_error": "no",
-    "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]',
-    "v_kind": "RESET_TO_EARLIEST",
-    "v_other": "rows",
-    "v_owner": "me",
-    "v_reason": "a test",
-    "v_secret": made_secret(),
-}
+    "v_decider": "order", "v_decider_id": "00000000-0000-0000-0000-000000000001", "v_error": "no", "v_owner": "me",
+    "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]', "v_kind": "RESET_TO_EARLIEST",
+    "v_other": "rows", "v_reason": "a test", "v_secret": made_secret(),
+}  # fmt: skip
 # which say of a view that is not there that it has nothing, or make it
 OF_ANY_VIEW = {
-    *(
-        "audit_log",
-        "detach_consumer",
-        "fail_dispatch",
-        "has_seen",
-        "is_registered",
-        "lease_owners",
-        "purged_discards",
-        "register_view",
-    ),
-    *("retried_events", "version_of_view"),
-}
+    "audit_log", "detach_consumer", "fail_dispatch", "has_seen", "is_registered", "lease_owners", "purged_discards",
+    "register_view", "retried_events", "version_of_view",
+}  # fmt: skip
 
 
 def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders: EventStore) -> None:
@@ -79,9 +62,7 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
     for_rows, for_bulk = calls_of(orders, "rows"), calls_of(orders, "bulk")
     accepted: set[tuple[str, str]] = set()
     wrong: list[tuple[str, str, MillraceError]] = []
-    for function, name, arguments, types in rows(
-        orders.connection,
-        """
+    query = """
         select p.oid::regproc::text, p.proname, p.proargnames[2:p.pronargs - p.pronargdefaults], array(
           select format_type(t.type, null) from unnest(p.proargtypes::oid[]) with ordinality t(type, number)
           where t.number between 2 and p.pronargs - p.pronargdefaults order by t.number
@@ -89,8 +70,8 @@ def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders
         from pg_proc p
         where p.pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
           and p.proargnames[1] in ('v_view', 'v_view_name')
-        """,
-    ):
+    """
+    for function, name, arguments, types in rows(orders.connection, query):
         stated = [VALUES.get(argument, "1") for argument in arguments]
         stated = [f"{{{each}}}" if kind.endswith("[]") else each for each, kind in zip(stated, types, strict=True)]
         places = ", ".join(["%s", *(f"%s::{kind}" for kind in types)])

@@ -10,7 +10,7 @@ import pytest
 
 from millrace.resources.errors import Malformed, WrongMode
 from millrace.resources.event_store import EventStore, NewEvent
-from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock, value
+from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock
 
 
 def progress(store: EventStore) -> list[tuple[Any, ...]]:
@@ -22,9 +22,6 @@ def drained(store: EventStore, view: str) -> int:
     if leases:
         store.commit_batch(view, leases)
     return sum(lease.to_position - lease.from_position for lease in leases)
-
-
-# A14
 
 
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
@@ -43,7 +40,7 @@ def test_registering_again_never_moves_progress(orders: EventStore, mode: str) -
         assert progress(orders) == before
 
 
-def test_registering_again_changes_what_is_stated_and_leaves_every_other_setting_as_it_is(orders: EventStore) -> None:
+def test_registering_again_changes_what_is_stated_and_no_other_setting(orders: EventStore) -> None:
     url = "http://localhost/hook"
     set_clock(orders.connection, "2026-01-01 00:00:00+00")
     made = orders.register_view("v", None, 60, 5, url, deciders=["order"], events=["paid"], max_attempts=9)
@@ -119,10 +116,8 @@ def test_any_name_is_a_name(orders: EventStore) -> None:
 
 def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: EventStore) -> None:
     """Random ones: those that repeat are compressed."""
-    longest = [token_hex(512), token_hex(512)]
-    decider, event = longest
+    decider, event, view = token_hex(512), token_hex(512), token_hex(100)
     orders.register_decider_event(decider, event, "d")
-    view = token_hex(100)
     orders.register_view(view, "-infinity", deciders=[decider], events=[event])
     orders.append_events([NewEvent(decider, token_hex(512), event, data={})])
     orders.sequence_events()
@@ -130,29 +125,15 @@ def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders:
     assert len(orders.lease_events(view)) == 1
 
 
-def test_settings_change_while_a_consumer_keeps_its_transaction_open(orders: EventStore, connect: Connect) -> None:
-    orders.register_view("v", "-infinity")
-    append_to(orders, "a", "b")
-    orders.sequence_events()
+def test_settings_change_while_a_consumer_keeps_its_transaction_open(view: EventStore, connect: Connect) -> None:
+    append_to(view, "a", "b")
+    view.sequence_events()
     consumer = EventStore(connect(autocommit=False))
     assert consumer.dispatch_events("v") == 2
     assert len(consumer.lease_events("v", 1)) == 1
-    orders.connection.execute("set lock_timeout = '2s'")
-    assert orders.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
-    assert not orders.enable_view("v", False).enabled
-
-
-# B9
-
-
-def test_deleting_a_view_removes_its_state(orders: EventStore) -> None:
-    append_to(orders, "o-1", "o-2")
-    for view, mode in (("rows", "rows"), ("bulk", "bulk"), ("kept", "bulk")):
-        orders.register_view(view, "-infinity", mode=mode)
-    orders.stream_events("rows", 2)
-    orders.connection.execute("delete from event_store.views where view <> 'kept'")
-    assert {row[0] for row in progress(orders)} == {"kept"}
-    assert value(orders.connection, "select count(*) from event_store.stream_locks") == 0
+    view.connection.execute("set lock_timeout = '2s'")
+    assert view.register_view("v", lock_timeout_s=5).lock_timeout_s == 5
+    assert not view.enable_view("v", False).enabled
 
 
 def test_a_lower_version_changes_no_settings_and_a_higher_one_does(orders: EventStore) -> None:

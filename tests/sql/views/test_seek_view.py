@@ -1,80 +1,57 @@
 """Moving a view to another position: where to, what is refused, what goes with it, and never beside a consumer."""
 
 from functools import partial
+from typing import LiteralString
 from uuid import UUID
 
 import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, ViewInUse
-from millrace.resources.event_store import EventStore, Seek, StreamFailure
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    everything,
-    ids_of_one_partition,
-    pump,
-    refusal,
-    rows,
-    set_clock,
-    value,
-)
+from millrace.resources.event_store import EventStore, Seek
+from tests.support import factories
+from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
 def log(bulk: EventStore) -> EventStore:
     """Fill positions 3 to 9 of log partition 0, an event a minute; set the bulk view `v` and the rows view `r` to 5."""
-    streams = ids_of_one_partition(bulk.connection, 2)
+    streams = factories.ids_of_one_partition(bulk.connection, 2)
     for minute in range(10):
-        set_clock(bulk.connection, f"2030-01-01 00:{minute:02}:00+00")
-        append_to(bulk, streams[minute % 2])
+        factories.set_clock(bulk.connection, f"2030-01-01 00:{minute:02}:00+00")
+        factories.append_to(bulk, streams[minute % 2])
     bulk.sequence_events()
     bulk.register_view("r", "-infinity")
     for view in ("v", "r"):
         bulk.seek_view(view, "RESET_TO_OFFSET", 5, partition=0)
     ArchiveStore(bulk.connection).mark_archived(0, 3)
     ArchiveStore(bulk.connection).raise_low_water_mark(0, 3)
-    set_clock(bulk.connection, "2030-01-01 01:00:00+00")
+    factories.set_clock(bulk.connection, "2030-01-01 01:00:00+00")
     return bulk
 
 
 def placed(store: EventStore) -> list[UUID]:
     """Return all events in their order."""
-    return [row[0] for row in rows(store.connection, 'select event_id from event_store.events order by "offset"')]
+    return [
+        row[0] for row in factories.rows(store.connection, 'select event_id from event_store.events order by "offset"')
+    ]
 
 
-def position(store: EventStore, view: str = "v", partition: int = 0) -> int:
-    found = value(
-        store.connection,
-        "select position from event_store.checkpoints where view = %s and partition = %s",
-        view,
-        partition,
-    )
-    assert isinstance(found, int)
-    return found
+def position(store: EventStore, view: str) -> int:
+    at: LiteralString = "select position from event_store.checkpoints where view = %s and partition = 0"
+    return int(factories.value(store.connection, at, view))
 
-
-# B4
 
 PLACES = [
-    ("EXACT_OFFSET", 3, None, 3),
-    ("EXACT_OFFSET", 9, None, 9),
-    ("RESET_TO_OFFSET", 3, None, 3),
-    ("RESET_TO_OFFSET", 10, None, 10),
-    ("RESET_TO_OFFSET", 25, None, 25),
-    ("RESET_TO_EARLIEST", None, None, 3),
-    ("RESET_TO_LATEST", None, None, 10),
-    ("RESUME_OR_EARLIEST", None, None, 5),
-    ("RESUME_OR_LATEST", None, None, 5),
-    ("EXACT_TIMESTAMP", None, "-infinity", 3),
-    ("EXACT_TIMESTAMP", None, "2030-01-01 00:01:00+00", 3),
-    ("EXACT_TIMESTAMP", None, "2030-01-01 00:05:59+00", 6),
-    ("EXACT_TIMESTAMP", None, "2030-01-01 00:06:00+00", 6),
-    ("EXACT_TIMESTAMP", None, "2030-01-01 01:06:00+01", 6),
-    ("EXACT_TIMESTAMP", None, "2030-01-01 00:09:01+00", 10),
+    ("EXACT_OFFSET", 3, None, 3), ("EXACT_OFFSET", 9, None, 9),
+    ("RESET_TO_OFFSET", 3, None, 3), ("RESET_TO_OFFSET", 10, None, 10), ("RESET_TO_OFFSET", 25, None, 25),
+    ("RESET_TO_EARLIEST", None, None, 3), ("RESET_TO_LATEST", None, None, 10),
+    ("RESUME_OR_EARLIEST", None, None, 5), ("RESUME_OR_LATEST", None, None, 5),
+    ("EXACT_TIMESTAMP", None, "-infinity", 3), ("EXACT_TIMESTAMP", None, "2030-01-01 00:01:00+00", 3),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 00:05:59+00", 6), ("EXACT_TIMESTAMP", None, "2030-01-01 00:06:00+00", 6),
+    ("EXACT_TIMESTAMP", None, "2030-01-01 01:06:00+01", 6), ("EXACT_TIMESTAMP", None, "2030-01-01 00:09:01+00", 10),
     ("EXACT_TIMESTAMP", None, "infinity", 10),
-]
+]  # fmt: skip
 REFUSED: list[tuple[str, int, str]] = [
     ("EXACT_OFFSET", -1, "-1 is negative"),
     ("EXACT_OFFSET", 2, "2 lies below the earliest position; earliest position 3, high-water mark 10"),
@@ -86,8 +63,8 @@ REFUSED: list[tuple[str, int, str]] = [
 ]
 
 
-def test_each_kind_moves_to_its_place_and_a_dry_run_says_so_and_changes_nothing(log: EventStore) -> None:
-    before = everything(log)
+def test_each_kind_moves_to_its_place_and_a_dry_run_only_says_so(log: EventStore) -> None:
+    before = factories.everything(log)
     for view in ("v", "r"):
         for kind, offset, timestamp, to_position in PLACES:
             note = "waits beyond the high-water mark" if to_position > 10 else None
@@ -96,34 +73,33 @@ def test_each_kind_moves_to_its_place_and_a_dry_run_says_so_and_changes_nothing(
             with log.connection.transaction(force_rollback=True):
                 assert log.seek_view(view, kind, offset, timestamp, 0) == expected
                 assert position(log, view) == to_position
-        assert everything(log) == before
+        assert factories.everything(log) == before
 
 
-def test_a_place_that_the_log_does_not_hold_is_refused_and_the_position_stays(log: EventStore) -> None:
-    before = everything(log)
+def test_a_place_that_the_log_does_not_hold_is_refused(log: EventStore) -> None:
+    before = factories.everything(log)
     for kind, offset, detail in REFUSED:
         for dry_run in (False, True):
-            refused = refusal(
-                PositionOutOfRange, partial(log.seek_view, "v", kind, offset, partition=0, dry_run=dry_run)
-            )
+            seek = partial(log.seek_view, "v", kind, offset, partition=0, dry_run=dry_run)
+            refused = factories.refusal(PositionOutOfRange, seek)
             assert detail in str(refused.detail)
             assert "available_offset_range" in str(refused.hint)
-    assert everything(log) == before
+    assert factories.everything(log) == before
 
 
 def test_beyond_the_mark_the_view_waits_and_then_goes_on(log: EventStore) -> None:
-    (stream, *_) = ids_of_one_partition(log.connection, 1)
+    (stream, *_) = factories.ids_of_one_partition(log.connection, 1)
     for view in ("v", "r"):
         log.seek_view(view, "RESET_TO_OFFSET", 12, partition=0)
-    append_to(log, stream, stream)
+    factories.append_to(log, stream, stream)
     assert log.claim_batch("v", "me") == []
-    pump(log, "r")
+    factories.pump(log, "r")
     assert log.stream_events("r") == []
     assert [log.view_lag(view)[0].behind for view in ("v", "r")] == [0, 0]
-    third = append_to(log, stream)
+    third = factories.append_to(log, stream)
     (lease,) = log.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (12, 13)
-    pump(log, "r")
+    factories.pump(log, "r")
     assert [event.event_id for event in log.stream_events("r")] == [third[0].event_id]
 
 
@@ -135,24 +111,15 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-def fail(store: EventStore, *decider_ids: str) -> None:
-    """Let these streams of the bulk view fail, the others succeed."""
-    leases = store.claim_batch("v", "me")
-    with store.connection.transaction():
-        for lease in leases:
-            store.fail_streams("v", lease, [StreamFailure("order", each, "no") for each in decider_ids])
-        store.commit_batch("v", leases)
-
-
 def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
-    streams = ids_of_one_partition(log.connection, 2)
-    fail(log, *streams)
+    streams = factories.ids_of_one_partition(log.connection, 2)
+    finish(log, log.claim_batch("v", "me"), streams)
     log.register_view("v", mode="bulk", max_attempts=2)
-    set_clock(log.connection, "2030-01-01 02:00:00+00")
-    fail(log, streams[0])
-    append_to(log, streams[1])
+    factories.set_clock(log.connection, "2030-01-01 02:00:00+00")
+    finish(log, log.claim_batch("v", "me"), streams[:1])
+    factories.append_to(log, streams[1])
     log.register_view("v", mode="bulk")
-    fail(log, streams[1])
+    finish(log, log.claim_batch("v", "me"), streams[1:])
     plan = log.seek_view("v", "RESET_TO_EARLIEST", partition=0, dry_run=True)
     assert (plan[0].locks_removed, plan[0].dead_letters_removed) == (2, 1)
     assert len(log.dead_letters()) == 1
@@ -160,26 +127,23 @@ def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
     assert log.seek_view("v", "RESUME_OR_EARLIEST", partition=0)[0].locks_removed == 0
     assert len(log.dead_letters()) == 1
     assert log.seek_view("v", "RESET_TO_EARLIEST", partition=0) == plan
-    assert value(log.connection, "select count(*) from event_store.stream_locks where view = 'v'") == 0
+    assert factories.value(log.connection, "select count(*) from event_store.stream_locks where view = 'v'") == 0
     (lease,) = log.claim_batch("v", "me")
     delivered = [event.event_id for event in log.read_batch("v", lease)]
     assert delivered == placed(log)[3:]
 
 
-# Races
-
-
-def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there_already(log: EventStore) -> None:
-    pump(log, "r")
+def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there(log: EventStore) -> None:
+    factories.pump(log, "r")
     assert position(log, "r") == 10
     (seek,) = log.seek_view("r", "RESET_TO_LATEST", partition=0)
     assert (seek.from_position, seek.to_position, seek.locks_removed) == (10, 10, 2)
     assert log.stream_events("r", 10) == []
 
 
-def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: Connect) -> None:
+def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: factories.Connect) -> None:
     """Whatever comes first, after the last seek to the earliest position everything is delivered."""
-    set_clock(log.connection, "")
+    factories.set_clock(log.connection, "")
 
     def drain() -> int:
         store, taken = EventStore(connect()), 0
@@ -199,7 +163,7 @@ def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, conne
                 pass
         return moved
 
-    for result in at_once([drain, drain, seek, seek]):
+    for result in factories.at_once([drain, drain, seek, seek]):
         result.result()
     log.seek_view("v", "RESET_TO_EARLIEST")
     (lease,) = log.claim_batch("v", "me")

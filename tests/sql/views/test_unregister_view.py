@@ -1,24 +1,11 @@
 """Removing a view: all of it, not while it is used, and nothing of it comes back."""
 
 from functools import partial
-from typing import Any
 
 from millrace.resources.errors import LeaseLost, NotInFlight, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from tests.sql.views.test_dead_letters import park
-from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock, value
-
-
-def remains(store: EventStore) -> list[tuple[Any, ...]]:
-    return rows(
-        store.connection,
-        """
-        select 'view' from event_store.views
-        union all select 'checkpoint' from event_store.checkpoints
-        union all select 'lock' from event_store.stream_locks
-        union all select 'dispatch' from event_store.dispatches
-        """,
-    )
+from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, set_clock, value
 
 
 def test_everything_of_the_view_goes_and_nothing_of_others(view: EventStore) -> None:
@@ -34,19 +21,16 @@ def test_everything_of_the_view_goes_and_nothing_of_others(view: EventStore) -> 
     assert view.view_info() == kept
     assert len(view.get_events("a", "order")) == 1
     view.unregister_view("kept")
-    assert remains(view) == []
+    for table in ("views", "checkpoints", "stream_locks", "dispatches"):
+        assert view.connection.execute(f"select from event_store.{table}".encode()).fetchall() == [], table
 
 
 def test_unregistering_at_once_removes_once(view: EventStore, connect: Connect) -> None:
-    stores = [EventStore(connect()) for _ in range(3)]
-    results = at_once([partial(store.unregister_view, "v") for store in stores])
+    results = at_once([partial(EventStore(connect()).unregister_view, "v") for _ in range(3)])
     errors = [result.exception() for result in results]
     assert errors.count(None) == 1
     assert all(isinstance(error, UnknownView | ViewInUse) for error in errors if error)
     assert value(view.connection, "select count(*) from event_store.audit_log where operation <> 'register_view'") == 1
-
-
-# The name again
 
 
 def test_an_answer_to_a_former_view_of_the_name_is_refused(view: EventStore, connect: Connect) -> None:
@@ -76,16 +60,15 @@ def test_an_answer_to_a_former_view_of_the_name_is_refused(view: EventStore, con
     holder.ack_event("v", "a", held.offset)
 
 
-def test_a_lease_of_a_former_view_of_the_name_commits_nothing(orders: EventStore) -> None:
-    orders.register_view("b", "-infinity", mode="bulk")
-    append(orders, "a")
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    old = orders.claim_batch("b", "owner", lease_s=60)
-    set_clock(orders.connection, "2030-01-02 00:00:00+00")
-    orders.unregister_view("b")
-    orders.register_view("b", "-infinity", mode="bulk")
-    refusal(LeaseLost, lambda: orders.commit_batch("b", old))
-    new = orders.claim_batch("b", "owner")
+def test_a_lease_of_a_former_view_of_the_name_commits_nothing(bulk: EventStore) -> None:
+    append(bulk, "a")
+    set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    old = bulk.claim_batch("v", "owner", lease_s=60)
+    set_clock(bulk.connection, "2030-01-02 00:00:00+00")
+    bulk.unregister_view("v")
+    bulk.register_view("v", "-infinity", mode="bulk")
+    refusal(LeaseLost, lambda: bulk.commit_batch("v", old))
+    new = bulk.claim_batch("v", "owner")
     assert new[0].lease_token > old[0].lease_token
-    refusal(LeaseLost, lambda: orders.commit_batch("b", old))
-    orders.commit_batch("b", new)
+    refusal(LeaseLost, lambda: bulk.commit_batch("v", old))
+    bulk.commit_batch("v", new)

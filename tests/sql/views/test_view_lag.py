@@ -4,19 +4,8 @@ from random import Random
 from typing import LiteralString
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore, PartitionLag, StreamFailure
-from tests.support.factories import (
-    append,
-    append_many,
-    append_to,
-    buffers,
-    ids_of_one_partition,
-    new_event,
-    pump,
-    rows,
-    set_clock,
-    value,
-)
+from millrace.resources.event_store import EventStore, NewEvent, PartitionLag, StreamFailure
+from tests.support import factories
 
 FILTERS: dict[str, dict[str, list[str]]] = {
     "all": {},
@@ -53,43 +42,39 @@ COUNTED: LiteralString = """
 
 READ: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
 
-# B7
 
-
-def test_lag_is_mark_minus_position_and_0_at_the_end(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity", mode="bulk")
-    zero, three = (ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (0, 3))
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, zero, zero, three)
-    orders.sequence_events()
-    set_clock(orders.connection, "2030-01-01 00:01:30+00")
-    lag = orders.view_lag("v")
+def test_lag_is_mark_minus_position_and_0_at_the_end(bulk: EventStore) -> None:
+    zero, three = (factories.ids_of_one_partition(bulk.connection, 1, partition)[0] for partition in (0, 3))
+    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
+    factories.append_to(bulk, zero, zero, three)
+    bulk.sequence_events()
+    factories.set_clock(bulk.connection, "2030-01-01 00:01:30+00")
+    lag = bulk.view_lag("v")
     assert [each.partition for each in lag] == list(range(16))
     assert lag[0] == PartitionLag(0, 0, 2, 2, 2, 90.0)
     assert lag[1] == PartitionLag(1, 0, 0, 0, 0, None)
     assert lag[3] == PartitionLag(3, 0, 1, 1, 1, 90.0)
-    orders.commit_batch("v", orders.claim_batch("v", "me"))
-    assert orders.view_lag("v")[0] == PartitionLag(0, 2, 2, 0, 0, None)
-    assert sum(each.behind for each in orders.view_lag("v")) == 0
+    bulk.commit_batch("v", bulk.claim_batch("v", "me"))
+    assert bulk.view_lag("v")[0] == PartitionLag(0, 2, 2, 0, 0, None)
+    assert sum(each.behind for each in bulk.view_lag("v")) == 0
 
 
-def test_in_rows_mode_what_waits_in_a_lock_is_pending(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
-    (decider_id,) = ids_of_one_partition(orders.connection, 1)
-    set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    append_to(orders, decider_id, decider_id)
-    orders.sequence_events()
-    orders.dispatch_events("v")
-    set_clock(orders.connection, "2030-01-01 00:00:10+00")
-    (lag, *_) = orders.view_lag("v")
+def test_in_rows_mode_what_waits_in_a_lock_is_pending(view: EventStore) -> None:
+    (decider_id,) = factories.ids_of_one_partition(view.connection, 1)
+    factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
+    factories.append_to(view, decider_id, decider_id)
+    view.sequence_events()
+    view.dispatch_events("v")
+    factories.set_clock(view.connection, "2030-01-01 00:00:10+00")
+    (lag, *_) = view.view_lag("v")
     assert lag == PartitionLag(0, 2, 2, 0, 2, 10.0)
-    (event,) = orders.stream_events("v")
-    orders.ack_event("v", decider_id, event.offset)
-    assert orders.view_lag("v")[0].lag == 1
+    (event,) = view.stream_events("v")
+    view.ack_event("v", decider_id, event.offset)
+    assert view.view_lag("v")[0].lag == 1
 
 
 def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: EventStore) -> None:
-    append_to(orders, *ids_of_one_partition(orders.connection, 2) * 2)
+    factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 2) * 2)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
     archive.mark_archived(0, 4)
@@ -109,16 +94,21 @@ MOST = 10_000  # events read to count by; a tenth of the default, which the firs
 
 def lags(store: EventStore, view: str) -> list[PartitionLag]:
     """Ask for the lag as view_lag does, and read so many events at most."""
-    return store._all(
-        PartitionLag,
-        'select partition, "position", high_water_mark, behind, lag, lag_seconds, exact from event_store_private.lags(%s, %s)',
-        ([view], MOST),
-    )
+    columns = 'partition, "position", high_water_mark, behind, lag, lag_seconds, exact'
+    return store._all(PartitionLag, f"select {columns} from event_store_private.lags(%s, %s)", ([view], MOST))
+
+
+def random_events(random: Random) -> list[NewEvent]:
+    """Make up to eleven events of two kinds and two deciders."""
+    return [
+        factories.new_event(f"o-{random.randrange(9)}", event=random.choice(["placed", "paid"]), decider=decider)
+        for decider in random.choices(["order", "invoice"], k=random.randrange(1, 12))
+    ]
 
 
 def behind(orders: EventStore, events: int) -> None:
     """Put bulk views with a filter, and one without, so many events of 16 log partitions behind."""
-    append_many(orders.connection, events)
+    factories.append_many(orders.connection, events)
     orders.sequence_events()
     orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
     orders.register_view("all", "-infinity", mode="bulk")
@@ -130,30 +120,29 @@ def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: E
     behind(orders, 5000)
     assert sum(lag.lag for lag in orders.view_lag("all")) == 5000
     with orders.connection.transaction():
-        before = value(orders.connection, READ)
+        before = factories.value(orders.connection, READ)
         assert all(lag.exact and lag.lag_seconds is not None for lag in orders.view_lag("all"))
-        assert value(orders.connection, READ) - before == 16
-    assert buffers(orders.connection, "select event_store.view_lag('all')") < 400
+        assert factories.value(orders.connection, READ) - before == 16
+    assert factories.buffers(orders.connection, "select event_store.view_lag('all')") < 400
 
 
 def test_a_hundred_thousand_events_are_read_at_most(store: EventStore) -> None:
-    found = rows(
-        store.connection,
-        "select proname, pg_get_expr(proargdefaults, 0) from pg_proc where proname in ('lags', 'view_info') order by 1",
+    query: LiteralString = (
+        "select pg_get_expr(proargdefaults, 0) from pg_proc where proname = any (%s) order by proname"
     )
-    assert found == [("lags", "100000"), ("view_info", "NULL::text, 100000")]
+    assert factories.rows(store.connection, query, ["lags", "view_info"]) == [("100000",), ("NULL::text, 100000",)]
 
 
-def test_a_filtered_view_is_counted_up_to_so_many_positions_and_then_at_least(orders: EventStore) -> None:
+def test_a_filtered_view_is_counted_up_to_so_many_positions_then_at_least(orders: EventStore) -> None:
     behind(orders, MOST)
     for view, wanted in (("placed", MOST), ("paid", 0)):
         found = lags(orders, view)
         assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (wanted, True)
-    append(orders, "one more")
+    factories.append(orders, "one more")
     orders.sequence_events()
     for view in ("placed", "paid"):
         assert not all(lag.exact for lag in lags(orders, view))
-    append_many(orders.connection, 5999, "more")
+    factories.append_many(orders.connection, 5999, "more")
     orders.sequence_events()
     placed, paid = lags(orders, "placed"), lags(orders, "paid")
     assert [lag.lag for lag in placed] == [625] * 16
@@ -164,30 +153,25 @@ def test_a_filtered_view_is_counted_up_to_so_many_positions_and_then_at_least(or
     assert [sum(lag.lag for lag in lags(orders, "all"))] == [16_000]
 
 
-def test_of_a_view_that_is_further_behind_than_that_99_events_behind_the_checkpoints_are_counted(
-    orders: EventStore,
-) -> None:
+def test_of_a_view_further_behind_99_events_behind_checkpoints_are_counted(orders: EventStore) -> None:
     orders.register_view("99", "-infinity")
     orders.register_view("100", "-infinity")
-    append_to(orders, *["a"] * 99)
-    pump(orders, "99")
-    append(orders, "b")
-    pump(orders, "100")
-    append_many(orders.connection, MOST)
+    factories.append_to(orders, *["a"] * 99)
+    factories.pump(orders, "99")
+    factories.append(orders, "b")
+    factories.pump(orders, "100")
+    factories.append_many(orders.connection, MOST)
     orders.sequence_events()
     # the stream of one event is ahead of one view and behind the other
     for view, ahead in (("99", MOST + 1), ("100", MOST)):
         found = lags(orders, view)
         assert sum(lag.behind for lag in found) == ahead
         assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (MOST + 100, True)
-    append(orders, "c")
+    factories.append(orders, "c")
     orders.sequence_events()
     for view, exact in (("99", True), ("100", False)):
         found = lags(orders, view)
         assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (MOST + 101, exact)
-
-
-# Many views in one call
 
 
 def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
@@ -195,20 +179,14 @@ def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
         orders.register_view(view, "-infinity", mode="bulk", max_attempts=2, **wanted)  # type: ignore[arg-type]
     random = Random(11)
     for step in range(25):
-        set_clock(orders.connection, f"2030-01-01 00:00:{step:02}+00")
-        orders.append_events(
-            [
-                new_event(f"o-{random.randrange(9)}", event=random.choice(["placed", "paid"]), decider=decider)
-                for decider in random.choices(["order", "invoice"], k=random.randrange(1, 12))
-            ]
-        )
+        factories.set_clock(orders.connection, f"2030-01-01 00:00:{step:02}+00")
+        orders.append_events(random_events(random))
         orders.sequence_events()
-        found = [
-            (view, lag.partition, lag.lag, lag.lag_seconds) for view in sorted(FILTERS) for lag in orders.view_lag(view)
-        ]
-        assert found == rows(orders.connection, COUNTED), f"step {step}"
+        found = {view: orders.view_lag(view) for view in sorted(FILTERS)}
+        each = [(view, lag.partition, lag.lag, lag.lag_seconds) for view, lags in found.items() for lag in lags]
+        assert each == factories.rows(orders.connection, COUNTED), f"step {step}"
         for info in orders.view_info():
-            lags = orders.view_lag(info.view)
+            lags = found[info.view]
             assert (info.lag, info.behind) == (sum(lag.lag for lag in lags), sum(lag.behind for lag in lags))
             assert info.lag_seconds == max((lag.lag_seconds or 0 for lag in lags), default=0)
             assert info.exact
@@ -221,19 +199,19 @@ def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
                 orders.commit_batch(view, leases)
 
 
-def test_a_view_that_has_all_it_wants_has_no_lag_however_many_positions_are_ahead(orders: EventStore) -> None:
+def test_a_view_that_has_all_it_wants_has_no_lag_whatever_is_ahead(orders: EventStore) -> None:
     for n in range(20):
         orders.register_view(f"paid-{n:02}", "-infinity", mode="bulk", events=["paid"])
     for _ in range(4):
-        append_many(orders.connection, 500, str(_))
+        factories.append_many(orders.connection, 500, str(_))
         orders.sequence_events()
-    infos = orders.view_info()
-    assert {(info.lag, info.lag_seconds, info.exact, info.behind) for info in infos} == {(0, 0, True, 2000)}
+    found = {(info.lag, info.lag_seconds, info.exact, info.behind) for info in orders.view_info()}
+    assert found == {(0, 0, True, 2000)}
     # each event is read once, and not once for each view
     with orders.connection.transaction():
-        before = value(orders.connection, READ)
+        before = factories.value(orders.connection, READ)
         orders.view_info()
-        assert value(orders.connection, READ) - before == 2000
+        assert factories.value(orders.connection, READ) - before == 2000
 
 
 def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> None:
@@ -241,18 +219,18 @@ def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> N
         orders.register_view(f"new-{n}", mode="bulk", events=["paid"])
         orders.register_view(f"old-{n}", "-infinity", mode="bulk", events=["placed"])
     for _ in range(3):
-        append_many(orders.connection, 5000, str(_))
+        factories.append_many(orders.connection, 5000, str(_))
         orders.sequence_events()
     for n in range(10):
         orders.seek_view(f"new-{n}", "RESET_TO_LATEST")
-    append_to(orders, "one more")
+    factories.append_to(orders, "one more")
     orders.sequence_events()
     orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
     infos = {info.view: info for info in orders.view_info(most=MOST)}
     with orders.connection.transaction():
-        before = value(orders.connection, READ)
+        before = factories.value(orders.connection, READ)
         orders.view_info(most=MOST)
-        assert value(orders.connection, READ) - before <= MOST + 10 * 16
+        assert factories.value(orders.connection, READ) - before <= MOST + 10 * 16
     for n in range(10):
         assert (infos[f"new-{n}"].lag, infos[f"new-{n}"].exact) == (0, True)
         old = infos[f"old-{n}"]
@@ -265,34 +243,33 @@ def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> N
 def test_lags_of_up_to_date_views_cost_a_look_up_each(orders: EventStore) -> None:
     for n in range(100):
         orders.register_view(f"view-{n:03}", "-infinity", mode="bulk", events=["paid"])
-    append_to(orders, *ids_of_one_partition(orders.connection, 1))
+    factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 1))
     orders.sequence_events()
     assert {(info.lag, info.behind) for info in orders.view_info()} == {(0, 1)}
-    assert buffers(orders.connection, "select event_store.view_info()") < 100 * 16 * 8
+    assert factories.buffers(orders.connection, "select event_store.view_info()") < 100 * 16 * 8
 
 
-def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(orders: EventStore) -> None:
-    orders.register_view("v", "-infinity")
-    append_many(orders.connection, 4000)
-    orders.sequence_events()
-    pump(orders, "v")
-    orders.connection.execute("vacuum analyze")
-    (all_of_them,), (some,) = orders.view_info("v"), orders.view_info("v", 100)
+def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(view: EventStore) -> None:
+    factories.append_many(view.connection, 4000)
+    view.sequence_events()
+    factories.pump(view, "v")
+    view.connection.execute("vacuum analyze")
+    (all_of_them,), (some,) = view.view_info("v"), view.view_info("v", 100)
     assert (all_of_them.lag, all_of_them.exact) == (4000, True)
     assert (some.lag, some.exact) == (100, False)
     call: LiteralString = "select * from event_store_private.lags('{v}', 100)"
-    assert buffers(orders.connection, call) < 100 * 16
+    assert factories.buffers(view.connection, call) < 100 * 16
     # also where nothing of these streams is wanted any more
-    orders.connection.execute("update event_store.stream_locks set last_offset = 1000000")
-    orders.connection.execute("vacuum analyze")
-    assert buffers(orders.connection, call) < 100 * 16
-    (some,) = orders.view_info("v", 100)
+    view.connection.execute("update event_store.stream_locks set last_offset = 1000000")
+    view.connection.execute("vacuum analyze")
+    assert factories.buffers(view.connection, call) < 100 * 16
+    (some,) = view.view_info("v", 100)
     assert (some.lag, some.exact) == (0, False)
 
 
 def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore) -> None:
-    (stream,) = ids_of_one_partition(orders.connection, 1)
-    append_to(orders, *[stream] * 60)
+    (stream,) = factories.ids_of_one_partition(orders.connection, 1)
+    factories.append_to(orders, *[stream] * 60)
     orders.sequence_events()
     (partition,) = (p.partition for p in orders.partition_info() if p.high_water_mark)
     far = [f"far-{n}" for n in range(5)]
@@ -305,7 +282,7 @@ def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore
     # so do streams that wait
     for n in range(201):
         orders.register_view(f"v-{n}")
-    append_to(orders, "a", "b", "c")
+    factories.append_to(orders, "a", "b", "c")
     orders.sequence_events()
     for n in range(201):
         orders.dispatch_events(f"v-{n}")

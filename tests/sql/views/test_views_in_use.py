@@ -1,8 +1,4 @@
-"""A view that is removed or moved: not while it is used, and waiting for no consumer.
-
-Belongs here: what both operations have in common. Not here: what each of them does (test_unregister_view,
-test_seek_view).
-"""
+"""A view that is removed or moved, whichever: not while it is used, and waiting for no consumer."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,28 +7,9 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import (
-    BelongsToReadModel,
-    LeaseLost,
-    MillraceError,
-    NotInFlight,
-    PartitionLeased,
-    UnknownView,
-    ViewInUse,
-)
+from millrace.resources import errors
 from millrace.resources.event_store import Delivery, EventStore
-from tests.support.factories import (
-    Connect,
-    append_to,
-    everything,
-    give_to_read_model,
-    pump,
-    refusal,
-    set_clock,
-    start,
-    terminate,
-    wait_blocked,
-)
+from tests.support import factories
 from tests.support.patience import patience
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -47,7 +24,7 @@ TRIED: dict[str, Callable[[EventStore, str], object]] = {
 
 
 def at(store: EventStore, seconds: int) -> EventStore:
-    set_clock(store.connection, (NOON + timedelta(seconds=seconds)).isoformat())
+    factories.set_clock(store.connection, (NOON + timedelta(seconds=seconds)).isoformat())
     return store
 
 
@@ -56,8 +33,8 @@ def views(orders: EventStore) -> EventStore:
     """Return a store at noon with a view of each mode, for each of which two events wait."""
     for mode in ("rows", "bulk"):
         orders.register_view(mode, "-infinity", mode=mode)
-    append_to(orders, "a", "b")
-    pump(orders, "rows")
+    factories.append_to(orders, "a", "b")
+    factories.pump(orders, "rows")
     return at(orders, 0)
 
 
@@ -75,10 +52,10 @@ def answer(store: EventStore, held: list[Any]) -> None:
 def refused(store: EventStore, view: str, why: str) -> None:
     """Try each operation: it is refused for this reason, waits for nobody and changes nothing."""
     store.connection.execute("set lock_timeout = '30s'")
-    before = everything(store)
+    before = factories.everything(store)
     for operation in TRIED.values():
-        assert why in str(refusal(ViewInUse, partial(operation, store, view)).detail)
-    assert everything(store) == before
+        assert why in str(factories.refusal(errors.ViewInUse, partial(operation, store, view)).detail)
+    assert factories.everything(store) == before
 
 
 def done(store: EventStore, view: str) -> None:
@@ -89,9 +66,7 @@ def done(store: EventStore, view: str) -> None:
 
 
 @pytest.mark.parametrize(("view", "why"), [("rows", "1 events are in flight, the last until"), ("bulk", "by run 7")])
-def test_what_a_consumer_holds_is_in_use_until_it_answers_or_its_time_is_over(
-    views: EventStore, view: str, why: str
-) -> None:
+def test_what_a_consumer_holds_is_in_use_until_it_ends(views: EventStore, view: str, why: str) -> None:
     held = lease(views, view)
     refused(views, view, why)
     refused(at(views, 59), view, why)
@@ -110,39 +85,37 @@ USES: dict[tuple[str, str], Callable[[EventStore, Any], object]] = {
 
 
 @pytest.mark.parametrize("ends", ["rollback", "kill"])
-def test_a_view_is_in_use_while_a_transaction_that_used_it_is_open(
-    views: EventStore, connect: Connect, ends: str
-) -> None:
+def test_a_view_is_in_use_while_a_transaction_used_it(views: EventStore, connect: factories.Connect, ends: str) -> None:
     for number, ((view, why), use) in enumerate(USES.items()):
         now = 1000 * number
         held = lease(at(views, now), view)
-        append_to(views, "c")
+        factories.append_to(views, "c")
         views.sequence_events()
         consumer = at(EventStore(connect()), now + 60)
         consumer.connection.autocommit = False
         use(consumer, held)
         refused(at(views, now + 60), view, why.strip())
         if ends == "kill":
-            terminate(views.connection, consumer.connection.info.backend_pid)
+            factories.terminate(views.connection, consumer.connection.info.backend_pid)
         else:
             consumer.connection.rollback()
         done(views, view)
 
 
-LATE: dict[tuple[str, str], type[MillraceError]] = {
-    ("remove", "rows"): UnknownView,
-    ("remove", "bulk"): LeaseLost,
-    ("move", "rows"): NotInFlight,
-    ("move", "bulk"): LeaseLost,
+LATE: dict[tuple[str, str], type[errors.MillraceError]] = {
+    ("remove", "rows"): errors.UnknownView,
+    ("remove", "bulk"): errors.LeaseLost,
+    ("move", "rows"): errors.NotInFlight,
+    ("move", "bulk"): errors.LeaseLost,
 }
 
 
 @pytest.mark.parametrize(("operation", "view"), LATE)
-def test_while_an_operation_is_open_nothing_is_given_out_and_a_late_answer_waits_and_loses(
-    views: EventStore, connect: Connect, operation: str, view: str
+def test_while_an_operation_is_open_nothing_is_given_out_and_answers_wait(
+    views: EventStore, connect: factories.Connect, operation: str, view: str
 ) -> None:
     held = lease(views, view)
-    append_to(views, "c")
+    factories.append_to(views, "c")
     views.sequence_events()
     views.register_view("other", "-infinity", mode="bulk")
     operator, late = EventStore(connect(autocommit=False)), EventStore(connect())
@@ -155,21 +128,21 @@ def test_while_an_operation_is_open_nothing_is_given_out_and_a_late_answer_waits
     else:
         assert views.claim_batch("bulk", "them") == []
         assert set(views.claim_views(["bulk", "other"], "them")) == {"other"}
-        refusal(PartitionLeased, lambda: views.claim_partition("bulk", held[0].partition, "them"))
-    refusal(ViewInUse, lambda: views.seek_view(view, "RESET_TO_LATEST"))
-    answered = start(lambda: answer(late, held))
-    wait_blocked(views.connection, late.connection.info.backend_pid)
+        factories.refusal(errors.PartitionLeased, lambda: views.claim_partition("bulk", held[0].partition, "them"))
+    factories.refusal(errors.ViewInUse, lambda: views.seek_view(view, "RESET_TO_LATEST"))
+    answered = factories.start(lambda: answer(late, held))
+    factories.wait_blocked(views.connection, late.connection.info.backend_pid)
     operator.connection.commit()
-    refusal(LATE[operation, view], lambda: answered.result(patience()))
+    factories.refusal(LATE[operation, view], lambda: answered.result(patience()))
 
 
 def test_the_view_of_a_read_model_is_refused_whether_or_not_it_is_in_use(views: EventStore) -> None:
-    give_to_read_model(views.connection, "bulk")
+    factories.give_to_read_model(views.connection, "bulk")
     for _ in range(2):
-        before = everything(views)
+        before = factories.everything(views)
         for operation in TRIED.values():
-            of_a_model = refusal(BelongsToReadModel, partial(operation, views, "bulk"))
+            of_a_model = factories.refusal(errors.BelongsToReadModel, partial(operation, views, "bulk"))
             assert "read model m" in str(of_a_model.detail)
-        assert everything(views) == before
+        assert factories.everything(views) == before
         lease(views, "bulk")
     assert views.register_view("bulk", lock_timeout_s=5).lock_timeout_s == 5
