@@ -1,7 +1,4 @@
-"""Sensors on an instance with real run records and a real database.
-
-Not here: each decision (`test_decision.py`).
-"""
+"""Sensors on an instance with real run records and a real database."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order.
-
-Belongs here: whole clusters and pg_dump. Not here: re-basing a sequencer by itself (sql/log/test_sequence_events).
-"""
+"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order."""
 
 import os
 import subprocess

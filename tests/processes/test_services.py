@@ -1,7 +1,4 @@
-"""The real services of `millrace up`, one by one: they listen on loopback only, and another account is not served.
-
-Not here: which services there are, and what each is told (`platform_defs/local/test_services.py`).
-"""
+"""The real services of `millrace up`, one by one: they listen on loopback only, and another account is not served."""
 
 import os
 import stat

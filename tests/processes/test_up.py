@@ -1,7 +1,4 @@
-"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on.
-
-Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`), its real services (`test_services.py`).
-"""
+"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on."""
 
 import os
 import signal

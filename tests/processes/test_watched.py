@@ -1,7 +1,4 @@
-"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself.
-
-Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`).
-"""
+"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself."""
 
 import json
 import signal

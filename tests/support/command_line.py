@@ -1,7 +1,4 @@
-"""Commands of `millrace`, typed in this process.
-
-Belongs here: typing one, and reading what it printed. Not here: commands in processes of their own (`deployment`).
-"""
+"""Commands of `millrace`, typed in this process."""
 
 import json
 import sys

@@ -1,8 +1,5 @@
 """CPU seconds by folder of tests: of pytest, and of all servers, Sparks and commands that its tests start.
 
-Belongs here: the plugin of pytest that counts them and prints them at the end. Not here: how long a test took
-(`--durations`).
-
 Each process of pytest moves into a control group of its own, which everything that it starts inherits, daemons too. The
 kernel counts what has ended as well. The Spark server that all processes share has a group and a line of its own.
 Without a writable cgroup2 (not root, no Linux) nothing is counted and nothing is printed.

@@ -1,8 +1,4 @@
-"""Many clients that append at once, mostly to streams of their own and now and then to streams that all share.
-
-Belongs here: their work, and watching whom the store lets wait. Not here: what must come of it
-(tests/sql/test_many_clients.py), and how fast it is (benchmarks/event_store/many_clients.py).
-"""
+"""Many clients that append at once, mostly to streams of their own and now and then to streams that all share."""
 
 import asyncio
 import time

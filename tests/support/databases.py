@@ -1,7 +1,5 @@
 """Event stores for tests: emptied when a test has ended, and used again; copied anew where a test left more than rows.
 
-Belongs here: how a database becomes as new, with its sessions. Not here: the fixtures (`conftest.py`).
-
 An emptied database is cheaper than a new one: no files are copied and removed, and sessions keep the functions that
 they have compiled. A test notices no difference: what it leaves besides rows (tables, functions, grants, statistics,
 replication slots, prepared transactions) shows in the catalog, and such a database is dropped.

@@ -1,8 +1,4 @@
-"""Events, a look at the log, a second session that waits: one line each for a test of the store.
-
-Belongs here: makers and looks that several tests share. Not here: fixtures (conftest.py) and the assertions of one
-test.
-"""
+"""Events, a look at the log, a second session that waits: one line each for a test of the store."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,4 @@
-"""JSON that Postgres takes, and that somebody who reads it may stumble over.
-
-Belongs here: the texts, how an event gets one. Not here: who reads them.
-"""
+"""JSON that Postgres takes, and that somebody who reads it may stumble over."""
 
 import json
 from uuid import UUID, uuid4

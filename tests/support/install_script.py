@@ -1,10 +1,4 @@
-"""Writes sql/install.sql, the list of all files that make a store, for `psql`.
-
-    .venv/bin/python -m tests.support.install_script    # after every change of sql/
-
-Belongs here: making it, and writing down a whole schema. Not here: the assertions about them
-(tests/event_store/test_install.py).
-"""
+"""Writes sql/install.sql, the list of all files that make a store: `.venv/bin/python -m tests.support.install_script`."""
 
 import os
 import subprocess

@@ -1,7 +1,4 @@
-"""What a test of the migrator needs: a database without a store, what was applied to it, who waits.
-
-Belongs here: what several tests of the migrator share, its fixture too. Not here: what a test asserts by itself.
-"""
+"""What a test of the migrator needs: a database without a store, what was applied to it, who waits."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,4 @@
-"""Scraping as Prometheus does.
-
-Belongs here: one scrape, and a look at its samples. Not here: what they must say.
-"""
+"""Scraping as Prometheus does."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,4 @@
-"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so.
-
-Not here: Spark and the code server (`processes/test_services.py`); when they are asked (`test_supervisor.py`).
-"""
+"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so."""
 
 import json
 import socket

@@ -1,7 +1,4 @@
-"""The login that drains the embedded store, and who else may enter its databases.
-
-Not here: what each role may do in a store (`tests/docs/test_sql_functions.py`, `tests/sql/test_privileges.py`).
-"""
+"""The login that drains the embedded store, and who else may enter its databases."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines.
-
-Not here: its other starts, stops and deaths (`processes/test_up.py`), nor its services (`test_services.py`).
-"""
+"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines."""
 
 import fcntl
 import os

@@ -1,7 +1,4 @@
-"""`millrace run service`: one service by itself, and what systemd is told.
-
-Not here: the units (`docs/test_deploying.py`).
-"""
+"""`millrace run service`: one service by itself, and what systemd is told."""
 
 import os
 import signal

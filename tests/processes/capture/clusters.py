@@ -1,8 +1,4 @@
-"""Servers that take over from each other, each a standby that is promoted, and a capture of a database on them.
-
-Belongs here: making a standby, with and without the capture's slot, and letting it take over. Not here: captures of one
-server (`captured`), what a test asserts.
-"""
+"""Servers that take over from each other, each a standby that is promoted, and a capture of a database on them."""
 
 import shutil
 from collections.abc import Iterator

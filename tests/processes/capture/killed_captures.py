@@ -3,8 +3,6 @@
 The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
 source changes meanwhile. test_random_kills.py captures the rest and asserts what is there then. This is a
 program of its own because pytest has threads, which a fork does not survive.
-
-Belongs here: killing. Not here: the steps (`tests.support.capturing.kill_steps`), pytest, what the source does.
 """
 
 import json

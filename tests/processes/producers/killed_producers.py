@@ -4,8 +4,6 @@ It forks workers that send the same source, one at a time or several at once, an
 session. When so many are killed, a last worker sends a few more messages and ends.
 `test_exactly_once_kills` asserts the result. This is a program of its own because pytest has threads, which a fork does
 not survive.
-
-Belongs here: the source, the work of a message, killing. Not here: pytest.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""What several walks click on.
-
-Belongs here: ways through the UI. Not here: what is expected in the end.
-"""
+"""What several walks click on."""
 
 import re
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`.
-
-Belongs here: the rows of that page, and the look at a running Millrace that makes the same. Not here: what is asserted
-(processes/walks), parts of it alone (processes/test_services.py).
-"""
+"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`."""
 
 import json
 from collections.abc import Iterator

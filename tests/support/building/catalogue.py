@@ -1,8 +1,5 @@
 """One log of good, odd and hostile values, and the models that are built of it once, by each door.
 
-Belongs here: what is appended, what is declared, who builds it, and the rows that each door left. Not here: what the
-rows must be, but for the values that stand beside what is appended.
-
 A door is a way to rows: rounds that views share, a drain of a view's own, a rebuild from the log, and one from the
 archive. A drain takes a second, so tests of values read the rows of these and build nothing by themselves.
 """

@@ -1,7 +1,4 @@
-"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up.
-
-Belongs here: what several tests of the consumer share, its fixtures too. Not here: what a test asserts by itself.
-"""
+"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up."""
 
 import random
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""A fold that never returns from an event, in two ways, and tells which process it runs in.
-
-Belongs here: the fold, the events that it hangs at, the ways to know that it does and that it ended. Not here: what a
-test does to it meanwhile.
-"""
+"""A fold that never returns from an event, in two ways, and tells which process it runs in."""
 
 import os
 import time

@@ -1,7 +1,4 @@
-"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside.
-
-Belongs here: what several tests of kills share. Not here: what must hold afterwards.
-"""
+"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside."""
 
 import os
 import signal

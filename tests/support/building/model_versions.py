@@ -1,7 +1,4 @@
-"""What tests of versions of a read model share: changed declarations, a first version, what there is in the database.
-
-Belongs here: what several of their files use, fixtures too. Not here: drains (`drains`).
-"""
+"""What tests of versions of a model share: changed declarations, a first version, what there is in the database."""
 
 from dataclasses import replace
 

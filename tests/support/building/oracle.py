@@ -1,7 +1,4 @@
-"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way.
-
-Belongs here: what each kind of column and a fold make of events. Not here: models; assertions.
-"""
+"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way."""
 
 import json
 import operator

@@ -1,7 +1,4 @@
-"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own.
-
-Belongs here: what tests of the code that a session brings along share. Not here: assertions.
-"""
+"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own."""
 
 import os
 import subprocess

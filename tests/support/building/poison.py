@@ -1,8 +1,4 @@
-"""Streams that a read model cannot be built from: how they are made, seen and corrected.
-
-Belongs here: what several tests of failing streams in drains and rebuilds share. Not here: the SQL functions by
-themselves (`failing_streams`).
-"""
+"""Streams that a read model cannot be built from: how they are made, seen and corrected."""
 
 from collections.abc import Collection
 from typing import cast

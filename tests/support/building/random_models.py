@@ -1,7 +1,4 @@
-"""Random read models of columns, and events with values of every type that their columns read exactly.
-
-Belongs here: what is chosen at random. Not here: the rows that must come out (`oracle`).
-"""
+"""Random read models of columns, and events with values of every type that their columns read exactly."""
 
 import random
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Read models with every kind of column, key and function, and what they must hold, computed in Python.
-
-Belongs here: the models, events for them, and their rows by the independent way (`oracle`). Not here: assertions.
-"""
+"""Read models with every kind of column, key and function, and what they must hold, computed in Python."""
 
 import random
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""Shared drains in tests: models, and a run of one.
-
-Belongs here: what several tests of rounds share. Not here: what a test asserts by itself.
-"""
+"""Shared drains in tests: models, and a run of one."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast

@@ -1,7 +1,4 @@
-"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in.
-
-Belongs here: the fold, the events that stop it, the ways to meet it. Not here: what a test does to it meanwhile.
-"""
+"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in."""
 
 import os
 import time

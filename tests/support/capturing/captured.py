@@ -1,8 +1,4 @@
-"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows.
-
-Belongs here: makers and looks that several such tests share. Not here: the source alone (`sources`), the store alone
-(`captures`).
-"""
+"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

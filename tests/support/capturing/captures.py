@@ -1,8 +1,4 @@
-"""What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up.
-
-Belongs here: makers and looks that several such tests share, their fixture too. Not here: a real source (`sources`),
-and what a test asserts by itself.
-"""
+"""What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up."""
 
 import json
 from collections.abc import Iterable, Sequence

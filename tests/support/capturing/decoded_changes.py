@@ -1,7 +1,4 @@
-"""Messages as changes, for tests of what messages mean.
-
-Belongs here: decoding a whole transaction, looking into changes. Not here: the bytes of messages (`pgoutput_bytes`).
-"""
+"""Messages as changes, for tests of what messages mean."""
 
 import json
 from collections.abc import Iterable, Sequence

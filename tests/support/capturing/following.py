@@ -1,7 +1,4 @@
-"""A capture that is followed in a thread while a test changes its source.
-
-Belongs here: following, and waiting for what came. Not here: what a test asserts of it.
-"""
+"""A capture that is followed in a thread while a test changes its source."""
 
 import threading
 from collections.abc import Iterator

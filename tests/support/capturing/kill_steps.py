@@ -1,8 +1,4 @@
-"""The steps of a capture before or after which tests kill it: the only list of them.
-
-Belongs here: the steps. Not here: what happens in the source (`tests/capture/test_kills.py`: each step in each scenario
-that takes it; `tests/processes/capture/killed_captures.py`: at random), how a process ends (`captured.dying`).
-"""
+"""The steps of a capture before or after which tests kill it: the only list of them."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,4 @@
-"""Makes messages of pgoutput by hand: the reverse of `millrace.resources.capture.decoding.pgoutput.decode`.
-
-Belongs here: bytes. Not here: bytes of a real server (`tests.support.capturing.sources`).
-"""
+"""Makes messages of pgoutput by hand: the reverse of `millrace.resources.capture.decoding.pgoutput.decode`."""
 
 from datetime import UTC, datetime, timedelta
 from struct import pack

@@ -1,8 +1,4 @@
-"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables.
-
-Belongs here: a source and its stream, read with the server's own functions. Not here: our own reader
-(`capture.source.slot`), which tests try.
-"""
+"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while.
-
-Belongs here: making them, and what an operator is told. Not here: what a test of one table needs (`captured`).
-"""
+"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while."""
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health

@@ -1,7 +1,4 @@
-"""Clients that go on while an incident happens, and remember what they were promised.
-
-Belongs here: appending and consuming without a pause, through lost connections. Not here: the incident.
-"""
+"""Clients that go on while an incident happens, and remember what they were promised."""
 
 import threading
 from collections.abc import Callable, Iterator

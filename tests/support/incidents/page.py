@@ -1,8 +1,4 @@
-"""An operator in an incident, who has docs/incidents.md before them and does what its chapter says.
-
-Belongs here: following the blocks of a chapter one by one. Not here: making the incident and what must hold after it
-(tests/incidents, tests/processes/incidents); reading pages (`tests.support.pages`).
-"""
+"""An operator in an incident, who has docs/incidents.md before them and does what its chapter says."""
 
 import os
 import subprocess

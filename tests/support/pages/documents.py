@@ -1,7 +1,4 @@
-"""The pages of the project's documents, as tests read them: their code blocks by chapter, and their tables.
-
-Belongs here: taking a page apart. Not here: following what it says (`reader`), what is asserted.
-"""
+"""The pages of the project's documents, as tests read them: their code blocks by chapter, and their tables."""
 
 import re
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
 """Somebody who does what a page of the documents says, block by block, on a database of the page's own.
 
-Belongs here: what is done with a block, by its language. Not here: finding the blocks (`documents`), comparing what
-they print (`printed`).
-
     sh       runs in bash in the page's folder, with the installed `millrace`; `make` only has to be a verb of ours
     sql      runs statement by statement, and prints as psql prints; `-- in the database NAME` as its first line names
              another database of the server, made at its first use, whose DSN is the environment's NAME_DSN

@@ -1,8 +1,4 @@
-"""A registered producer, its messages, and a look at all that a message may change.
-
-Belongs here: the fixture and the functions that several tests of producers share. Not here: numbering and repeating
-(tests/producers/test_exactly_once.py).
-"""
+"""A registered producer, its messages, and a look at all that a message may change."""
 
 from typing import Any
 from uuid import UUID

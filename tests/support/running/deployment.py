@@ -1,7 +1,4 @@
-"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it.
-
-Belongs here: what tests of a whole platform share. Not here: assertions about what it does.
-"""
+"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it."""
 
 import os
 import signal

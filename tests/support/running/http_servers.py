@@ -1,7 +1,4 @@
-"""HTTP servers within a test's process, in a thread of their own.
-
-Belongs here: how they begin, end and stay silent. Not here: what they keep and answer.
-"""
+"""HTTP servers within a test's process, in a thread of their own."""
 
 import threading
 from collections.abc import Iterator

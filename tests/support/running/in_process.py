@@ -1,7 +1,4 @@
-"""Dagster in the process of a test: an instance in memory, a tick of a sensor, why a run failed.
-
-Not here: an instance with processes of its own (`dagster_instance`).
-"""
+"""Dagster in the process of a test: an instance in memory, a tick of a sensor, why a run failed."""
 
 from collections.abc import Iterator
 

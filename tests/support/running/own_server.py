@@ -1,7 +1,4 @@
-"""A Postgres of a test's own, which it may stop, crash or set otherwise.
-
-Belongs here: starting it, and stores in it. Not here: standbys (`tests.support.incidents.servers`).
-"""
+"""A Postgres of a test's own, which it may stop, crash or set otherwise."""
 
 import tempfile
 from collections.abc import Iterator

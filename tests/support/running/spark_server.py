@@ -1,7 +1,4 @@
-"""One Spark Connect server for all processes of a test run.
-
-Belongs here: who starts it, how the others find it, and when it ends. Not here: sessions there (`conftest.py`).
-"""
+"""One Spark Connect server for all processes of a test run."""
 
 import fcntl
 import os

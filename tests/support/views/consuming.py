@@ -1,7 +1,4 @@
-"""Consumers in this process, while a test goes on.
-
-Belongs here: beginning and ending them. Not here: consumers in processes of their own, what a test asserts.
-"""
+"""Consumers in this process, while a test goes on."""
 
 import threading
 from collections.abc import Callable, Iterator

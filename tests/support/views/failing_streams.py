@@ -1,8 +1,4 @@
-"""A view whose streams share a log partition, and a drain that lets some of them fail.
-
-Belongs here: fixtures and functions that several tests of failing streams in bulk mode share. Not here: the assertions
-of one test.
-"""
+"""A view whose streams share a log partition, and a drain that lets some of them fail."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta

@@ -1,8 +1,4 @@
-"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition.
-
-Belongs here: the fixture and the functions that several such tests share. Not here: READ COMMITTED, which every other
-test uses.
-"""
+"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,4 @@
-"""A connection pool in front of the tests' server: pgbouncer, mostly in transaction mode, as Debian packages it.
-
-Belongs here: starting and ending it. Not here: what must hold behind it (tests/sql/rows/test_pooler.py).
-"""
+"""A connection pool in front of the tests' server: pgbouncer, mostly in transaction mode, as Debian packages it."""
 
 import os
 import shutil

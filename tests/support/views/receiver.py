@@ -1,7 +1,4 @@
-"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says.
-
-Belongs here: what several tests of pushes share, its fixtures too. Not here: what a test asserts by itself.
-"""
+"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says."""
 
 import json
 from collections.abc import Callable, Iterator

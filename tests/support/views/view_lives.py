@@ -4,9 +4,6 @@ Three consumers, an operator, a writer with a transaction open, and one whose tr
 one view. After every step the store must count the same events as pending as the model does. At the end a healthy
 consumer drains the view, and no event may be left.
 
-Belongs here: the steps that a view of either mode can take, and the rules that hold after each. Not here: the model
-(view_model), the sessions (view_sessions), consumers of one mode (tests/sql/properties), the promises of one function
-(tests/sql), and races within one call.
 `--long` lives more lives, with other seeds each time.
 """
 

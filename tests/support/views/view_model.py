@@ -1,8 +1,4 @@
-"""The model of one view: which events are pending, who holds them, and what open transactions may take back.
-
-Belongs here: facts that need no question to the store. Not here: the steps of a view's life and the rules that hold
-after each (view_lives).
-"""
+"""The model of one view: which events are pending, who holds them, and what open transactions may take back."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
