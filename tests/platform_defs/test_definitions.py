@@ -24,7 +24,7 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
     dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
-def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owner_and_a_description(
+def test_every_table_and_read_model_is_a_described_asset(
     defs: dg.Definitions,
 ) -> None:
     graph = defs.resolve_asset_graph()
@@ -51,7 +51,7 @@ def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owne
         assert node.description
 
 
-def test_lineage_leads_from_a_captured_table_to_events_and_from_these_to_every_read_model(defs: dg.Definitions) -> None:
+def test_lineage_leads_from_captured_tables_to_read_models(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     way = [["crm", "public", "customers"], ["change_capture", "wal_events"], ["change_capture", "change_events"]]
     for table, following in pairwise([*way, ["event_store", "events"]]):
@@ -84,7 +84,7 @@ def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None
     assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
 
 
-def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_their_column_schema(
+def test_read_models_have_log_partitions_and_columns(
     defs: dg.Definitions,
 ) -> None:
     graph = defs.resolve_asset_graph()
@@ -98,7 +98,7 @@ def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_th
         assert [column.name for column in schema.columns] == list(model.public_columns())
 
 
-def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_views(defs: dg.Definitions) -> None:
+def test_each_view_and_capture_has_a_sensor(defs: dg.Definitions) -> None:
     sensors = {sensor.name for sensor in defs.sensors or []}
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}

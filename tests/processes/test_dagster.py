@@ -45,7 +45,7 @@ def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
     return {(finding.kind, finding.subject): finding for finding in standing.found()}
 
 
-def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_found(
+def test_what_stands_still_in_dagster_is_found(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing = DagsterStanding(instance)
@@ -117,9 +117,7 @@ def sensor_tick(instance: dg.DagsterInstance, dsn: str) -> dg.SensorResult:
     return result
 
 
-def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_a_view_with_its_sensor_off_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
     store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])

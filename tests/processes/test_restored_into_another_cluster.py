@@ -55,9 +55,7 @@ def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
 
 
 @pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
-def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
-    store: EventStore, dsn: str, connect: Connect, younger: str
-) -> None:
+def test_a_dump_in_another_cluster_keeps_the_order(store: EventStore, dsn: str, connect: Connect, younger: str) -> None:
     orders = register_orders(store)
     if younger != "older":
         use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
@@ -104,7 +102,7 @@ def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
             assert_log_holds_every_event_once(connection)
 
 
-def test_a_store_that_moves_by_logical_replication_goes_on_without_its_sequences(store: EventStore, dsn: str) -> None:
+def test_a_store_moved_by_logical_replication_goes_on(store: EventStore, dsn: str) -> None:
     orders = register_orders(store)
     orders.register_view("v", "-infinity")
     append_to(orders, *[f"o-{n % 5}" for n in range(30)])

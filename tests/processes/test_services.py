@@ -118,9 +118,7 @@ def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
     return found
 
 
-def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_workers_find_our_packages(
-    home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_serves_on_loopback_with_the_token_only(home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     settings = Settings(home=home, dsn=dsn)
@@ -148,9 +146,7 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
     assert not spark.ready()
 
 
-def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_the_ui(
-    home: Path, dsn: str, tmp_path: Path
-) -> None:
+def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_path: Path) -> None:
     (tmp_path / "stub_definitions.py").write_text(STUB)
     stub = {"millrace.platform_defs.definitions": "stub_definitions", str(Path.cwd()): str(tmp_path)}
     with private_files():

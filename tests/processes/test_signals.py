@@ -71,7 +71,7 @@ def runs_spark(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_sequencer_whose_server_processes_stand_still_goes_on_with_others(
+def test_a_sequencer_goes_on_past_stopped_server_processes(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)

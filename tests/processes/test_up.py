@@ -104,9 +104,7 @@ def running(home: Path, script: str = RUN_UP) -> Iterator[Running]:
         started.process.stdout.close()
 
 
-def test_it_starts_once_in_a_home_and_stops_and_goes_on_also_after_it_was_killed(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_POSTGRES_PORT", str(free_port()))
     postgres = EmbeddedPostgres(home / "postgres")
     with running(home) as first:

@@ -148,7 +148,7 @@ def test_its_command_line_makes_a_store(installed: Installed, postgres: Embedded
     assert "Views" in installed.run("millrace", "status", env={"MILLRACE_DSN": dsn})
 
 
-def test_a_new_repository_is_installed_with_the_millrace_that_made_it(
+def test_a_new_repository_installs_what_made_it(
     installed: Installed, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     if not pytestconfig.getoption("full_install"):
@@ -177,9 +177,7 @@ assert OWNERS
 """
 
 
-def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
-    installed: Installed, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_new_repository_tests_and_runs(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("new") / "our_platform"
     installed.run("millrace", "new", folder)
     for name, text in OWN.items():

@@ -1,4 +1,4 @@
-"""Writes sql/install.sql, the list of all files that make a store: `.venv/bin/python -m tests.support.install_script`."""
+"""Writes sql/install.sql, the list of all files of a store: `.venv/bin/python -m tests.support.install_script`."""
 
 import os
 import subprocess

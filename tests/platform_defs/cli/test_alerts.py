@@ -21,7 +21,7 @@ def seen(subject: str, wait_s: int = 0) -> dict[str, object]:
     return {"kind": "late", "subject": subject, "severity": "ticket", "wait_s": wait_s, **words}
 
 
-def test_incidents_are_listed_with_their_cause_and_whether_somebody_was_told(store: EventStore, dsn: str) -> None:
+def test_incidents_are_listed_with_cause_and_who_was_told(store: EventStore, dsn: str) -> None:
     assert "There are no incidents." in millrace("show", "incidents", dsn=dsn)
     assert "Nobody has ever looked" in millrace("show", "incidents", dsn=dsn)
     alerts = AlertStore(store.connection)

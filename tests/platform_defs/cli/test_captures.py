@@ -98,9 +98,7 @@ def test_the_catalog_has_the_columns_of_captured_rows(captured: Captured, dsn: s
     assert found == rows_of | {"schema_changed": {}, "truncated": {}}
 
 
-def test_status_says_what_is_wrong_and_what_helps(
-    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_says_what_helps(captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     away = Capture("away", lambda: NOWHERE, (CapturedTable("items", decider="away"),))
     known = TableRegistration("public", "items", "away", ["id"], "1")
@@ -160,9 +158,7 @@ def test_a_removal_leaves_a_publication_that_somebody_else_made(captured: Captur
     assert value(captured.source.connection, "select count(*) from pg_publication") == 1
 
 
-def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
-    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_says_whether_it_can_be_captured(captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "can be captured" in run(dsn, ["check", "shop"])
     assert slots(captured) == []
     missing = replace(captured.capture, tables=(CapturedTable("items"), CapturedTable("orders")))
@@ -174,7 +170,7 @@ def test_a_check_says_whether_the_source_can_be_captured_and_changes_nothing(
     assert "can be captured" in run(dsn, ["check", "shop"])
 
 
-def test_a_check_names_the_heirs_of_a_table_whose_rows_are_not_captured(
+def test_a_check_names_heirs_that_are_not_captured(
     captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "not captured" not in run(dsn, ["check", "shop"])
@@ -235,7 +231,7 @@ def test_quarantined_changes_are_listed_requeued_and_discarded(captured: Capture
     assert [operation for operation, _ in audited(captured)].count("discard_change") == 1
 
 
-def test_a_capture_that_never_ran_that_nobody_declared_or_that_is_left_out_is_named(dsn: str) -> None:
+def test_a_capture_that_is_not_there_is_named(dsn: str) -> None:
     for command in ("quarantined", "requeue --reason w", "remove --reason w --yes"):
         with pytest.raises(UnknownCapture, match="shop"):
             run(dsn, [*command.split(), "shop"])
@@ -253,9 +249,7 @@ def test_a_capture_that_never_ran_that_nobody_declared_or_that_is_left_out_is_na
         assert said in run(dsn, command.split(), code=2), command
 
 
-def test_a_source_that_nobody_configured_or_that_does_not_answer_is_named(
-    dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("MILLRACE_DSN", dsn)
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
@@ -292,9 +286,7 @@ def test_a_database_without_a_store_is_not_made_into_one(empty: str, captured: C
         run(empty, ["status"])
 
 
-def test_a_capture_whose_file_fails_is_not_taken_for_a_removed_one(
-    dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_fails_is_no_removed_capture(dsn: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     fault = Fault("captures", "shop", Path("my_platform/captures/shop.py"), 3, "NameError: name 'x' is not defined")
     monkeypatch.setattr(capture_commands, "declared_beside", lambda *_: Declarations(faults=(fault,)))
@@ -345,9 +337,7 @@ def test_verify_tells_by_its_exit_and_repairs_what_is_quarantined(captured: Capt
     assert audited(captured)[-1] == ("begin_verification", "capture verify --repair")
 
 
-def test_verify_leaves_out_what_nothing_names_and_says_so(
-    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_leaves_out_what_nothing_names(captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.source.run("create table clicks (page text)", "insert into items values (1)")
     tables = (CapturedTable("clicks", key=()), CapturedTable("items"))
     declare(monkeypatch, replace(captured.capture, tables=tables, actions=("insert",)))
@@ -367,7 +357,7 @@ def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, ds
 
 
 @pytest.mark.usefixtures("captured")
-def test_a_table_of_another_capture_and_a_condition_without_a_table_are_refused(dsn: str) -> None:
+def test_verify_refuses_tables_of_others_and_lone_conditions(dsn: str) -> None:
     with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
         run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
     assert "public.items" in str(refused.value)

@@ -89,7 +89,7 @@ def sent(store: EventStore) -> dict[str, list[int]]:
     return dict(rows(store.connection, "select decider_id, array_agg(version order by n) from sent group by 1"))
 
 
-def test_a_kill_with_eight_handlers_at_work_loses_nothing_and_keeps_the_order(
+def test_a_kill_with_handlers_at_work_loses_nothing(
     orders: EventStore, dsn: str, folder: Path, connect: Connect
 ) -> None:
     fill(orders, 20, 3)
@@ -109,9 +109,7 @@ def test_a_kill_with_eight_handlers_at_work_loses_nothing_and_keeps_the_order(
     assert orders.dead_letters("mails") == []
 
 
-def test_a_stop_with_handlers_at_work_handles_no_event_twice(
-    orders: EventStore, dsn: str, folder: Path, connect: Connect
-) -> None:
+def test_a_stop_handles_no_event_twice(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
     fill(orders, 20, 3)
     with process(folder, dsn) as stopped:
         with held(connect) as wait_working:

@@ -25,7 +25,7 @@ REFUSED = {
 }
 
 
-def test_the_package_is_named_after_its_folder_or_the_name_is_refused_with_what_to_do() -> None:
+def test_the_package_is_named_after_its_folder_or_refused() -> None:
     folders = {"my_platform": "my_platform", "My Platform": "my_platform", "orders-2026": "orders_2026", "büro": "b_ro"}
     assert {folder: package_name(folder) for folder in folders} == folders
     for why, names in REFUSED.items():
@@ -60,7 +60,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "not there").exists()
 
 
-def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tmp_path: Path) -> None:
+def test_what_a_stopped_call_left_is_completed(tmp_path: Path) -> None:
     folder = tmp_path / "new_platform"
     make_repository(folder)
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

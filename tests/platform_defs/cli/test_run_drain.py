@@ -42,9 +42,7 @@ def place(store: EventStore, decider_id: str) -> None:
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_anew(
-    dsn: str, store: EventStore
-) -> None:
+def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: EventStore) -> None:
     shop(store)
     place(store, "order-1")
     assert "1 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
@@ -80,7 +78,7 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
         millrace(dsn, "run", "drain", "orders", "--once")
 
 
-def test_a_drain_outlasts_its_spark_session(
+def test_a_drain_outlasts_its_spark(
     dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
@@ -151,7 +149,7 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_what_a_declaration_changes_is_said_with_the_rows_and_the_exit_code(dsn: str, store: EventStore) -> None:
+def test_what_a_declaration_changes_is_said(dsn: str, store: EventStore) -> None:
     shop(store)
     place(store, "order-1")
     millrace(dsn, "run", "drain", "orders", "--once")

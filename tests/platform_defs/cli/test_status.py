@@ -109,7 +109,7 @@ def test_numbers_and_ages_are_short() -> None:
     assert [age(seconds) for seconds in ages] == ["0 s", "119 s", "2 m", "119 m", "2 h", "2 d"]
 
 
-def test_only_a_checkpoint_beyond_the_end_is_found_and_status_says_what_helps(
+def test_status_finds_a_checkpoint_beyond_the_end(
     store: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -138,9 +138,7 @@ def test_only_a_checkpoint_beyond_the_end_is_found_and_status_says_what_helps(
     ]
 
 
-def test_status_names_a_service_that_is_not_up_whoever_supervises_it(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_names_a_service_that_is_not_up(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
     for home in (tmp_path, tmp_path / "watched" / "spark"):
         slow = Service("spark", [sys.executable, "-c", "input()"], dict(os.environ), lambda: False)

@@ -59,7 +59,7 @@ def test_the_help_of_the_command_line_is_cheap() -> None:
         assert not HEAVY & set(loaded.split())
 
 
-def test_the_help_shows_the_commands_of_the_package_of_declarations(
+def test_the_help_shows_commands_of_users(
     mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine(
@@ -74,7 +74,7 @@ def test_the_help_shows_the_commands_of_the_package_of_declarations(
     assert typed(monkeypatch, capsys, "dev", "greet")[:2] == (0, "hello\n")
 
 
-def test_commands_that_do_not_load_cost_only_themselves(
+def test_commands_that_fail_cost_themselves(
     mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine(commands="\nimport no_such_thing\n")
@@ -112,16 +112,14 @@ WITH_PASSWORDS = (
 )
 
 
-def test_no_error_about_a_dsn_says_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_error_says_a_password(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for dsn in WITH_PASSWORDS:
         for command in ("status", "migrate", "dev psql"):
             code, out, err = typed(monkeypatch, capsys, *command.split(), "--dsn", dsn)
             assert (code, bool(err), "hunter2" in out + err) == (1, True, False), (command, dsn)
 
 
-def test_a_backup_is_for_this_account_alone(
+def test_a_backup_is_private(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
 ) -> None:
     before = os.umask(0o022)

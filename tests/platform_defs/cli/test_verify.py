@@ -47,7 +47,7 @@ def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> 
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_what_was_found_is_said_also_where_a_server_is_gone(
+def test_findings_are_said_where_a_server_is_gone(
     dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     def gone(*_: object, **__: object) -> None:

@@ -175,7 +175,7 @@ def refused(
     return code, " ".join(said.split())
 
 
-def test_an_unknown_view_is_one_text_and_exit_code_1(
+def test_an_unknown_view_is_told(
     view: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UnknownView) as unknown:
@@ -193,7 +193,7 @@ def test_an_unknown_view_is_one_text_and_exit_code_1(
 
 
 @pytest.mark.usefixtures("view")
-def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
+def test_who_may_not_read_is_told_of_roles(
     dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     user = "user_without_audit"
@@ -205,7 +205,7 @@ def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
     assert (code, "Who may do what" in said) == (1, True)
 
 
-def test_what_postgres_refuses_is_a_sentence(
+def test_a_refusal_is_a_sentence(
     postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for dsn, why in (

@@ -65,13 +65,13 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 OURS = ["sequence", "code", "web", "daemon"]
 
 
-def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
+def test_services_of_the_package_come_behind_ours(
     declare: Callable[[str], list[str]],
 ) -> None:
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 
-def test_a_file_that_fails_costs_its_services_only_and_is_named(
+def test_a_file_that_fails_costs_its_own_services(
     declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for text, line, error in (
@@ -100,9 +100,7 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
     assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
 
 
-def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_has_a_token_of_its_own_and_is_told_no_dsn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
@@ -133,7 +131,7 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
 
 
 @pytest.mark.parametrize("name", ["dagster.yaml", "workspace.yaml"])
-def test_a_file_of_dagsters_that_somebody_else_wrote_or_changed_is_never_overwritten(tmp_path: Path, name: str) -> None:
+def test_a_file_that_somebody_else_changed_is_never_overwritten(tmp_path: Path, name: str) -> None:
     settings = Settings(home=tmp_path, dsn=None)
     before = Endpoints("dsn", "dagster_dsn", tmp_path / "before", None, None, None)
     after = replace(before, code_socket=tmp_path / "after")
@@ -180,9 +178,7 @@ def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monk
     assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
 
 
-def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_elsewhere(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     platform = ["sequence", "code", "web", "daemon"]

@@ -89,9 +89,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     end_leftovers(tmp_path / "home")
 
 
-def test_stopping_ends_children_grandchildren_and_other_sessions_and_another_home_is_left_alone(
-    home: Path, tmp_path: Path
-) -> None:
+def test_stopping_ends_all_descendants_of_one_home(home: Path, tmp_path: Path) -> None:
     with Supervisor(home, [family(home, "family", "stubborn")]) as supervisor:
         processes = members(home)
         assert len(processes) == 3
@@ -114,7 +112,7 @@ def test_services_start_in_order_and_stop_in_reverse(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_others_run(home: Path) -> None:
+def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None:
     said: list[str] = []
     broken = python("broken", "raise SystemExit('port 15002 is taken')", lambda: False)
     slow = replace(python("slow", "print('asking the moon', flush=True);" + SLEEP, lambda: False), ready_s=0.2)
@@ -149,7 +147,7 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_oth
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("says", ["no", "nothing", "an error"])
-def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(home: Path, says: str) -> None:
+def test_a_service_that_does_not_answer_is_started_again(home: Path, says: str) -> None:
     hung, goes_on = threading.Event(), threading.Event()
     goodbye = home / "goodbye"
 
@@ -187,7 +185,7 @@ def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(hom
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_is_left_alone_while_nobody_can_ask_it_or_it_misses_less_than_three_times_in_a_row(
+def test_a_service_is_left_alone_until_it_misses_three_times(
     home: Path,
 ) -> None:
     says = [True, False, None, False, True, False, None, False, None]

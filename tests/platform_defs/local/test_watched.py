@@ -27,9 +27,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_the_sequencer_is_watched_and_who_watches_it_says_so(
-    tmp_path: Path, dsn: str, store: EventStore, systemd: socket.socket
-) -> None:
+def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: EventStore, systemd: socket.socket) -> None:
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("MILLRACE_", "SPARK_"))},
         "MILLRACE_HOME": str(tmp_path),
@@ -56,7 +54,7 @@ def test_the_sequencer_is_watched_and_who_watches_it_says_so(
 @pytest.mark.parametrize(
     ("dsn_of", "refusal"), [("postgresql://u@/x", "There is no service 'spark'"), (None, "MILLRACE_DSN is not set")]
 )
-def test_what_cannot_be_watched_is_refused(
+def test_the_unwatchable_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn_of: str | None, refusal: str
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)

@@ -74,7 +74,7 @@ def crowd(postgres: EmbeddedPostgres) -> Iterator[Crowd]:
             yield made
 
 
-def test_forty_captures_of_a_source_at_once_all_end_and_have_their_own_rows(crowd: Crowd) -> None:
+def test_forty_captures_of_a_source_at_once_have_their_own_rows(crowd: Crowd) -> None:
     crowd.write("insert into {table} values ({n}, 'before'), (1000, 'of {n}')")
     for done in crowd.drains():
         done.result(patience())

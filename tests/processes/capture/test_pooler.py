@@ -24,9 +24,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not instal
 @pytest.mark.parametrize(
     ("sessions", "settings"), [(1, ""), (5, ""), (5, "server_round_robin = 1")], ids=["one", "five", "five in turn"]
 )
-def test_a_follower_behind_a_pool_in_transaction_mode_is_refused(
-    captured: Captured, sessions: int, settings: str
-) -> None:
+def test_following_through_a_pool_of_transactions_is_refused(captured: Captured, sessions: int, settings: str) -> None:
     lent = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     others = rows(captured.store, lent)
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach

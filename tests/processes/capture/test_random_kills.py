@@ -142,7 +142,7 @@ def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.
         assert found == dict(source.execute(query.encode()).fetchall())
 
 
-def test_killed_at_random_the_history_is_whole_and_leads_to_the_source_s_rows(
+def test_after_random_kills_the_history_is_whole(
     new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config
 ) -> None:
     kills = max(1, pytestconfig.getoption("--kills") // 2)

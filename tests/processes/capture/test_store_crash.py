@@ -59,9 +59,7 @@ def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object
     server.start()
 
 
-def test_a_slot_is_never_moved_past_what_a_crash_of_the_store_forgets(
-    captured: Captured, fragile: EmbeddedPostgres
-) -> None:
+def test_a_slot_stays_behind_what_a_crash_forgets(captured: Captured, fragile: EmbeddedPostgres) -> None:
     with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
         there = replace(captured, dsn=fragile.dsn("store"), store=store)
         there.source.run("insert into items values (1, 'a')")

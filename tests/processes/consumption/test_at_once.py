@@ -30,7 +30,7 @@ def reached(store: EventStore) -> int:
 
 # the same seed would give the same events, which are stored already
 @pytest.mark.parametrize("seed", seeds(2))
-def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_leave_what_one_alone_builds(
+def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
     things: EventStore,
     dsn: str,
     spark: "SparkSession",

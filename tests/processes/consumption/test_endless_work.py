@@ -63,7 +63,7 @@ def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
     return things
 
 
-def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_its_event(
+def test_a_function_without_end_leaves_its_round_by_itself(
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
@@ -82,7 +82,7 @@ def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_it
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_the_others_go_on(
+def test_a_function_deaf_to_python_ends_with_its_process(
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -99,7 +99,7 @@ def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_th
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does_not_return_from(
+def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
@@ -116,7 +116,7 @@ def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition_and_no_other(
+def test_in_a_run_of_its_own_deafness_fails_one_log_partition(
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -134,7 +134,7 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
     assert rows(warm.connection, "select count(*) from event_store.stream_locks") == [(0,)]
 
 
-def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
+def test_a_lock_before_all_tasks_makes_no_view_leave(
     warm: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(warm, 40, seed=2)
@@ -152,7 +152,7 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leases_back(
+def test_a_silent_spark_server_ends_the_drain(
     warm: EventStore,
     dsn: str,
     spark_remote: str,
@@ -174,7 +174,7 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
+def test_a_rebuild_without_end_is_cancelled(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -210,9 +210,7 @@ with spark_session() as spark:
 """
 
 
-def test_in_a_local_session_a_function_that_nothing_in_python_ends_is_ended_too(
-    things: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_deaf_function_in_a_local_session_is_ended(things: EventStore, dsn: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
     things.append_events([hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}

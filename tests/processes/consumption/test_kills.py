@@ -55,7 +55,7 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 @pytest.mark.usefixtures("spark_remote")
 @pytest.mark.parametrize("step", [lease_taken, rows_staged, merged_but_not_committed, some_commits])
 @pytest.mark.parametrize("model", [Everything, machines, Uses], ids=NAMES)
-def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clean_run(
+def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
     things: EventStore,
     dsn: str,
     spark: "SparkSession",
@@ -79,7 +79,7 @@ def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clea
 
 @pytest.mark.usefixtures("spark_remote")
 @pytest.mark.parametrize("step", [lease_taken, some_commits])
-def test_after_a_kill_of_a_shared_drain_every_view_is_as_if_it_had_not_been(
+def test_a_kill_of_a_shared_drain_leaves_no_trace(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, step: Step
 ) -> None:
     fill(things, 200)
@@ -91,7 +91,7 @@ def test_after_a_kill_of_a_shared_drain_every_view_is_as_if_it_had_not_been(
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_kills_of_a_drain_at_random_points_while_events_are_appended_leave_no_trace(
+def test_random_kills_of_a_drain_leave_no_trace(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
 ) -> None:
     dice = random.Random(20260)
@@ -112,7 +112,7 @@ def test_kills_of_a_drain_at_random_points_while_events_are_appended_leave_no_tr
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_kills_of_a_shared_drain_at_random_points_while_events_are_appended_leave_no_trace(
+def test_random_kills_of_a_shared_drain_leave_no_trace(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
 ) -> None:
     dice = random.Random(7)

@@ -70,9 +70,7 @@ def assert_in_order(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_failing_streams_are_delivered_in_order_and_once_whoever_consumes_beside_them(
-    things: EventStore, dsn: str, spark: "SparkSession", seed: int
-) -> None:
+def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, spark: "SparkSession", seed: int) -> None:
     dice = random.Random(seed)
     appended: dict[str, list[int]] = defaultdict(list)
     given_up: set[tuple[str, int]] = set()

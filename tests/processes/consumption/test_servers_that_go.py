@@ -68,7 +68,7 @@ def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
             store.append_events(more)
 
 
-def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
+def test_a_killed_python_worker_costs_no_view_its_place(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     share(dsn, spark, WITH_WAITING)
@@ -101,7 +101,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_worker_reads_are_replaced(
+def test_connections_killed_in_a_read_are_replaced(
     things: EventStore,
     dsn: str,
     spark: "SparkSession",
@@ -122,7 +122,7 @@ def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_w
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_while_it_folds(
+def test_a_postgres_may_restart_at_any_point_of_a_round(
     own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path
 ) -> None:
     server, dsn = own_dsn
@@ -163,9 +163,7 @@ def restart(server: EmbeddedPostgres) -> None:
     server.start()
 
 
-def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
-    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession"
-) -> None:
+def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession") -> None:
     _, admin = own_dsn
     with store_at(admin) as store:
         rules = Path(str(store.connection.execute("show hba_file").fetchone()[0]))  # type: ignore[index]
@@ -190,7 +188,7 @@ def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
-def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_leases_back(
+def test_a_spark_server_that_goes_ends_the_drain(
     things: EventStore,
     dsn: str,
     spark_remote: str,
@@ -215,7 +213,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
     assert_equals_a_clean_run(things, *WITH_WAITING)
 
 
-def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_back(
+def test_a_session_that_is_ended_ends_the_drain(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, spark_remote: str
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])

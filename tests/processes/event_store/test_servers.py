@@ -109,9 +109,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_behind_a_pooler_of_transactions_a_wait_polls_and_leaves_nobody_listening(
-    store: EventStore, dsn: str, sessions: int
-) -> None:
+def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: EventStore, dsn: str, sessions: int) -> None:
     register_orders(store)
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), sessions) as address:
         with Wakeups(address, poll_s=0.05) as positions:

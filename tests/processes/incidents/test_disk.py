@@ -33,7 +33,7 @@ def free(disk: Path) -> int:
     return state.f_bavail * state.f_frsize
 
 
-def test_what_was_acknowledged_is_there_and_appends_go_on(
+def test_after_a_full_disk_appends_go_on(
     programs: Path, started: Callable[[EmbeddedPostgres, str], EmbeddedPostgres], tmp_path: Path
 ) -> None:
     declare(tmp_path)

@@ -141,7 +141,7 @@ def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> No
     assert taken(theirs) == 9  # and the one that was at work
 
 
-def test_after_a_failover_all_that_was_acknowledged_is_there_once(
+def test_a_failover_keeps_what_was_acknowledged(
     primary: EmbeddedPostgres, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     declare(tmp_path)

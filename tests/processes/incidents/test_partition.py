@@ -47,9 +47,7 @@ def permits(store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         del sys.modules[name]
 
 
-def test_the_partition_is_built_anew_and_green(
-    permits: EventStore, dsn: str, spark_remote: str, tmp_path: Path
-) -> None:
+def test_a_partition_is_built_anew_and_green(permits: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
     assert spark_remote
     home = tmp_path / "dagster"
     home.mkdir()

@@ -53,9 +53,7 @@ def test_the_copy_is_newer_code(tmp_path: Path) -> None:
     assert Path(said.stdout.strip()) == tmp_path / "millrace" / "__init__.py"
 
 
-def test_older_code_appends_and_consumes_while_the_schema_is_upgraded(
-    store: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_older_code_goes_on_while_the_schema_is_upgraded(store: EventStore, dsn: str, tmp_path: Path) -> None:
     declare(tmp_path)
     register_orders(store)
     store.register_view("orders", "-infinity", mode="bulk")

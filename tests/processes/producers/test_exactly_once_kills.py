@@ -51,9 +51,7 @@ def results_of(store: ProducerStore, producer_id: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.timeout(3600)
-def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_clean_run(
-    dsn: str, connect: Connect, pytestconfig: pytest.Config
-) -> None:
+def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect, pytestconfig: pytest.Config) -> None:
     kills = pytestconfig.getoption("kills")
     store = ProducerStore(connect())
     register_orders(EventStore(store.connection))
@@ -105,7 +103,7 @@ def test_after_random_kills_aggregate_dedup_state_and_source_position_equal_a_cl
     assert_log_holds_every_event_once(store.connection)
 
 
-def test_a_server_that_crashes_forgets_open_transactions_and_nothing_else_and_their_messages_are_done_once() -> None:
+def test_messages_are_done_once_though_the_server_crashes() -> None:
     with own_server("crashes") as server:
         dsn = server.dsn("crashes")
         with ExactlyOnce(dsn) as exactly_once, ExactlyOnce(dsn) as other:

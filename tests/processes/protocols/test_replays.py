@@ -102,7 +102,7 @@ class Consumers:
         )
 
 
-def test_leases_and_commits_go_as_the_protocol_says_in_each_step_of_each_state(orders: EventStore) -> None:
+def test_leases_take_each_step_of_their_protocol(orders: EventStore) -> None:
     connection = orders.connection
     (stream,) = ids_of_one_partition(connection, 1)
     set_clock(connection, BEGAN.isoformat())
@@ -172,9 +172,7 @@ class Walk:
         return frozenset((partition, at - self.base[partition], of[stream]) for partition, at, stream in found)
 
 
-def test_transactions_are_sequenced_as_the_protocol_says_in_each_step_of_each_state(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_sequencing_takes_each_step_of_its_protocol(orders: EventStore, connect: Connect) -> None:
     graph = check(sequencer.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     transactions = {one: connect(autocommit=False) for one in sequencer.TRANSACTIONS}
@@ -420,7 +418,7 @@ class Versions:
         return False
 
 
-def test_versions_are_built_and_switched_as_the_protocol_says_in_each_step_of_each_state(
+def test_versions_take_each_step_of_their_protocol(
     orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = check(versions.protocol()).graph

@@ -135,9 +135,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.timeout(600)  # a cluster and its application on a machine that does other things, too
-def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_runs(
-    things: EventStore, dsn: str, place: Place, tmp_path: Path
-) -> None:
+def test_rows_are_the_same_wherever_spark_runs(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
     fill(things, EVENTS)
     things.sequence_events()
     log = rows(
@@ -162,7 +160,7 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
+def test_a_fold_of_a_users_package_is_brought_by_the_session(
     things: EventStore, dsn: str, place: Place, tmp_path: Path
 ) -> None:
     things.append_events([thing("a"), thing("b"), thing("a")])

@@ -36,7 +36,7 @@ with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, 
 """
 
 
-def test_killed_between_two_log_partitions_each_is_rebuilt_or_as_before_and_the_next_rebuild_mends_the_rest(
+def test_a_killed_rebuild_leaves_each_log_partition_whole(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(things, 120)

@@ -22,7 +22,7 @@ def grow(log: EventStore, sizes: dict[int, int]) -> None:
     log.sequence_events()
 
 
-def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before(
+def test_a_restarted_query_goes_on_where_it_was(
     store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     register_orders(store)

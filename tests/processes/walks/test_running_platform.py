@@ -196,9 +196,7 @@ def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
         assert held == [(0,)]
 
 
-def test_the_lineage_leads_to_a_read_model_and_what_its_columns_are_computed_from(
-    page: Page, picture: Callable[[str], None]
-) -> None:
+def test_the_lineage_leads_to_what_columns_are_made_of(page: Page, picture: Callable[[str], None]) -> None:
     # an icon of another link has a name with the same word
     page.get_by_role("link", name=re.compile("Lineage$")).click()
     expect(page.get_by_text("Global asset lineage")).to_be_visible()
@@ -224,16 +222,14 @@ def test_the_lineage_leads_to_a_read_model_and_what_its_columns_are_computed_fro
 
 
 @pytest.mark.parametrize("what", PAGES)
-def test_a_page_shows_what_it_is_opened_for(
-    what: str, page: Page, timed: Callable[[str], AbstractContextManager[None]]
-) -> None:
+def test_a_page_shows_its_content(what: str, page: Page, timed: Callable[[str], AbstractContextManager[None]]) -> None:
     path, content = PAGES[what]
     with timed(what):
         page.goto(path)
         expect(page.get_by_text(content, exact=True).first).to_be_visible()
 
 
-def test_three_log_partitions_are_rebuilt_in_one_run(
+def test_log_partitions_are_rebuilt_in_one_run(
     page: Page, platform: Deployment, picture: Callable[[str], None]
 ) -> None:
     open_read_model(page, "orders")
@@ -259,7 +255,7 @@ def test_three_log_partitions_are_rebuilt_in_one_run(
     assert {"key": "dagster/asset_partition_range_end", "value": "p05"} in run["tags"]
 
 
-def test_broken_read_models_turn_red_and_what_failed_is_run_again(
+def test_broken_read_models_turn_red_and_are_mended(
     page: Page, platform: Deployment, picture: Callable[[str], None]
 ) -> None:
     declared = platform.home.parent / PACKAGE / "read_models"
@@ -346,9 +342,7 @@ def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
         ("rebuild_on_sundays", "All read models, on Sundays.", "rebuild"),
     ],
 )
-def test_a_schedule_is_run_now_and_its_run_is_seen_to_succeed(
-    schedule: str, said: str, job: str, page: Page, picture: Callable[[str], None]
-) -> None:
+def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, picture: Callable[[str], None]) -> None:
     open_automation(page, schedule)
     expect(page.get_by_text(said)).to_be_visible()
     own = "own-" if schedule in SUNDAYS else ""
@@ -380,7 +374,7 @@ def table_in_use(platform: Deployment) -> Iterator[None]:
         other.rollback()
 
 
-def test_a_terminated_drain_gives_its_leases_back(
+def test_a_stopped_drain_gives_its_leases_back(
     page: Page, platform: Deployment, picture: Callable[[str], None]
 ) -> None:
     with table_in_use(platform):
@@ -408,9 +402,7 @@ def test_a_terminated_drain_gives_its_leases_back(
         until(lambda: platform.rows(leases)[0][0], lambda held: held == 0)
 
 
-def test_a_sensor_is_turned_off_and_on_and_its_ticks_are_read(
-    page: Page, platform: Deployment, picture: Callable[[str], None]
-) -> None:
+def test_a_sensor_is_turned_off_and_on(page: Page, platform: Deployment, picture: Callable[[str], None]) -> None:
     def status() -> str:
         return str(sensor(platform, "poll_orders")["status"])
 
