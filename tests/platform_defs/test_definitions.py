@@ -24,9 +24,7 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
     dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
-def test_every_table_and_read_model_is_a_described_asset(
-    defs: dg.Definitions,
-) -> None:
+def test_every_table_and_read_model_is_a_described_asset(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
     expected |= {dg.AssetKey(["read_models", name]) for name in (*SHOP.models, *SHOP.rollups)}
@@ -84,9 +82,7 @@ def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None
     assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
 
 
-def test_read_models_have_log_partitions_and_columns(
-    defs: dg.Definitions,
-) -> None:
+def test_read_models_have_log_partitions_and_columns(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     for name, model in SHOP.models.items():
         node = graph.get(dg.AssetKey(["read_models", name]))

@@ -162,10 +162,7 @@ def test_a_new_repository_installs_what_made_it(
     assert "Would install our_platform" in done.stdout
 
 
-OWN = {
-    "assets/__init__.py": 'OURS = "our own assets"\n',
-    "resources/__init__.py": 'OURS = "our own resources"\n',
-}
+OWN = {"assets/__init__.py": 'OURS = "our own assets"\n', "resources/__init__.py": 'OURS = "our own resources"\n'}
 # a user's file that takes from packages of theirs that are named as rooms of Millrace
 BORROWING = """
 from assets import OURS as assets

@@ -65,9 +65,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 OURS = ["sequence", "code", "web", "daemon"]
 
 
-def test_services_of_the_package_come_behind_ours(
-    declare: Callable[[str], list[str]],
-) -> None:
+def test_services_of_the_package_come_behind_ours(declare: Callable[[str], list[str]]) -> None:
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 

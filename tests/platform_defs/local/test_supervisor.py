@@ -185,9 +185,7 @@ def test_a_service_that_does_not_answer_is_started_again(home: Path, says: str) 
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_is_left_alone_until_it_misses_three_times(
-    home: Path,
-) -> None:
+def test_a_service_is_left_alone_until_it_misses_three_times(home: Path) -> None:
     says = [True, False, None, False, True, False, None, False, None]
     asked: list[bool | None] = []
 

@@ -31,12 +31,7 @@ def reached(store: EventStore) -> int:
 # the same seed would give the same events, which are stored already
 @pytest.mark.parametrize("seed", seeds(2))
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
     fill(things, 100, seed)
@@ -56,10 +51,7 @@ def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
 
     def rebuild(times: int) -> None:
         model = TOGETHER[(seed + times) % len(TOGETHER)]
-        with (
-            suppress(PartitionLeased, LeaseLost),
-            Consumer(dsn, model, lambda: spark, "rebuilding") as consumer,
-        ):
+        with suppress(PartitionLeased, LeaseLost), Consumer(dsn, model, lambda: spark, "rebuilding") as consumer:
             consumer.rebuild(partition, wait_s=1)
 
     partition = busiest(things)

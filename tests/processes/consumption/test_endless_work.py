@@ -153,11 +153,7 @@ def test_a_lock_before_all_tasks_makes_no_view_leave(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_silent_spark_server_ends_the_drain(
-    warm: EventStore,
-    dsn: str,
-    spark_remote: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
+    warm: EventStore, dsn: str, spark_remote: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)

@@ -56,12 +56,7 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 @pytest.mark.parametrize("step", [lease_taken, rows_staged, merged_but_not_committed, some_commits])
 @pytest.mark.parametrize("model", [Everything, machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    model: ReadModel,
-    step: Step,
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, model: ReadModel, step: Step
 ) -> None:
     fill(things, 200)
     ensure_version(things.connection, model)

@@ -20,14 +20,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import (
-    assert_equals_a_clean_run,
-    fill,
-    held,
-    observer,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import assert_equals_a_clean_run, fill, held, observer, things, wait_blocked_in
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import ALL_WELL, FEW, locking_events, share, why_away
@@ -102,11 +95,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
 
 
 def test_connections_killed_in_a_read_are_replaced(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    observer: psycopg.Connection,
+    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
 ) -> None:
     share(dsn, spark, FEW)
     fill(things, 60)

@@ -25,16 +25,7 @@ from millrace.resources.read_models.stored.versions import (
     serve_if_caught_up,
 )
 from tests.support.building.model_versions import consume
-from tests.support.factories import (
-    Connect,
-    Killed,
-    ids_of_one_partition,
-    new_event,
-    rows,
-    set_clock,
-    start,
-    value,
-)
+from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import State, check

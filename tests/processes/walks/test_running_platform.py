@@ -90,10 +90,7 @@ query ($key: AssetKeyInput!) {
 """
 
 GROUPS = ("archive", "change_capture", "consumption", "event_store", "read_models", "reports", "sources")
-COLUMNS = {
-    "customer_id": "last of data.customer_id in order_placed",
-    "total": "sum of data.amount in order_line_added",
-}
+COLUMNS = {"customer_id": "last of data.customer_id in order_placed", "total": "sum of data.amount in order_line_added"}
 # how long these take the run prints, and asserts nothing of it
 PAGES = {
     "lineage": ("/asset-groups", "read_models"),
