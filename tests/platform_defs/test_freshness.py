@@ -38,7 +38,6 @@ def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None, max_lag_s: 
 
 
 def said(instance: dg.DagsterInstance, model: str) -> list[bool]:
-    """Return what was said of a model, newest first."""
     key = dg.AssetCheckKey(dg.AssetKey(["read_models", model]), LAG_CHECK)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     return [record.status.value == "SUCCEEDED" for record in history]

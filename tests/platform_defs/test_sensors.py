@@ -58,14 +58,12 @@ def tick(
 
 
 def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:
-    """Return the job and the partition of the one run that a tick asked for."""
     (request,) = result.run_requests or []
     assert request.run_key is None
     return request.job_name, request.partition_key
 
 
 def forget(store: EventStore) -> None:
-    """Let nobody have asked for a drain."""
     store.connection.execute("delete from event_store.drains")
 
 
@@ -80,7 +78,6 @@ def queued_run(instance: dg.DagsterInstance, view: str | None) -> None:
 
 
 def serve_all(store: EventStore, *views: str) -> None:
-    """Begin a drain of all views, which consumes some."""
     store.begin_drain(ALL_VIEWS, "all views")
     for view in views:
         store.attach_consumer(view, "all views")

@@ -49,5 +49,4 @@ def test_the_example_runs_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def commands() -> list[str]:
-    """Return the command lines of all processes."""
     return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]

@@ -28,7 +28,6 @@ from tests.support.running.own_server import own_server
 
 
 def dump_and_restore(source: str, target: str, *options: str) -> None:
-    """Copy a database as an operator would."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
     with tempfile.TemporaryDirectory(prefix="dump-") as directory:
         dump = str(Path(directory) / "dump")

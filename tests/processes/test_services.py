@@ -86,7 +86,6 @@ def started(settings: Settings, chosen: list[Service]) -> Iterator[list[psutil.P
 
 @contextmanager
 def failing(settings: Settings, service: Service) -> Iterator[None]:
-    """Start a service that does not get ready."""
     supervisor, stop = Supervisor(settings.home, [service]), Event()
     stop.set()
     try:

@@ -49,8 +49,6 @@ def deaf(settings: Settings, endpoints: Endpoints) -> list[Service]:
 
 
 class Running:
-    """A `millrace up` and what it says."""
-
     def __init__(self, home: Path, script: str = RUN_UP) -> None:
         env = {**os.environ, "MILLRACE_HOME": str(home), "MILLRACE_PORT": str(free_port()), "COLUMNS": "80"}
         env.pop("MILLRACE_DSN", None)

@@ -59,7 +59,6 @@ class Installed:
     def run(
         self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0
     ) -> str:
-        """Run one of its programs and return all that it says."""
         done = subprocess.run(
             [str(self.home / "bin" / str(command[0])), *map(str, command[1:])],
             cwd=cwd or self.home,
@@ -74,7 +73,6 @@ class Installed:
         return done.stdout
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment of a newcomer."""
         strange = ("MILLRACE_", "DAGSTER_", "SPARK_", "PYTHON", "PYTEST_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
         return {**kept, "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}", **(more or {})}

@@ -40,10 +40,8 @@ def typed(
 
 
 def cells(output: str) -> list[list[str]]:
-    """Return the rows of a table that was printed."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
 
 
 def parsed(output: str) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines."""
     return [json.loads(line) for line in output.splitlines()]

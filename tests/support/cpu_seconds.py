@@ -18,7 +18,6 @@ _PLUGIN, _PROPERTY = "cpu_seconds", "cpu_s"
 
 
 def own_group() -> Path | None:
-    """Return the control group that this process is in."""
     with suppress(OSError, StopIteration):
         mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
         root = next(Path(folder) for _, folder, kind, *_ in mounts if kind == "cgroup2")
@@ -38,12 +37,10 @@ class Group:
         self._before = self.seconds()
 
     def take(self, *pids: int) -> None:
-        """Let processes be counted here."""
         for pid in pids:
             (self._path / "cgroup.procs").write_text(str(pid))
 
     def seconds(self) -> float:
-        """Return the CPU seconds so far."""
         usage, *_ = (self._path / "cpu.stat").read_text().splitlines()
         return int(usage.split()[1]) / 1e6 - self._before
 
@@ -103,7 +100,6 @@ class CpuSeconds:
             self.by_folder[name] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the sums, the largest first."""
         terminalreporter.section(f"CPU seconds, all processes: {sum(self.by_folder.values()):.0f}")
         for folder, seconds in sorted(self.by_folder.items(), key=lambda each: -each[1]):
             terminalreporter.write_line(f"{seconds:8.1f} {folder}")

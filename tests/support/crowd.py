@@ -24,8 +24,6 @@ where not l.granted and a.datname = current_database()
 
 @dataclass(frozen=True)
 class Crowd:
-    """So many clients, each with so many appends to make, and the streams between them."""
-
     clients: int
     appends: int
     streams: int
@@ -126,7 +124,6 @@ class Waits:
     others: set[tuple[str, str]] = field(default_factory=set)
 
     def watch(self, connection: psycopg.Connection, ended: Callable[[], bool]) -> None:
-        """Look who waits, again and again, until all is done."""
         while not ended():
             for lock, query, seconds in connection.execute(WAITING).fetchall():
                 if f"'{SHARED}-" in query:

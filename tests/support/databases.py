@@ -75,8 +75,6 @@ class Contents:
 
 @dataclass
 class Database:
-    """One event store, with the sessions that are open in it."""
-
     name: str
     # of each table that the template has rows in, which versions of these rows are there
     versions: dict[str, tuple[Any, ...]]

@@ -78,7 +78,6 @@ def snapshot(dsn: str) -> str:
 
 
 def included(paths: Iterable[Path]) -> str:
-    """Write the lines by which psql runs files of `sql/`."""
     return "".join(f"\\ir {path.relative_to(SQL)}\n" for path in paths)
 
 

@@ -15,7 +15,6 @@ WAITING = "from pg_stat_activity where wait_event_type = 'Lock' and datname = cu
 
 @pytest.fixture
 def empty(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """Yield a database without a store."""
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create database empty")
         yield postgres.dsn("empty")

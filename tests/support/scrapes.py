@@ -11,7 +11,6 @@ Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scraped(port: int) -> Samples:
-    """Scrape and return each sample by its name and labels."""
     answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=patience())
     assert answer.status_code == 200
     return {

@@ -317,7 +317,6 @@ def test_run_capture_captures_until_it_is_told_to_end(captured: Captured, dsn: s
 
 
 def verified(dsn: str, *arguments: str, code: int = 0) -> list[str]:
-    """Return the cells of the first row that `verify` prints."""
     return list(cells(run(dsn, ["verify", "shop", *arguments], code=code))[0])
 
 

@@ -85,7 +85,6 @@ def said(folder: Path) -> str:
 
 
 def sent(store: EventStore) -> dict[str, list[int]]:
-    """Return the versions that were sent of each stream, in order."""
     return dict(rows(store.connection, "select decider_id, array_agg(version order by n) from sent group by 1"))
 
 

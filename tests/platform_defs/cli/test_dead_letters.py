@@ -15,7 +15,6 @@ from tests.support.factories import append_to, pump, register_orders
 
 @pytest.fixture
 def view(store: EventStore) -> EventStore:
-    """Make a store with a rows view v that parks a stream at its first failure."""
     register_orders(store)
     store.register_view("v", "-infinity", max_attempts=1)
     return store

@@ -55,7 +55,6 @@ def add(store: EventStore, decider_id: str, *events: str) -> None:
 
 
 def put_row(connection: psycopg.Connection, decider_id: str, status: str, total: str) -> None:
-    """Write a row of the model `orders` as a commit would."""
     partition = value(
         connection, "select event_store.stream_partition(%s, (select count(*) from event_store.partitions))", decider_id
     )

@@ -12,7 +12,6 @@ from tests.support.factories import append_to, give_to_read_model, pump, registe
 
 @pytest.fixture
 def view(store: EventStore) -> EventStore:
-    """Make a store with events of two streams and a rows view v that parks at the first failure."""
     register_orders(store)
     store.register_view("v", "-infinity", max_attempts=1)
     append_to(store, "a", "a", "b")
@@ -170,7 +169,6 @@ def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> Non
 def refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, *command: str
 ) -> tuple[object, str]:
-    """Type a command; return its exit code and what it complains of."""
     code, _, said = typed(monkeypatch, capsys, *command, "--dsn", dsn)
     return code, " ".join(said.split())
 

@@ -28,7 +28,6 @@ class Standby(EmbeddedPostgres):
     """A server that begins as a copy of another one, keeps its place there with a slot, and can keep slots of it."""
 
     def copy(self, primary: EmbeddedPostgres) -> None:
-        """Copy a running server that has a slot of our name."""
         self.directory.mkdir()
         name = self.directory.name
         source = f"host={primary.socket} user=postgres dbname=postgres application_name={name}"
@@ -56,15 +55,12 @@ class Cluster:
 
     @property
     def syncs_slots(self) -> bool:
-        """Whether its standbys can keep slots of the primary."""
         return major_version(self.primary.programs) >= 17
 
     def dsn(self, database: str) -> str:
-        """Return where the database is now."""
         return self.primary.dsn(database)
 
     def standby(self) -> Standby:
-        """Make a standby that has all that the primary has, and follows it."""
         name = f"s{next(self._numbers)}"
         standby = Standby(self.folder / name, self.primary.programs)
         with psycopg.connect(self.primary.dsn("postgres"), autocommit=True) as admin:
@@ -112,12 +108,10 @@ class Cluster:
             return rows(following, kept, slot) == [(True,)]
 
     def take_over(self, standby: Standby) -> None:
-        """Let the primary end as by a power cut, and the standby be the primary."""
         crash(self.primary)
         self.move(standby)
 
     def move(self, standby: Standby) -> None:
-        """Promote the standby, whatever the primary does."""
         standby.start()
         with psycopg.connect(standby.dsn("postgres"), autocommit=True) as admin:
             assert value(admin, "select pg_promote()")
@@ -150,13 +144,11 @@ class Moving:
         return None if found is None else str(found)
 
     def run(self, *statements: str) -> None:
-        """Do something in the database, wherever it is now."""
         with psycopg.connect(self.captured.capture.source(), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     def table(self) -> list[dict[str, object]]:
-        """Return the rows that the source has now."""
         with psycopg.connect(self.captured.capture.source(), autocommit=True) as connection:
             return sorted((row for (row,) in rows(connection, "select to_jsonb(t) from items t")), key=str)
 

@@ -31,13 +31,11 @@ SAME = "id > 0"
 
 
 def declared(source: str, where: str | None = None) -> Capture:
-    """Declare the capture of the source's tables."""
     tables = (CapturedTable("items", where=where), CapturedTable("notes"), CapturedTable("journal"))
     return Capture("shop", lambda: source, tables)
 
 
 def kill_at(place: object, name: str, after: bool, number: int) -> None:
-    """Let this process kill itself at a call."""
     original: Callable[..., Any] = getattr(place, name)
     left = number
 
@@ -55,7 +53,6 @@ def kill_at(place: object, name: str, after: bool, number: int) -> None:
 
 
 def kill_in_copy(number: int) -> None:
-    """Let this process kill itself while it copies rows."""
     original = CaptureStore.copy_changes
 
     def watched(changes: Iterable[Change]) -> Iterator[Change]:
@@ -71,8 +68,6 @@ def kill_in_copy(number: int) -> None:
 
 
 def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> int:
-    """Start a capture."""
-
     def work() -> int:
         # small, so that one run takes each step several times
         capture.MOST_CHANGES, capture.PIECE, capture.EMIT = 60, 25, 40

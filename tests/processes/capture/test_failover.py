@@ -28,7 +28,6 @@ def gaps(moving: Moving) -> list[CaptureGap]:
 
 
 def switched_at(moving: Moving) -> Lsn:
-    """Return where the present primary's log left its last timeline."""
     timelines = moving.timelines
     with psycopg.connect(moving.captured.capture.source(), autocommit=True) as source:
         present = value(source, "select left(pg_walfile_name(pg_current_wal_lsn()), 8)")

@@ -22,8 +22,6 @@ MANY = 40
 
 @dataclass(frozen=True)
 class Crowd:
-    """A source with a table for each capture, and the store of all."""
-
     server: EmbeddedPostgres
     source: psycopg.Connection
     store: psycopg.Connection
@@ -40,7 +38,6 @@ class Crowd:
                 self.source.execute(statement.format(table=f"t{n}", n=n).encode())
 
     def drains(self) -> list[Future[None]]:
-        """Begin a run of each."""
         return [start(partial(self.drain, capture)) for capture in self.captures]
 
     def drain(self, capture: Capture) -> None:

@@ -25,13 +25,11 @@ __all__ = ["said"]
 
 @pytest.fixture(scope="module")
 def mortal(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
-    """Yield a server that the tests may stop."""
     with own_server(programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         yield server
 
 
 def filled(server: EmbeddedPostgres, name: str, streams: int, events: int) -> str:
-    """Make a store with events in a server that may have been stopped."""
     server.start()
     server.create_database(name)
     migrate(server.dsn(name))

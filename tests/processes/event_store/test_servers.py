@@ -28,7 +28,6 @@ from tests.support.views.pooler import PROGRAM, pooled
 
 @pytest.fixture
 def followed(pytestconfig: pytest.Config) -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """Yield a server that the test may stop, and the DSN of a store in it."""
     with own_server("followed", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         yield server, server.dsn("followed")
 

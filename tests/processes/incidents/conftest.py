@@ -24,7 +24,6 @@ STORE = "store"
     ],
 )
 def programs(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of a server's programs, of each that is here."""
     return Path(request.param)
 
 

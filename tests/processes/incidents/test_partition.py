@@ -75,7 +75,6 @@ def test_a_partition_is_built_anew_and_green(permits: EventStore, dsn: str, spar
 
 
 def status(home: Path) -> dict[str, str | None]:
-    """Return what Dagster shows of two log partitions."""
     with dg.DagsterInstance.from_config(str(home)) as instance:
         found = instance.get_status_by_partition(KEY, ["p03", "p04"], log_partitions(16))
     assert found is not None

@@ -24,7 +24,6 @@ from tests.support.running.own_server import own_server
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
-    """Return the content of each stream, in order."""
     found: dict[str, list[Any]] = {}
     for decider_id, data in rows(
         store.connection,

@@ -45,7 +45,6 @@ class Consumers:
     held: dict[str, Lease] = field(default_factory=dict)
 
     def do(self, step: str) -> bool:
-        """Do a step of the protocol; return whether it was refused."""
         name, *words = step.split()
         if step == "the lease is past its time":
             self.now += timedelta(seconds=LEASE_S + 1)
@@ -72,7 +71,6 @@ class Consumers:
         return False
 
     def state(self) -> lease.State:
-        """Return the state of the store, as the protocol has it."""
         ((position, owner, token, until),) = rows(
             self.store.connection,
             "select position, lease_owner, lease_token, leased_until from event_store.checkpoints where view = 'v' and partition = 0",
@@ -135,7 +133,6 @@ class Walk:
     marks: frozenset[tuple[int, int]] = frozenset()
 
     def do(self, step: str) -> None:
-        """Do a step of the protocol."""
         who, *words = step.split()
         if who == "marks":
             found = value(self.observer, "select marks from event_store_private.add_mark('a walk')")
@@ -151,7 +148,6 @@ class Walk:
             self.sequencers[who].rollback()
 
     def log(self) -> frozenset[tuple[int, int, int]]:
-        """Return the log of this walk, as the protocol has it."""
         of = {stream: one for one, streams in self.streams.items() for stream in streams}
         found = rows(
             self.observer,
@@ -253,17 +249,14 @@ class Switch:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it began, and did not end."""
         return self._outcome is not None
 
     def lock(self, model: ReadModel) -> None:
-        """Begin, and lock readers out."""
         self._is_locking = False
         self._outcome = start(lambda: serve_if_caught_up(self._session, model))
         self._reached.get(timeout=patience())
 
     def compare(self) -> None:
-        """Compare the checkpoints."""
         self._may_go_on.put(True)
         self._reached.get(timeout=patience())
 
@@ -291,7 +284,6 @@ class Versions:
     most_read: int = 0
 
     def begin(self) -> None:
-        """Make the first version."""
         set_clock(self.store.connection, self.now.isoformat())
         self.models["old"] = self._consumed(OLD)
 
@@ -303,7 +295,6 @@ class Versions:
         reset_model(self.store.connection, OLD)
 
     def do(self, step: str) -> None:
-        """Do a step of the protocol."""
         name = "new" if "new" in step.split() else "old"
         if step == "an event comes":
             self.store.append_events([new_event(self.stream)])
@@ -373,11 +364,9 @@ class Versions:
         return model
 
     def read(self) -> int:
-        """Return how many events the rows have that a reader finds."""
         return int(value(self.store.connection, "select coalesce(sum(events), 0) from read_models.orders"))
 
     def state(self) -> versions.State:
-        """Return the state of the store, as the protocol has it."""
         connection = self.store.connection
         stands = dict(
             rows(connection, "select view, position - %s from event_store.checkpoints where partition = 0", self.base)

@@ -72,7 +72,6 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def master(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a standalone master and two workers on loopback, in a folder of their own."""
     home = tmp_path_factory.mktemp("cluster")
     import pyspark
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def grow(log: EventStore, sizes: dict[int, int]) -> None:
-    """Append and sequence so many events in each log partition."""
     for partition, size in sizes.items():
         append_to(log, *ids_of_one_partition(log.connection, 1, partition) * size)
     log.sequence_events()

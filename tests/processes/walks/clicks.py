@@ -17,7 +17,6 @@ def done_ms() -> float:
 
 
 def open_read_model(page: Page, name: str) -> None:
-    """Search for a read model, and open its page."""
     page.get_by_role("navigation").get_by_role("button", name="Search").click()
     page.get_by_placeholder("Search assets").fill(name)
     page.get_by_role("link", name=f"read_models / {name} Asset").click()
@@ -34,13 +33,11 @@ def reload_declarations(page: Page, platform: Deployment) -> None:
 
 
 def open_automation(page: Page, name: str) -> None:
-    """Go to the page of a sensor or a schedule."""
     page.get_by_role("navigation").get_by_role("link", name="Automation").click()
     page.get_by_role("link", name=name).click()
 
 
 def switch_automation(page: Page, *, on: bool) -> None:
-    """Turn a sensor or a schedule on or off, on its page."""
     running = page.get_by_role("row", name="Running")
     expect(running.get_by_role("checkbox")).to_be_checked(checked=not on)
     running.get_by_role("img").click()

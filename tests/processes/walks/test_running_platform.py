@@ -118,7 +118,6 @@ def test_sensors_tick(platform: Deployment) -> None:
 
 
 def sensor(platform: Deployment, name: str) -> Any:  # noqa: ANN401 - JSON
-    """Return whether a sensor is on, and its newest ticks."""
     return platform.ask(TICKS, sensor=selector(name))["sensorState"]
 
 
@@ -328,7 +327,6 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
 
 
 def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
-    """Return how many log partitions of the read model are red, and how many green."""
     return platform.ask(PARTITIONS)["partitionStats"]
 
 

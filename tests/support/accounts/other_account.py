@@ -153,7 +153,6 @@ def _files(home: Path) -> Iterator[Thing]:
 
 
 def _mapped(process: psutil.Process) -> Iterator[Path]:
-    """Return the files that a process has in its memory."""
     for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
         _, slash, path = line.partition("/")
         yield Path(slash + path)
@@ -165,7 +164,6 @@ def _is_temporary(path: Path, home: Path) -> bool:
 
 
 def _processes(home: Path, up: psutil.Process) -> dict[psutil.Process, str]:
-    """Return the processes, children too, and their rows."""
     found = {up: "`millrace up`"}
     for file in (home / "run").glob("*.json"):
         service = psutil.Process(json.loads(file.read_text())["pid"])

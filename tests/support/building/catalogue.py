@@ -210,13 +210,11 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
 
 
 def empty(store: EventStore, model: ReadModel) -> None:
-    """Remove all rows of a model, and their parts where it has some."""
     for table in (model.state_table, *([model.parts_table] if model.crosses_streams else [])):
         store.connection.execute(f"delete from read_models.{table}".encode())
 
 
 def odd_values(part: int) -> list[tuple[str, str, str]]:
-    """Return a part of the odd values: (stream, event, data as JSON)."""
     if part == 0:
         return [(f"taken-{n:03}", "made", f'{{"{name}": {value}}}') for n, (name, value, _) in enumerate(TAKEN)]
     if part == 1:

@@ -40,14 +40,12 @@ def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> NewEv
 
 
 def processes(path: Path) -> list[int]:
-    """Return the processes in which the fold came to such an event, one for each time."""
     with suppress(FileNotFoundError):
         return [int(line) for line in path.read_text().splitlines()]
     return []
 
 
 def all_over(path: Path) -> None:
-    """Wait until all of these processes have ended."""
     assert processes(path)
     wait_until(
         lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function that hangs end"

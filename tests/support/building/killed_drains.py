@@ -67,7 +67,6 @@ def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Pope
 def kill_at(
     process: "subprocess.Popen[bytes]", observer: psycopg.Connection, step: Callable[[psycopg.Connection], bool]
 ) -> None:
-    """Kill a process as soon as it is at a step."""
     wait_until(lambda: step(observer) or process.poll() is not None, getattr(step, "__name__", "the step"))
     assert process.poll() is None, "it ended before the step"
     process.kill()

@@ -26,7 +26,6 @@ Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at"
 
 
 def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None:
-    """Move a version's checkpoints without any rows."""
     store.commit_batch(model.view, store.claim_batch(model.view, "test", limit))
 
 

@@ -56,7 +56,6 @@ class Place:
 
 
 def unset() -> dict[str, str]:
-    """Return the environment without what leads to any Spark or Python."""
     return {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
 
 

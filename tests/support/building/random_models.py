@@ -55,7 +55,6 @@ CONDITIONS: list[dict[str, object]] = [
 
 
 def random_column(dice: random.Random) -> Column:
-    """Return a column of any kind, over a field that it takes."""
     only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
     looks: dict[str, Any] = {"events": only, "where": dice.choice([None, None, *CONDITIONS])}
     name = dice.choice([*FIELDS])
@@ -147,5 +146,4 @@ def random_documents(
 
 
 def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
-    """Return the stored rows as texts."""
     return connection.execute(f"select s::text from read_models.{model.state_table} s order by 1".encode()).fetchall()

@@ -180,7 +180,6 @@ def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
 
 
 def expected_uses(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `uses`, by thing."""
     lives: dict[str, dict[str | None, list[Event]]] = {}
     for event in events:
         life = lives.setdefault(event.decider_id, {})

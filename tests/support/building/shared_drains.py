@@ -51,11 +51,9 @@ def why_away(shared: Drain) -> dict[str, str | None]:
 
 
 def consumers(store: EventStore, view: str) -> int:
-    """Return how many live consumers are attached to a view."""
     return next(poll.consumers for poll in store.poll_views([view]))
 
 
 def positions(connection: psycopg.Connection, view: str) -> int:
-    """Return how many positions a view has passed, in all log partitions."""
     found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
     return int(found)

@@ -22,26 +22,21 @@ T = "table:public.items"
 
 @dataclass(frozen=True)
 class Captured:
-    """A source, its capture, and the event store that it goes to."""
-
     source: Source
     capture: Capture
     dsn: str
     store: psycopg.Connection
 
     def drain(self, owner: str = "test") -> CaptureReport:
-        """Capture until nothing is left."""
         with self.process(owner) as process:
             return process.drain(budget_s=patience(), idle_s=0)
 
     @contextmanager
     def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
-        """Open a process of the capture, which holds its lease."""
         with CaptureDrain(self.dsn, self.capture, owner) as process:
             yield process
 
     def changes(self) -> list[dict[str, Any]]:
-        """Return the captured changes in order: action, record_pk, record and so on."""
         return [row for (row,) in rows(self.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
 
     def replayed(self) -> list[dict[str, Any]]:
@@ -55,12 +50,10 @@ class Captured:
 
 
 def declared(captured: Captured, *tables: CapturedTable, actions: Sequence[str] = ACTIONS) -> Captured:
-    """Return the same source with another declaration."""
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables, tuple(actions)))
 
 
 def did(captured: Captured) -> list[tuple[str, str]]:
-    """Return what was captured after the backfill: action and row."""
     return [(c["action"], c["record_pk"]) for c in captured.changes() if c["action"] != "backfilled"]
 
 
@@ -87,8 +80,6 @@ def dying(work: Callable[..., Any], number: int, *, after: bool = False) -> Call
 
 
 def preceded(work: Callable[..., Any], before: Callable[[], object]) -> Callable[..., Any]:
-    """Return the function, with another one before each of its calls."""
-
     def both(*args: object, **named: object) -> object:
         before()
         return work(*args, **named)

@@ -26,7 +26,6 @@ U = "table:public.u"
 
 
 def table(name: str = "t", fingerprint: str = "1", key: list[str] | None = None) -> TableRegistration:
-    """Register a table with the decider of its name."""
     return TableRegistration("public", name, f"table:public.{name}", key, fingerprint)
 
 
@@ -62,14 +61,11 @@ def faulty(key: object, table: str = "t", action: str = "updated") -> Row:
 
 
 def decider_id(key: object) -> str:
-    """Write a key as a decider_id."""
     parts = list(key) if isinstance(key, tuple) else [key]
     return json.dumps(parts, separators=(",", ":"))
 
 
 class ReadRow(NamedTuple):
-    """A row of a table as a backfill reads it."""
-
     decider_id: str | None
     event_id: str
     data: str | None
@@ -77,7 +73,6 @@ class ReadRow(NamedTuple):
 
 
 def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
-    """Return rows as they go to the store."""
     faults = [row.fault for row in rows]
     return BackfilledRows(
         command_id=str(uuid5(NAMESPACE_URL, "read")),
@@ -89,7 +84,6 @@ def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
 
 
 def of_read(rows: BackfilledRows) -> list[ReadRow]:
-    """Return each row by itself."""
     faults = rows.faults or [None] * len(rows.data)
     return [ReadRow(*row) for row in zip(rows.decider_ids, rows.event_ids, rows.data, faults, strict=True)]
 
@@ -112,7 +106,6 @@ class Source:
         return self.lease.lease_token
 
     def begin(self, published_xid: int | None = None) -> int:
-        """Make a slot where the log stands."""
         self.generation = self.store.begin_generation(
             self.capture, self.token, "1234567890", "source", self.lsn, published_xid or self.xid, "1"
         )
@@ -168,7 +161,6 @@ class Source:
             return self.store.store_changes(self.capture, self.token, to_lsn or self.lsn, BEGAN)
 
     def commit(self, *done: Row) -> list[Change]:
-        """Do something in the source, and store it."""
         changes = self.changes(*done)
         self.save(changes)
         return changes
@@ -177,7 +169,6 @@ class Source:
         return self.store.emit_changes(self.capture, self.token, limit)
 
     def emit_all(self, limit: int = 10_000) -> Emitted:
-        """Emit until nothing is behind; return the sums."""
         total = Emitted(0, 0, 0, behind=True)
         while total.behind:
             step = self.emit(limit)
@@ -229,7 +220,6 @@ class Source:
         return calls
 
     def claimed_by(self, connection: psycopg.Connection, owner: str) -> "Source":
-        """Claim the same capture for another owner."""
         other = Source.__new__(Source)
         other.__dict__.update(self.__dict__)
         other.store = CaptureStore(connection)
@@ -237,7 +227,6 @@ class Source:
         return other
 
     def forget_lease(self) -> None:
-        """Let the lease end, as it does after a kill."""
         self.store.connection.execute(
             "update event_store.captures set leased_until = '-infinity' where capture = %s", (self.capture,)
         )
@@ -263,7 +252,6 @@ def append_foreign(
 
 
 def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
-    """Every event of a decider in order: stream and name."""
     return rows(
         store.connection,
         'select decider_id, event from event_store.events where decider = %s order by "offset"',
@@ -272,7 +260,6 @@ def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
 
 
 def stream(store: CaptureStore, key: object, decider: str = T) -> list[tuple[str, Any]]:
-    """Return the events of a row: name, and the value in its record."""
     found = EventStore(store.connection).get_events(decider_id(key), decider)
     return [(event.event, event.data["record"] and event.data["record"]["v"]) for event in found]
 
@@ -290,17 +277,14 @@ def event_ids(changes: Iterable[Change]) -> list[UUID]:
 
 
 def with_data(change: Change, **data: object) -> Change:
-    """Return the same change with other data."""
     assert change.data is not None
     return replace(change, data=json.dumps(json.loads(change.data) | data))
 
 
 def later(seconds: float) -> datetime:
-    """Return a time of the source after `BEGAN`."""
     return BEGAN + timedelta(seconds=seconds)
 
 
 def progress_of(source: Source) -> tuple[str | None, int, bool, int | None]:
-    """Return the key, the rows, whether all are read, and the generation of the backfill of the only table."""
     (registered,) = source.store.captured_tables("c")
     return registered.backfill_key, registered.backfilled_rows, registered.rows_read, registered.backfill_generation

@@ -22,7 +22,6 @@ def decoder(*tables: CapturedTable) -> ChangeDecoder:
 
 
 def decoded(*raw: bytes, tables: Iterable[CapturedTable] = ()) -> list[Change]:
-    """Decode messages as those of one transaction."""
     return both_ways([begin(), *raw, commit()], tables)
 
 

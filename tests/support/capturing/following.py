@@ -25,5 +25,4 @@ def followed(captured: Captured, *, lease_s: int = 30) -> Iterator[Future[None]]
 
 
 def arrived(captured: Captured, *keys: str) -> None:
-    """Wait until the events of these rows are the last ones."""
     wait_until(lambda: [key for _, key in did(captured)][-len(keys) :] == list(keys), f"{keys} are events")

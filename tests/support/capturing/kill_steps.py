@@ -22,7 +22,6 @@ class Step(NamedTuple):
 
 
 def around(place: object, name: str) -> tuple[Step, Step]:
-    """Return the steps before and after a call."""
     return Step(place, name), Step(place, name, after=True)
 
 

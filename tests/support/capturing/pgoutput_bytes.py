@@ -28,7 +28,6 @@ COMMITTED_AT = datetime(2026, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
 
 
 def encode(message: Message) -> bytes:  # noqa: PLR0911 - one for each kind
-    """Write the bytes of a message."""
     match message:
         case Begin(lsn, time, xid):
             return b"B" + pack(">QqI", lsn, _microseconds(time), xid)
@@ -55,7 +54,6 @@ def encode(message: Message) -> bytes:  # noqa: PLR0911 - one for each kind
 
 
 def row(values: Values) -> bytes:
-    """Write the bytes of a row."""
     return pack(">H", len(values)) + b"".join(map(_value, values))
 
 
@@ -73,17 +71,14 @@ def relation(
 
 
 def begin(lsn: int = 100, xid: int = 900) -> bytes:
-    """Begin a transaction."""
     return encode(Begin(Lsn(lsn), COMMITTED_AT, xid))
 
 
 def commit(lsn: int = 100) -> bytes:
-    """End it, 8 bytes behind its commit."""
     return encode(Commit(Lsn(lsn), Lsn(lsn + 8), COMMITTED_AT))
 
 
 def insert(*values: bytes | Unchanged | None, oid: int = TABLE) -> bytes:
-    """Insert a row."""
     return encode(Insert(oid, values))
 
 

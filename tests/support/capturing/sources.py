@@ -48,7 +48,6 @@ class Source:
         return [row[0] for row in found]
 
     def messages(self) -> list[Message]:
-        """Consume the messages since the last call, decoded."""
         return [decode(raw) for raw in self.take()]
 
 
@@ -86,5 +85,4 @@ def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
 
 @pytest.fixture
 def source(new_source: Callable[[], Source]) -> Source:
-    """Make a source."""
     return new_source()

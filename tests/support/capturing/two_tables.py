@@ -10,7 +10,6 @@ FILL = "insert into items values (1, 'goes'), (2, 'stays'), (3, 'changes')"
 
 
 def both(captured: Captured, *tables: CapturedTable) -> Captured:
-    """Return the source with a second table, and both declared."""
     captured.source.run(
         "create table good (id int primary key, name text)", "insert into good values (1, 'first')", FILL
     )

@@ -93,6 +93,5 @@ def going_on(dsn: str, *works: Work) -> Iterator[None]:
 
 
 def more(numbers: list[UUID], by: int = 20) -> None:
-    """Wait until so many more are in a list."""
     seen = len(numbers)
     wait_until(lambda: len(numbers) >= seen + by, f"{by} more events than {seen}")

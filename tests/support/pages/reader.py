@@ -70,7 +70,6 @@ class Reader:
     roles: list[str] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the reader has set."""
         return {
             "MILLRACE_DSN": self.dsn,
             "MILLRACE_HOME": str(self.folder / ".millrace"),
@@ -83,17 +82,14 @@ class Reader:
         return PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
 
     def declared(self) -> Declarations:
-        """Return what is declared."""
         return declared(self.package())
 
     def follow(self, block: Block) -> str:
-        """Do what a block says and return what it printed."""
         if match := FILE_MARK.match(block.text):
             return self.save(match[1], block.text)
         return {"sh": self.sh, "sql": self.sql, "python": self.python}[block.language](block)
 
     def save(self, path: str, text: str) -> str:
-        """Write a file of the reader's own package."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         for package in (file.parent.parent, file.parent):
@@ -103,7 +99,6 @@ class Reader:
         return ""
 
     def sh(self, block: Block) -> str:
-        """Run a block in bash."""
         verbs = set(re.findall(r"^([a-z]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
         asked = re.findall(r"^make (\w+)", block.text, re.MULTILINE)
         assert set(asked) <= verbs, f"{block}: make has no {asked}"
@@ -166,18 +161,15 @@ class Reader:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:
-        """Do what the sensors of captures do that the page declares."""
         for name, capture in self.declared().captures.items():
             if self.has("captures", name):
                 with CaptureDrain(self.dsn, capture, "reader") as capturing:
                     capturing.drain(budget_s=60, idle_s=0)
 
     def has(self, kind: str, name: str) -> bool:
-        """Tell whether the page has a file of this name."""
         return (self.folder / PACKAGE / kind / f"{name}.py").exists()
 
     def database(self, name: str) -> str:
-        """Return the DSN of another database, made at its first use."""
         if name not in self.databases:
             self.server.create_database(name)
             self.databases.add(name)
@@ -196,7 +188,6 @@ class Reader:
             forget_package()
 
     def close(self) -> None:
-        """Drop what the page made on the server."""
         with (
             self.declaring(),
             pytest.MonkeyPatch.context() as patch,
@@ -221,7 +212,6 @@ class Reader:
 
 
 def printed(connection: psycopg.Connection, statement: str) -> str:
-    """Return what psql prints for a statement."""
     try:
         result = connection.execute(statement.encode()).pgresult
     except psycopg.Error as error:

@@ -12,7 +12,6 @@ COMMAND = ".venv/bin/python -m tests.support.protocols.pages"
 
 
 def name_of(module: ModuleType) -> str:
-    """Return the name of a protocol's page, without its folder and its ending."""
     return module.__name__.rpartition(".")[2]
 
 

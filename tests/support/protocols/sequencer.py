@@ -39,7 +39,6 @@ class State:
 
 
 def high(state: State, partition: int) -> int:
-    """Return the high-water mark of a log partition."""
     return sum(each == partition for each, _, _ in state.log)
 
 

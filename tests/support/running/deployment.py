@@ -31,8 +31,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Deployment:
-    """A running `millrace up`."""
-
     process: subprocess.Popen[bytes]
     home: Path
     url: str
@@ -44,7 +42,6 @@ class Deployment:
         return EmbeddedPostgres(self.home / "postgres").dsn("millrace")
 
     def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
-        """Ask Dagster by GraphQL."""
         answer = requests.post(
             f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=patience()
         ).json()
@@ -52,12 +49,10 @@ class Deployment:
         return next(iter(answer["data"].values()))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask the event store's database."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
     def finished(self, run: str) -> str:
-        """Wait until a run has finished, and return how."""
         return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__)
 
     def said(self) -> str:

@@ -18,7 +18,6 @@ class Silent:
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """Let a server serve while the block lasts."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()

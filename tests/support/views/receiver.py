@@ -20,8 +20,6 @@ Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps what it is sent, and answers as the test says."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -100,7 +98,6 @@ def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 
 def wake(store: EventStore) -> None:
-    """Let every stream's wait be over."""
     store.connection.execute(
         "update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null"
     )

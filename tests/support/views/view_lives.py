@@ -118,7 +118,6 @@ class Life(Model, RuleBasedStateMachine):
         return True
 
     def refused(self, consumer: Consumer, error: type[MillraceError], work: Callable[[], object]) -> None:
-        """Do what is refused, which ends the consumer's transaction."""
         refusal(error, work)
         if consumer.transaction:
             self.end(consumer, commit=False)
@@ -151,7 +150,6 @@ class Life(Model, RuleBasedStateMachine):
         return found
 
     def observe(self) -> None:
-        """Take note of what is sequenced now."""
         for partition, news in self.read_log(self.operator.connection).items():
             self.marks[partition] += len(news)
             for name, entry in news:
@@ -344,7 +342,6 @@ class Life(Model, RuleBasedStateMachine):
         assert self.enabled == enabled
 
     def parked(self) -> list[Name]:
-        """Return the dead letters, but for those that an open transaction settles."""
         return [name for name in self.streams if self.committed(name).parked and not self.held_by_others(None, name)]
 
     def retry(self, pick: int, every: bool) -> None:
@@ -372,7 +369,6 @@ class Life(Model, RuleBasedStateMachine):
         state.acknowledge(first.offset, self.now)
 
     def seek_when_idle(self, how: Seek) -> None:
-        """Move the view after whoever had something of it let his time pass."""
         for consumer in self.consumers:
             self.end(consumer, commit=True)
         self.pass_time(3600)
@@ -396,7 +392,6 @@ class Life(Model, RuleBasedStateMachine):
         self.discard(pick)
 
     def fail_with_everything(self, number: int) -> None:
-        """Take what there is and fail with it, in the way of the mode."""
         raise NotImplementedError
 
     def seek(self, how: Seek, dry_run: bool) -> None:

@@ -12,8 +12,6 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """An event in the log."""
-
     position: int
     offset: int
     wanted: bool
@@ -59,8 +57,6 @@ class Stream:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a consumer of a rows view was given."""
-
     stream: Name
     offset: int
     token: int | None
@@ -91,8 +87,6 @@ class Transaction:
 
 @dataclass
 class Consumer:
-    """A session that consumes the view."""
-
     name: str
     store: EventStore
     transaction: Transaction | None = None
@@ -130,7 +124,6 @@ class Model:
     def pending(
         self, name: Name, state: Stream | None = None, log: dict[Name, list[Entry]] | None = None
     ) -> list[Entry]:
-        """Return the wanted events of a stream that are not acknowledged, in order."""
         state = state or self.streams[name]
         return [
             entry
@@ -142,7 +135,6 @@ class Model:
         return [name for name, state in self.streams.items() if state.partition == partition]
 
     def committed(self, name: Name) -> Stream:
-        """Return a stream as it was before the transaction that is still open changed it."""
         for transaction in self.transactions():
             if name in transaction.streams:
                 return transaction.streams[name]
@@ -159,7 +151,6 @@ class Model:
         return any(partition in t.leases for t in self.transactions() if t is not consumer.transaction)
 
     def touch(self, consumer: Consumer, name: Name) -> Stream:
-        """Take note of a stream before this consumer changes it."""
         if consumer.transaction:
             consumer.transaction.used = True
             consumer.transaction.streams.setdefault(name, replace(self.streams[name]))
