@@ -15,15 +15,7 @@ import pytest
 
 from millrace.platform_defs.local import asking, supervisor
 from millrace.platform_defs.local.asking import CannotTell
-from millrace.platform_defs.local.supervisor import (
-    MARK,
-    Service,
-    ServiceFailed,
-    Supervisor,
-    end_leftovers,
-    said_of_service,
-    services_down,
-)
+from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
 from millrace.resources.processes import alive, wait_ended
 from tests.support.patience import patience, wait_until
 
@@ -124,13 +116,15 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None
         # each time it gets twice as long, up to a limit
         wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
         assert all(alive(process) for process in processes)
-        assert {down.name: said_of_service(down).partition(". ")[2] for down in services_down(home)} == {
+        assert {
+            down.name: supervisor.said_of_service(down).partition(". ")[2] for down in supervisor.services_down(home)
+        } == {
             "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
             "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
         }
     finally:
         running.stop()
-    assert services_down(home) == []
+    assert supervisor.services_down(home) == []
     everything = "\n".join(said)
     assert "broken ended with exit code 1; it starts again in 1 s. The end of" in everything
     assert "port 15002 is taken" in everything
@@ -211,9 +205,9 @@ def test_the_services_of_a_killed_supervisor_are_not_down(home: Path) -> None:
     written["services"][0]["state"] = "waiting"
     for created, names in ((written["created"], ["one"]), (written["created"] - 60, [])):
         (home / "services.json").write_text(json.dumps({**written, "created": created}))
-        assert [down.name for down in services_down(home)] == names
+        assert [down.name for down in supervisor.services_down(home)] == names
     (home / "services.json").write_text('{"pid": 1')
-    assert services_down(home) == []
+    assert supervisor.services_down(home) == []
 
 
 def test_a_program_that_is_not_there_is_an_error(home: Path) -> None:

@@ -15,15 +15,9 @@ from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, stream_id
 from millrace.resources.read_models.stored import versions as read_model_versions
+from millrace.resources.read_models.stored import versions as stored
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.tables import create_view, state_schema
-from millrace.resources.read_models.stored.versions import (
-    drop_unused_versions,
-    ensure_version,
-    is_ready_to_serve,
-    reset_model,
-    serve_if_caught_up,
-)
 from tests.support.building.model_versions import consume
 from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience
@@ -237,7 +231,7 @@ class Switch:
 
     def _is_ready_to_serve(self, connection: psycopg.Connection, model: ReadModel) -> bool:
         # the look before the transaction only spares readers the lock: no promise rests on it
-        found = not self._is_locking or is_ready_to_serve(connection, model)
+        found = not self._is_locking or stored.is_ready_to_serve(connection, model)
         if self._is_locking and found:
             self._stop_here()
         return found
@@ -253,7 +247,7 @@ class Switch:
 
     def lock(self, model: ReadModel) -> None:
         self._is_locking = False
-        self._outcome = start(lambda: serve_if_caught_up(self._session, model))
+        self._outcome = start(lambda: stored.serve_if_caught_up(self._session, model))
         self._reached.get(timeout=patience())
 
     def compare(self) -> None:
@@ -292,7 +286,7 @@ class Versions:
         if self.switch.is_under_way:
             self.switch.end(killed=True)
         self._later()
-        reset_model(self.store.connection, OLD)
+        stored.reset_model(self.store.connection, OLD)
 
     def do(self, step: str) -> None:
         name = "new" if "new" in step.split() else "old"
@@ -332,10 +326,10 @@ class Versions:
         if late is not None:
             # a drain that is at work keeps it; one that was killed, or is late, does not
             self.store.extend_lease(self.models["old"].view, [late], LEASE_S)
-            drop_unused_versions(self.store.connection, self.models["new"])
+            stored.drop_unused_versions(self.store.connection, self.models["new"])
             assert self.state().old is not None
             self._later()
-        drop_unused_versions(self.store.connection, self.models["new"])
+        stored.drop_unused_versions(self.store.connection, self.models["new"])
         if late is not None:
             with pytest.raises(UnknownView):
                 self._commit("old")
@@ -358,7 +352,7 @@ class Versions:
 
     def _consumed(self, declared: ReadModel) -> ReadModel:
         """Make the version of a declaration, which stands where this walk began."""
-        model = ensure_version(self.store.connection, declared)
+        model = stored.ensure_version(self.store.connection, declared)
         if self.base:
             consume(self.store, model, self.base)
         return model

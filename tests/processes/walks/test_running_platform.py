@@ -18,14 +18,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, TimeoutError, expect  # noqa: A004 - its own
 
-from tests.processes.walks.clicks import (
-    done_ms,
-    open_automation,
-    open_failed_run,
-    open_read_model,
-    reload_declarations,
-    switch_automation,
-)
+from tests.processes.walks import clicks
 from tests.processes.walks.conftest import MODELS, SUNDAYS, new_customer, shop
 from tests.support.accounts.other_account import ROWS, look
 from tests.support.patience import patience, wait_until
@@ -228,7 +221,7 @@ def test_a_page_shows_its_content(what: str, page: Page, timed: Callable[[str], 
 def test_log_partitions_are_rebuilt_in_one_run(
     page: Page, platform: Deployment, picture: Callable[[str], None]
 ) -> None:
-    open_read_model(page, "orders")
+    clicks.open_read_model(page, "orders")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
 
@@ -244,7 +237,7 @@ def test_log_partitions_are_rebuilt_in_one_run(
 
     page.get_by_role("link", name="View", exact=True).click()
     page.get_by_role("tab", name="Runs").click()
-    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=clicks.done_ms())
 
     (run,) = platform.ask(RANGE)["results"]
     assert run["status"] == "SUCCESS"
@@ -257,10 +250,10 @@ def test_broken_read_models_turn_red_and_are_mended(
     declared = platform.home.parent / PACKAGE / "read_models"
     edit(declared / "shipments.py", *SHIPMENTS)
     edit(declared / "payments.py", *PAYMENTS)
-    reload_declarations(page, platform)
+    clicks.reload_declarations(page, platform)
     shop(platform, 60)
 
-    open_failed_run(page, "shipments", seen=lambda: picture("failed"))
+    clicks.open_failed_run(page, "shipments", seen=lambda: picture("failed"))
     expect(page.get_by_text("made no progress").first).to_be_visible()
     expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
     until(lambda: partitions(platform)["numFailed"], bool)
@@ -268,10 +261,10 @@ def test_broken_read_models_turn_red_and_are_mended(
     with no_drain_begins(platform):
         edit(declared / "shipments.py", *reversed(SHIPMENTS))
         edit(declared / "payments.py", *reversed(PAYMENTS))
-        reload_declarations(page, platform)
-        open_failed_run(page, "shipments")
+        clicks.reload_declarations(page, platform)
+        clicks.open_failed_run(page, "shipments")
         page.get_by_role("button", name="Re-execute all").click()
-        expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
+        expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=clicks.done_ms())
 
         rebuild_what_failed(page, platform, seen=lambda: picture("failed-partitions"))
     assert platform.rows(BUILT) == [(True, True)]
@@ -302,7 +295,7 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     """Launch a backfill of the log partitions that are red on a read model's page, and see that it turns them green."""
     red = partitions(platform)["numFailed"]
     assert red
-    open_read_model(page, "payments")
+    clicks.open_read_model(page, "payments")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
     expect(page.get_by_text(f"Failed ({red})")).to_be_visible()
@@ -315,13 +308,13 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     dialog.get_by_role("button", name="Launch backfill").click()
     page.get_by_role("link", name="View", exact=True).click()
     page.get_by_role("tab", name="Runs").click()
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=clicks.done_ms())
 
     # where the red ones do not all lie side by side, it is several runs
     until(lambda: partitions(platform), lambda now: now["numMaterialized"] == now["numPartitions"])
     newest = platform.ask(MADE_GREEN)["latestMaterializationByPartition"]
     assert "dagster/backfill" in {tag["key"] for each in newest for tag in each["runOrError"]["tags"]}
-    open_read_model(page, "payments")
+    clicks.open_read_model(page, "payments")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("Materialized (16)")).to_be_visible()
 
@@ -338,11 +331,11 @@ def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
     ],
 )
 def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, picture: Callable[[str], None]) -> None:
-    open_automation(page, schedule)
+    clicks.open_automation(page, schedule)
     expect(page.get_by_text(said)).to_be_visible()
     own = "own-" if schedule in SUNDAYS else ""
     if own:
-        switch_automation(page, on=True)
+        clicks.switch_automation(page, on=True)
         picture("own-schedule")
 
     page.get_by_role("button", name="Preview tick result").click()
@@ -357,7 +350,7 @@ def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, p
     # the UI goes to the list of runs, with the one that was launched
     expect(page.get_by_text("Run id is")).to_be_visible()
     expect(page.get_by_role("link", name=schedule)).to_be_visible()
-    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=clicks.done_ms())
 
 
 @contextmanager
@@ -376,7 +369,7 @@ def test_a_stopped_drain_gives_its_leases_back(
         shop(platform, 200)
         page.get_by_role("link", name="Runs").click()
         # the drain of all views leaves this one, which gets a run of its own
-        expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=done_ms())
+        expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=clicks.done_ms())
         (run,) = until(
             lambda: platform.ask(STARTED, tag="millrace/view", value="shipments")["results"],
             lambda runs: len(runs) == 1,
@@ -401,15 +394,15 @@ def test_a_sensor_is_turned_off_and_on(page: Page, platform: Deployment, picture
     def status() -> str:
         return str(sensor(platform, "poll_orders")["status"])
 
-    open_automation(page, "poll_orders")
+    clicks.open_automation(page, "poll_orders")
     expect(page.get_by_text("Says how orders stands")).to_be_visible()
-    switch_automation(page, on=False)
+    clicks.switch_automation(page, on=False)
     wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
 
     ticks = page.get_by_role("row").filter(has_text="View logs")
     newest = ticks.first.get_by_role("cell").first
     before = newest.inner_text()
-    switch_automation(page, on=True)
+    clicks.switch_automation(page, on=True)
     wait_until(lambda: status() == "RUNNING", "the sensor is on")
     expect(newest).not_to_have_text(before)
 
