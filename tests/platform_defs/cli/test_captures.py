@@ -11,18 +11,11 @@ import pytest
 
 from millrace.assets.declarations import Declarations, Fault
 from millrace.platform_defs.cli import capture as capture_commands
+from millrace.resources import errors
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.source.slot import FAILOVER_VERSION
 from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.errors import (
-    CaptureInUse,
-    MillraceError,
-    NotQuarantined,
-    SchemaMismatch,
-    UnknownCapture,
-    Unreachable,
-)
 from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.command_line import cells, millrace, parsed
@@ -104,7 +97,7 @@ def test_status_says_what_helps(captured: Captured, dsn: str, monkeypatch: pytes
     known = TableRegistration("public", "items", "away", ["id"], "1")
     CaptureStore(captured.store).register_capture("away", "slot_away", "publication_away", [known])
     captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slots(captured)[0],))
-    with pytest.raises(MillraceError):
+    with pytest.raises(errors.MillraceError):
         captured.drain()
     declare(monkeypatch, captured.capture, away)
     output = run(dsn, ["status"])
@@ -199,17 +192,17 @@ def test_a_capture_is_removed_when_somebody_says_yes_and_none_runs(captured: Cap
     captured.drain()
     with captured.process("a run"):
         for command in (["restart", "shop"], ["remove", "shop", "--yes"]):
-            with pytest.raises(CaptureInUse, match="a run"):
+            with pytest.raises(errors.CaptureInUse, match="a run"):
                 run(dsn, [*command, "--reason", "a test"])
     for answer in ("n\n", ""):
-        with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
+        with pytest.raises(errors.MillraceError, match=r"(?s)was not removed.*--yes"):
             run(dsn, ["remove", "shop", "--reason", "replaced"], answer)
     assert len(slots(captured)) == 1
     assert "is removed" in run(dsn, ["remove", "shop", "--reason", "replaced"], "y\n")
     assert slots(captured) == []
     assert value(captured.store, "select count(*) from event_store.events") == 1
     assert audited(captured) == [("unregister_capture", "replaced")]
-    with pytest.raises(UnknownCapture, match="shop"):
+    with pytest.raises(errors.UnknownCapture, match="shop"):
         run(dsn, ["remove", "shop", "--reason", "again", "--yes"])
 
 
@@ -224,7 +217,7 @@ def test_quarantined_changes_are_listed_requeued_and_discarded(captured: Capture
     for _ in range(2):
         assert "0 changes are events now; 2 still wait" in run(dsn, ["requeue", "shop", "--reason", "a try"])
     assert "is given up" in run(dsn, ["discard", large[0], "--reason", "a test row"])
-    with pytest.raises(NotQuarantined):
+    with pytest.raises(errors.NotQuarantined):
         run(dsn, ["discard", large[0], "--reason", "again"])
     assert "1 changes are events now; 0 still wait" in run(dsn, ["requeue", "shop", "--reason", "go on"])
     assert captured.replayed() == captured.table()
@@ -233,10 +226,10 @@ def test_quarantined_changes_are_listed_requeued_and_discarded(captured: Capture
 
 def test_a_capture_that_is_not_there_is_named(dsn: str) -> None:
     for command in ("quarantined", "requeue --reason w", "remove --reason w --yes"):
-        with pytest.raises(UnknownCapture, match="shop"):
+        with pytest.raises(errors.UnknownCapture, match="shop"):
             run(dsn, [*command.split(), "shop"])
     for command in ("check", "restart --reason w", "remove --reason w --yes"):
-        with pytest.raises(MillraceError, match=r"(?s)no capture 'shopp'.*Declared are: shop"):
+        with pytest.raises(errors.MillraceError, match=r"(?s)no capture 'shopp'.*Declared are: shop"):
             run(dsn, [*command.split(), "shopp"])
     for command, said in (
         ("restart shop", "--reason"),
@@ -255,11 +248,11 @@ def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, mo
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "millrace.examples.shop")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     for command in (["check", "crm"], ["restart", "crm", "--reason", "w"]):
-        with pytest.raises(Unreachable, match=r"(?s)no customer database.*Set MILLRACE_CRM_DSN"):
+        with pytest.raises(errors.Unreachable, match=r"(?s)no customer database.*Set MILLRACE_CRM_DSN"):
             run(dsn, command)
     declare(monkeypatch, replace(captured.capture, source=lambda: NOWHERE))
     for command in (["check", "shop"], ["restart", "shop", "--reason", "w"]):
-        with pytest.raises(Unreachable, match="source database does not answer"):
+        with pytest.raises(errors.Unreachable, match="source database does not answer"):
             run(dsn, command)
 
 
@@ -270,7 +263,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, 
     small = dsn.replace("postgres@", "somebody_reading@")
     captured.store.execute("create role somebody_reading login in role event_store_reader")
     try:
-        with pytest.raises(MillraceError, match=r"(?s)somebody_reading may not bring.*`millrace migrate`"):
+        with pytest.raises(errors.MillraceError, match=r"(?s)somebody_reading may not bring.*`millrace migrate`"):
             run(small, ["status"])
         assert cells(run(dsn, ["status"]))
         validate(dsn)
@@ -282,7 +275,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, 
 
 def test_a_database_without_a_store_is_not_made_into_one(empty: str, captured: Captured) -> None:
     assert captured
-    with pytest.raises(SchemaMismatch, match=r"(?s)no event store.*millrace migrate"):
+    with pytest.raises(errors.SchemaMismatch, match=r"(?s)no event store.*millrace migrate"):
         run(empty, ["status"])
 
 
@@ -293,7 +286,7 @@ def test_a_file_that_fails_is_no_removed_capture(dsn: str, captured: Captured, m
     output = run(dsn, ["status"])
     assert "its declaration may be one that fails to load: my_platform/captures/shop.py:3: NameError" in output
     assert "no longer declared" not in output
-    with pytest.raises(MillraceError, match=r"(?s)There is no capture 'shop'.*shop.py:3: NameError"):
+    with pytest.raises(errors.MillraceError, match=r"(?s)There is no capture 'shop'.*shop.py:3: NameError"):
         run(dsn, ["restart", "shop", "--reason", "w"])
 
 
@@ -309,7 +302,7 @@ def test_run_capture_captures_until_it_is_told_to_end(captured: Captured, dsn: s
     millrace("run", "capture", "shop", dsn=dsn)
     ending.result(patience())
     assert value(captured.store, "select lease_owner from event_store.captures") is None
-    with pytest.raises(MillraceError, match="There is no capture 'other'"):
+    with pytest.raises(errors.MillraceError, match="There is no capture 'other'"):
         millrace("run", "capture", "other", dsn=dsn)
 
 
@@ -343,7 +336,7 @@ def test_verify_leaves_out_what_nothing_names(captured: Captured, dsn: str, monk
     output = run(dsn, ["verify", "shop"])
     assert [row[:3] for row in map(list, cells(output))] == [["public.items", "1", "1"]]
     assert "Nothing names the rows of public.clicks: they are not compared." in output
-    with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
+    with pytest.raises(errors.MillraceError, match=r"nothing names the rows of public\.clicks"):
         run(dsn, ["verify", "shop", "clicks"])
 
 
@@ -357,8 +350,8 @@ def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, ds
 
 @pytest.mark.usefixtures("captured")
 def test_verify_refuses_tables_of_others_and_lone_conditions(dsn: str) -> None:
-    with pytest.raises(MillraceError, match="has no table 'orders'") as refused:
+    with pytest.raises(errors.MillraceError, match="has no table 'orders'") as refused:
         run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
     assert "public.items" in str(refused.value)
-    with pytest.raises(MillraceError, match="A condition is of one table"):
+    with pytest.raises(errors.MillraceError, match="A condition is of one table"):
         run(dsn, ["verify", "shop", "--where", "id < 2"])

@@ -11,12 +11,10 @@ import pytest
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.sessions import SessionsShared
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, did
 from tests.support.factories import at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
-
-__all__ = ["captured", "new_source"]
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 

@@ -17,12 +17,10 @@ import pytest
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.settings import PROJECT
 from tests.processes.capture.killed_captures import declared
-from tests.support.capturing.captured import new_source, replay
+from tests.support.capturing.captured import replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
 from tests.support.patience import patience
-
-__all__ = ["new_source"]
 
 # items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did
 SCHEMA = (

@@ -11,12 +11,10 @@ import pytest
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captured import Captured
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
 from tests.support.running.own_server import own_server
-
-__all__ = ["captured", "new_source"]
 
 ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where backend_type = 'walwriter'"
 

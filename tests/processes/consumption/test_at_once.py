@@ -13,15 +13,13 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
-from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill, things
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill
 from tests.support.building.shared_drains import TOGETHER, positions, share
 from tests.support.factories import Connect, start
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 
 def reached(store: EventStore) -> int:

@@ -24,15 +24,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
-from tests.support.building.drains import (
-    Counted,
-    assert_equals_a_clean_run,
-    fill,
-    observer,
-    thing,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, assert_equals_a_clean_run, fill, thing, wait_blocked_in
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import FEW, locking_events, positions, share, why_away
@@ -41,8 +33,6 @@ from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
 
 Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
 WELL = [Counted, Other, Third]

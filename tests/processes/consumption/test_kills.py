@@ -11,22 +11,9 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version
+from tests.support.building import drains
 from tests.support.building import killed_drains as kills
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    close,
-    drain,
-    fill,
-    held,
-    later,
-    machines,
-    observer,
-    rows_of,
-    things,
-)
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER, share
@@ -35,11 +22,11 @@ from tests.support.factories import Connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["observer", "things"]
-
 Step = Callable[[psycopg.Connection], bool]
 Uses = cast("ReadModel", models.uses)
-EXPECTED = {model.name: partial(expected_rows, model) for model in (Everything, machines)} | {"uses": expected_uses}
+EXPECTED = {model.name: partial(expected_rows, model) for model in (drains.Everything, drains.machines)} | {
+    "uses": expected_uses
+}
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 
@@ -47,21 +34,23 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 @pytest.mark.parametrize(
     "step", [kills.lease_taken, kills.rows_staged, kills.merged_but_not_committed, kills.some_commits]
 )
-@pytest.mark.parametrize("model", [Everything, machines, Uses], ids=NAMES)
+@pytest.mark.parametrize("model", [drains.Everything, drains.machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, model: ReadModel, step: Step
 ) -> None:
-    fill(things, 200)
+    drains.fill(things, 200)
     ensure_version(things.connection, model)
     mode = "share" if step is kills.merged_but_not_committed else "access share"
     with (
-        held(connect(), f"lock table read_models.{model.state_table} in {mode} mode"),
+        drains.held(connect(), f"lock table read_models.{model.state_table} in {mode} mode"),
         kills.victim(dsn, batch_events=40, model=NAMES[model.name]) as process,
     ):
         kills.kill_at(process, connect(), step)
     assert kills.consumed(things.connection) < 200
-    drain(later(dsn), spark, model)
-    assert close(rows_of(things.connection, model)) == close(EXPECTED[model.name](all_events(things)))
+    drains.drain(drains.later(dsn), spark, model)
+    assert drains.close(drains.rows_of(things.connection, model)) == drains.close(
+        EXPECTED[model.name](drains.all_events(things))
+    )
     assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
 
 
@@ -70,12 +59,12 @@ def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
 def test_a_kill_of_a_shared_drain_leaves_no_trace(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, step: Step
 ) -> None:
-    fill(things, 200)
+    drains.fill(things, 200)
     with kills.sharing_victim(dsn, 40) as process:
         kills.kill_at(process, observer, step)
     assert kills.consumed(observer) < 200 * len(TOGETHER)
-    share(later(dsn), spark)
-    assert_equals_a_clean_run(things, *TOGETHER)
+    share(drains.later(dsn), spark)
+    drains.assert_equals_a_clean_run(things, *TOGETHER)
 
 
 @pytest.mark.usefixtures("spark_remote")
@@ -83,21 +72,21 @@ def test_random_kills_of_a_drain_leave_no_trace(
     things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
 ) -> None:
     dice = random.Random(20260)
-    fill(things, 100, seed=0)
-    ensure_version(things.connection, Everything)
+    drains.fill(things, 100, seed=0)
+    ensure_version(things.connection, drains.Everything)
     for seed in (1, 2):
         goal = kills.consumed(observer) + dice.randrange(1, 80)
         stage = dice.choice([kills.lease_taken, kills.rows_staged])
         with kills.victim(dsn, batch_events=dice.randrange(20, 50)) as process:
-            fill(things, 60, seed)
+            drains.fill(things, 60, seed)
             kills.kill_at(
                 process,
                 observer,
                 lambda seen, goal=goal, stage=stage: kills.consumed(seen) >= goal and stage(seen),  # type: ignore[misc]
             )
         things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
-    drain(dsn, spark)
-    assert_equals_a_clean_run(things)
+    drains.drain(dsn, spark)
+    drains.assert_equals_a_clean_run(things)
 
 
 @pytest.mark.usefixtures("spark_remote")
@@ -106,10 +95,10 @@ def test_random_kills_of_a_shared_drain_leave_no_trace(
 ) -> None:
     dice = random.Random(7)
     for seed in range(3):
-        fill(things, 100, seed)
+        drains.fill(things, 100, seed)
         goal = kills.consumed(observer) + dice.randrange(1, 100 * len(TOGETHER))
         with kills.sharing_victim(dsn, dice.randrange(10, 60)) as process:
             kills.kill_at(process, observer, lambda seen, goal=goal: kills.consumed(seen) >= goal)  # type: ignore[misc]
         things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
     share(dsn, spark)
-    assert_equals_a_clean_run(things, *TOGETHER)
+    drains.assert_equals_a_clean_run(things, *TOGETHER)

@@ -10,14 +10,12 @@ from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
-from tests.support.building.drains import Counted, drain, fill, later, things
+from tests.support.building.drains import Counted, drain, fill, later
 from tests.support.building.model_versions import relations
 from tests.support.factories import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 Build = Callable[[str, Callable[[], "SparkSession"], LogMark], object]
 BUILDS: dict[str, Build] = {

@@ -11,15 +11,13 @@ from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.rows import FoldEvent, State
 from tests.long import seeds
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import drain, thing
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
 from tests.support.factories import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 MOST_DAYS = 28
 

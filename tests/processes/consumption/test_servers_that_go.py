@@ -20,7 +20,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import assert_equals_a_clean_run, fill, held, observer, things, wait_blocked_in
+from tests.support.building.drains import assert_equals_a_clean_run, fill, held, wait_blocked_in
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import ALL_WELL, FEW, locking_events, share, why_away
@@ -31,8 +31,6 @@ from tests.support.running.own_server import own_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
 
 WITH_WAITING = [*FEW, Waiting]
 READING = "event_store.event_log s where"

@@ -24,12 +24,10 @@ from millrace.resources.settings import Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN, require_master
 from tests.long import LONG
-from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
-
-__all__ = ["things"]
 
 EVENTS = 400
 # six Javas that live for a minute: what makes them fast later is not worth its time

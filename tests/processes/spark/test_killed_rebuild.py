@@ -6,24 +6,13 @@ import psycopg
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from tests.support.building.drains import (
-    Everything,
-    all_blocked,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    held,
-    observer,
-    things,
-)
+from tests.support.building.drains import Everything, all_blocked, assert_equals_a_clean_run, drain, fill, held
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
 
 STATE = "select partition, thing_id, s::text from read_models.everything_state s order by 1, 2"
 VICTIM = """

@@ -12,10 +12,8 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN
-from tests.support.building.drains import busiest, fill, things
+from tests.support.building.drains import busiest, fill
 from tests.support.building.spark_places import build_at
-
-__all__ = ["things"]
 
 PASSWORD = "hunter2-of-this-test"
 DEFAULTS = """\
