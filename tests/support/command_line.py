@@ -1,14 +1,12 @@
 """Commands of `millrace`, typed in this process."""
 
 import json
-import sys
 from typing import Any
 
 import psycopg
-import pytest
 from typer.testing import CliRunner
 
-from millrace.platform_defs.cli import app, main
+from millrace.platform_defs.cli import app
 from millrace.resources.errors import MillraceError
 
 # characters that act on a terminal
@@ -26,17 +24,6 @@ def millrace(
         raise result.exception
     assert result.exit_code == code, result.output
     return result.output
-
-
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[object, str, str]:
-    """Type a command; return its exit code, what it prints, and what it complains of."""
-    monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
 
 
 def cells(output: str) -> list[list[str]]:

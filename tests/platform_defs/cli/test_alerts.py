@@ -52,20 +52,16 @@ def test_a_message_that_arrives_is_said_with_the_answer(hook: Hook) -> None:
 
 
 def test_a_message_that_does_not_arrive_is_said_with_its_remedy(hook: Hook) -> None:
+    def test(**env: str) -> str:
+        return millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url, **env)
+
     hook.answer = lambda _: 404
     with pytest.raises(MillraceError, match=r"did not take it: HTTP 404 Not Found.*Is MILLRACE_ALERT_URL whole"):
-        millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url, MILLRACE_ALERT_SECRET=SECRET)
+        test(MILLRACE_ALERT_SECRET=SECRET)
     with pytest.raises(MillraceError, match="MILLRACE_PUSH_ALLOW"):
-        millrace(
-            "show",
-            "incidents",
-            "--test",
-            MILLRACE_ALERT_URL=hook.url,
-            MILLRACE_ALERT_SECRET=SECRET,
-            MILLRACE_DSN="postgresql://db.example.com/x",
-        )
+        test(MILLRACE_ALERT_SECRET=SECRET, MILLRACE_DSN="postgresql://db.example.com/x")
     with pytest.raises(MillraceError, match="MILLRACE_ALERT_URL is not set"):
         millrace("show", "incidents", "--test")
     with pytest.raises(MillraceError, match="MILLRACE_ALERT_SECRET is not set"):
-        millrace("show", "incidents", "--test", MILLRACE_ALERT_URL=hook.url)
+        test()
     assert len(hook.alerts) == 1

@@ -7,7 +7,8 @@ import pytest
 
 from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore
-from tests.support.command_line import cells, millrace, typed
+from tests.platform_defs.cli.conftest import Typed
+from tests.support.command_line import cells, millrace
 
 LOG = "case,activity,at\nc-1,begun,2024-05-01\nc-1,ended,2024-05-02\n"
 
@@ -100,11 +101,8 @@ def test_options_stand_for_columns_and_a_dry_run_advises_them(tmp_path: Path) ->
     assert "a few texts" not in output
 
 
-def test_a_refusal_exits_1(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("import", str(tmp_path / "none.csv"), *COLUMNS, "--dsn", dsn)
-    code, out, err = typed(monkeypatch, capsys, *arguments)
+def test_a_refusal_exits_1(dsn: str, tmp_path: Path, typed: Typed) -> None:
+    code, out, err = typed("import", str(tmp_path / "none.csv"), *COLUMNS, "--dsn", dsn)
     assert code == 1
     assert err.startswith("There is no file")
     assert "Traceback" not in out + err

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 
+BUILT = "select count(*) from read_models.orders"
+
+
 def millrace(dsn: str, *arguments: str) -> str:
     return command_line.millrace(*arguments, dsn=dsn, MILLRACE_DECLARATIONS=EXAMPLE)
 
@@ -50,9 +53,7 @@ def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: EventSto
     place(store, "order-2")
 
     def end() -> None:
-        wait_until(
-            lambda: value(store.connection, "select count(*) from read_models.orders") == 2, "the new order has its row"
-        )
+        wait_until(lambda: value(store.connection, BUILT) == 2, "the new order has its row")
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
@@ -68,9 +69,8 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
     version = ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
     place(store, "order-1")
     store.claim_batch(version.view, "killed", 1000, 60)
-    with pytest.raises(
-        MillraceError, match=r"(?s)1 are to come: others hold leases of 1 .*: killed\..*ends a minute after"
-    ):
+    others = r"(?s)1 are to come: others hold leases of 1 .*: killed\..*ends a minute after"
+    with pytest.raises(MillraceError, match=others):
         millrace(dsn, "run", "drain", "orders", "--once")
     store.release_owner("killed")
     store.enable_view(version.view, False)
@@ -88,12 +88,11 @@ def test_a_drain_outlasts_its_spark(
     place(store, "order-1")
 
     def end() -> None:
-        built = "select count(*) from read_models.orders"
-        wait_until(lambda: value(store.connection, built) == 1, "the first order has its row")
+        wait_until(lambda: value(store.connection, BUILT) == 1, "the first order has its row")
         with spark_session() as same:
             cast("ConnectSession", same).client.release_session()
         place(store, "order-2")
-        wait_until(lambda: value(store.connection, built) == 2, "the second order has its row")
+        wait_until(lambda: value(store.connection, BUILT) == 2, "the second order has its row")
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
@@ -140,10 +139,9 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
         millrace(dsn, "show", "as-of", "orders", "2001-01-01")
     with pytest.raises(MillraceError, match="not a time of a known form"):
         millrace(dsn, "show", "as-of", "orders", "yesterday")
-    assert (
-        parsed(millrace(dsn, "show", "as-of", "orders", "--mark", str(mark.mark_id), "--json"))[0]
-        == parsed(millrace(dsn, "show", "as-of", "orders", "--json"))[0]
-    )
+    by_mark, listed = ("--mark", str(mark.mark_id)), ()
+    shown = [parsed(millrace(dsn, "show", "as-of", "orders", *more, "--json")) for more in (by_mark, listed)]
+    assert shown[0][0] == shown[1][0]
     with pytest.raises(MillraceError, match=r"There is no moment 77 of the log"):
         millrace(dsn, "show", "as-of", "orders", "--mark", "77")
 
