@@ -91,9 +91,7 @@ def retry_a_stream(store: EventStore) -> None:
     store.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
 
 
-def test_beside_a_drain_of_all_views_no_other_is_started(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_beside_a_drain_of_all_views_no_other_starts(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
     place(shop)
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
@@ -210,6 +208,10 @@ def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, 
         assert row.ahead < MOST_UNWANTED
     place(shop)
     assert tick(instance, dsn, "poll_orders").run_requests
+    # nor do those of a disabled one
+    shop.enable_view("orders", enabled=False)
+    assert not tick(instance, dsn, "poll_read_models").run_requests
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
 
 
 def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
@@ -233,13 +235,6 @@ def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: 
                 reason=f"orders: 1 due; a drain{' of all views' * (start is decision.Start.TOGETHER)} was asked for",
             ),
         ]
-
-
-def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
-    place(shop)
-    shop.enable_view("orders", enabled=False)
-    assert not tick(instance, dsn, "poll_read_models").run_requests
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
 
 
 def test_sensors_of_many_views_tick_once_a_second_together() -> None:

@@ -1,7 +1,5 @@
 """A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order."""
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,22 +10,19 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
 from millrace.resources.postgres.embedded import PROGRAMS
 from tests.support import factories
+from tests.support.install_script import program_environment
 from tests.support.pages.documents import chapters
 from tests.support.patience import wait_until
 from tests.support.running.own_server import own_server
+from tests.support.running.programs import ran
 
 
 def dump_and_restore(source: str, target: str, *options: str) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
+    environment = program_environment()
     with tempfile.TemporaryDirectory(prefix="dump-") as directory:
         dump = str(Path(directory) / "dump")
-        commands: list[list[str]] = [
-            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", *options, source],
-            [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
-        ]
-        for command in commands:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+        ran(PROGRAMS / "pg_dump", "--format=custom", f"--file={dump}", *options, source, env=environment)
+        ran(PROGRAMS / "pg_restore", "--exit-on-error", f"--dbname={target}", dump, env=environment)
 
 
 def transaction_id(connection: psycopg.Connection) -> int:
@@ -44,9 +39,7 @@ def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
 
 
 @pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
-def test_a_dump_in_another_cluster_keeps_the_order(
-    store: EventStore, dsn: str, connect: factories.Connect, younger: str
-) -> None:
+def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: factories.Connect, younger: str) -> None:
     orders = factories.register_orders(store)
     if younger != "older":
         use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
 from tests.support.browsing.ui import STUB
 from tests.support.patience import patience, wait_until
+from tests.support.running.programs import ran
 
 WORKER_IMPORTS = """
 import sys, warnings
@@ -127,8 +127,7 @@ def test_spark_serves_on_loopback_with_the_token_only(home: Path, dsn: str, monk
     address = endpoints.spark_remote.partition("/;")[0]
     monkeypatch.setenv(SPARK_TOKEN, str(endpoints.spark_token))
     with started(settings, [spark]) as processes:
-        command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False, cwd=home)
+        said = ran(sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote, cwd=home)
         assert said.stdout == "rows 5 UTC\n", said.stderr
         assert spark.ready()
         assert not spark_answers(address.removeprefix("sc://"), "wrong", str(uuid4()))

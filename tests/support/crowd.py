@@ -12,7 +12,6 @@ import psycopg
 SHARED = "shared"
 DATA = '{"total": "19.90", "channel": "web"}'
 CONFLICT = "MR001"
-
 # Clients write their values into the text of the query, and so one sees in pg_stat_activity which stream waits.
 WAITING = """
 select l.locktype, a.query, coalesce(extract(epoch from clock_timestamp() - l.waitstart), 0)::float

@@ -19,14 +19,12 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 # Sessions that wait for the next test. Most tests need one or two.
 KEPT = 3
-
 # Everything that a session can have changed of itself, but for what it has compiled.
 SESSION: LiteralString = """
     close all; set session authorization default; reset all; deallocate all; unlisten *;
     select pg_advisory_unlock_all(); discard temp; discard sequences; discard plans;
     select pg_stat_force_next_flush()
 """
-
 # One row that is the same for two databases of which neither has more than rows. A truncated table has other files, so
 # of `pg_class` only what is declared counts.
 CATALOG: LiteralString = (
@@ -45,9 +43,7 @@ CATALOG: LiteralString = (
         )
     )
 )  # fmt: skip
-
 OURS: LiteralString = "('event_store'::regnamespace, 'read_models'::regnamespace)"
-
 # The tables that have rows, with those that refer to them: none can be truncated without the others.
 FILLED: LiteralString = f"""
     with recursive filled as (
@@ -56,7 +52,6 @@ FILLED: LiteralString = f"""
     )
     select array_agg(oid::regclass::text order by oid) from filled
 """
-
 SEQUENCES: LiteralString = f"""
     select c.oid::regclass::text, coalesce(pg_sequence_last_value(c.oid), s.seqstart),
       pg_sequence_last_value(c.oid) is not null

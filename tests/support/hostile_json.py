@@ -15,7 +15,6 @@ UNREADABLE = {
     "arrays": "[" * 5000 + "]" * 5000,
     "objects": '{"a": ' * 4000 + "1" + "}" * 4000,
 }
-
 # as no float writes them: too large, too small, too long, exact
 NUMBERS = (
     "0", "-0", "0.10", "1.50", "1E400", "-1e400", "1e5000", "-1e20000", "1e-400", "1e-16000", "9007199254740993",

@@ -1,12 +1,12 @@
 """Writes sql/install.sql, the list of all files of a store: `.venv/bin/python -m tests.support.install_script`."""
 
 import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
 from millrace.resources.postgres.embedded import PROGRAMS
+from tests.support.running.programs import ran
 
 INSTALL = SQL / "install.sql"
 INSTALL_TEMPLATE = """\
@@ -64,17 +64,10 @@ def program_environment() -> dict[str, str]:
 
 def snapshot(dsn: str) -> str:
     """Write the whole schema of a database, functions too, the same way every time."""
-    done = subprocess.run(
-        [str(PROGRAMS / "pg_dump"), "--no-owner", "--schema-only", dsn],
-        env=program_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(PROGRAMS / "pg_dump", "--no-owner", "--schema-only", dsn, env=program_environment())
     # these lines have a word that differs between two dumps of the same
-    return "".join(
-        line for line in done.stdout.splitlines(keepends=True) if not line.startswith(("\\restrict", "\\unrestrict"))
-    )
+    unsame = ("\\restrict", "\\unrestrict")
+    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(unsame))
 
 
 def included(paths: Iterable[Path]) -> str:

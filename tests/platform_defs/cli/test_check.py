@@ -45,7 +45,6 @@ class Carts:
 SENTENCE = "read model carts, column {}: property data.{} is in no schema of the events that it is read from; {}"
 NO_X_Y_Z = SENTENCE.format("x", "x_y_z", "there are data.cents")
 ADDED = {"properties": {"cents": {"type": "integer"}}, "required": ["cents"], "type": "object"}
-
 Declare = Callable[..., None]
 
 

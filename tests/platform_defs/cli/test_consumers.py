@@ -88,9 +88,7 @@ def sent(store: EventStore) -> dict[str, list[int]]:
     return dict(rows(store.connection, "select decider_id, array_agg(version order by n) from sent group by 1"))
 
 
-def test_a_kill_with_handlers_at_work_loses_nothing(
-    orders: EventStore, dsn: str, folder: Path, connect: Connect
-) -> None:
+def test_a_kill_with_handlers_at_work_loses_none(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
     fill(orders, 20, 3)
     with held(connect) as wait_working, process(folder, dsn) as killed:
         wait_working(8)

@@ -11,8 +11,6 @@ from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace
 
 LOG = "case,activity,at\nc-1,begun,2024-05-01\nc-1,ended,2024-05-02\n"
-
-
 COLUMNS = ("--stream", "case", "--event", "activity", "--time", "at", "--decider", "permit")
 
 

@@ -14,8 +14,6 @@ from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 
 ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")
-
-
 REFUSED = {
     "begins with a letter": ("2026", "---", ""),
     "a word of Python itself": ("class", "match"),
@@ -76,8 +74,6 @@ def test_what_a_stopped_call_left_is_completed(tmp_path: Path) -> None:
 
 
 COMMIT = {"vcs": "git", "commit_id": "4f6c1e2"}
-
-
 ORIGINS: tuple[tuple[object, str], ...] = (
     (None, "millrace==7"),
     ({"url": "file:///opt/millrace", "dir_info": {"editable": True}}, "millrace @ file:///opt/millrace"),

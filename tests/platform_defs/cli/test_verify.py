@@ -44,9 +44,7 @@ def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> 
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_findings_are_said_where_a_server_is_gone(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+def test_a_gone_server_hides_no_findings(dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     def gone(*_: object, **__: object) -> None:
         raise Unreachable("No Spark is there.")
 

@@ -19,9 +19,7 @@ from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 
 
-def test_a_sequencer_attends_the_log(
-    store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sequencer_answers(store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "UNATTENDED_S", 0.1)
     # a consumer that gives positions for itself is no sequencer
     store.sequence_events()

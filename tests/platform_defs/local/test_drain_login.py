@@ -59,8 +59,6 @@ create trigger planted after insert or update on read_models.everything_state fo
 alter table read_models.everything_state add column planted int default read_models.planted();
 reset role;
 """
-
-
 # what a server is like before: the login is there, and may nothing
 UNMADE = """
 revoke event_store_owner from millrace_drain;

@@ -69,7 +69,7 @@ def test_services_of_the_package_come_behind_ours(declare: Callable[[str], list[
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 
-def test_a_file_that_fails_costs_its_own_services(
+def test_a_broken_file_costs_its_services(
     declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for text, line, error in (
@@ -167,35 +167,27 @@ def test_the_users_postgres_gets_a_schema_for_dagster(tmp_path: Path, dsn: str) 
         assert found.fetchone() == ("dagster.runs", None)
 
 
-def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
-    settings = Settings(home=tmp_path, dsn=dsn)
-    endpoints = find_endpoints(settings, None)
-    listed = services(settings, endpoints)
-    assert [service.name for service in listed] == ["sequence", "code", "web", "daemon"]
-    assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
-
-
 def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
-    platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
         settings = Settings(home=Path(home), dsn=None, declarations=EXAMPLE)
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)
-        assert [service.name for service in listed] == [*platform, "simulate", "crm"]
+        assert [service.name for service in listed] == [*OURS, "simulate", "crm"]
         assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
         assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
+        # nor is a Spark started that is elsewhere
+        assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
         with psycopg.connect(postgres.dsn("crm")) as connection:
             assert connection.execute("select count(*) from customers").fetchone() == (0,)
             assert connection.execute("show wal_level").fetchone() == ("logical",)
 
         with monkeypatch.context() as quiet:
             quiet.setenv("MILLRACE_SIMULATE", "false")
-            assert [service.name for service in services(settings, endpoints)] == platform
+            assert [service.name for service in services(settings, endpoints)] == OURS
 
         monkeypatch.setenv("MILLRACE_CRM_DSN", dsn)
         listed = services(settings, endpoints)
@@ -209,6 +201,6 @@ def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypa
     for declarations in (None, "millrace.examples.shop"):
         theirs = Settings(home=Path(home), dsn=dsn, declarations=declarations)
         listed = services(theirs, find_endpoints(theirs, None))
-        assert [service.name for service in listed] == platform
+        assert [service.name for service in listed] == OURS
         assert all("MILLRACE_CRM_DSN" not in service.env for service in listed)
         assert {service.env.get("MILLRACE_DECLARATIONS") for service in listed} == {declarations}

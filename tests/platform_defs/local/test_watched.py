@@ -54,9 +54,7 @@ def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: EventStore, s
 @pytest.mark.parametrize(
     ("dsn_of", "refusal"), [("postgresql://u@/x", "There is no service 'spark'"), (None, "MILLRACE_DSN is not set")]
 )
-def test_the_unwatchable_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn_of: str | None, refusal: str
-) -> None:
+def test_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn_of: str | None, refusal: str) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv("MILLRACE_DAGSTER_DSN", "postgresql://u@/y")
     with pytest.raises(MillraceError, match=refusal):

@@ -42,12 +42,7 @@ class Standby(EmbeddedPostgres):
 
 @dataclass
 class Cluster:
-    """Servers of which one is the primary.
-
-    Attributes:
-        folder: Where they are.
-        primary: The one that takes writes.
-    """
+    """Servers of which one is the primary."""
 
     folder: Path
     primary: EmbeddedPostgres
@@ -120,12 +115,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Moving:
-    """A captured database on a cluster.
-
-    Attributes:
-        cluster: Where it is.
-        captured: Its capture; the source's session is one to the first primary.
-    """
+    """A captured database on a cluster; the source's session is one to the first primary."""
 
     cluster: Cluster
     captured: Captured

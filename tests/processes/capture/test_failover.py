@@ -59,9 +59,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_a_standby_takes_over_after_a_kill_at_a_step(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch, step: Step
-) -> None:
+def test_a_standby_takes_over_after_a_kill(moving: Moving, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
     moving.run("insert into items values (1, 'a')")

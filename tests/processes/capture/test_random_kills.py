@@ -1,7 +1,6 @@
 """A capture that is killed at random while its source changes: in the end its history is the source's, once."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -21,6 +20,7 @@ from tests.support.capturing.captured import replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
 from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 # items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did
 SCHEMA = (
@@ -140,9 +140,7 @@ def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.
         assert found == dict(source.execute(query.encode()).fetchall())
 
 
-def test_after_random_kills_the_history_is_whole(
-    new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config
-) -> None:
+def test_kills_leave_the_history_whole(new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config) -> None:
     kills = max(1, pytestconfig.getoption("--kills") // 2)
     source = new_source()
     source.run(*SCHEMA)
@@ -150,13 +148,12 @@ def test_after_random_kills_the_history_is_whole(
     source.run("insert into notes select n, 'old', repeat('y', 3000), 0 from generate_series(1, 30) n")
     stop = threading.Event()
     writers = [start(partial(write, source.dsn, writer, stop)) for writer in range(2)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.processes.capture.killed_captures", dsn, source.dsn, str(kills), "1"],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=10 * patience(),
-    )  # fmt: skip
-    stop.set()
+    killing = (sys.executable, "-m", "tests.processes.capture.killed_captures", dsn, source.dsn, kills, 1)
+    try:
+        done = ran(*killing, cwd=PROJECT, patiences=10)
+    finally:
+        stop.set()
     transactions = [writer.result(patience()) for writer in writers]
-    assert done.returncode == 0, done.stderr
     killed = Counter(json.loads(done.stdout))
     assert killed.total() >= kills
     with CaptureDrain(dsn, declared(source.dsn), "test") as capturing:

@@ -5,7 +5,6 @@ No view waits for it longer than a bound, and the process that it runs in ends. 
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import FEW, locking_events, positions, share, why_away
 from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
+from tests.support.running.programs import ran
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,9 +53,7 @@ def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
     return things
 
 
-def test_a_function_without_end_leaves_its_round_by_itself(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
     with Drain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -72,9 +70,7 @@ def test_a_function_without_end_leaves_its_round_by_itself(
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_function_deaf_to_python_ends_with_its_process(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
     with Drain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
@@ -106,7 +102,7 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_in_a_run_of_its_own_deafness_fails_one_log_partition(
+def test_a_deaf_one_alone_fails_its_partition(
     warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     told = tmp_path / "told"
@@ -160,9 +156,7 @@ def test_a_silent_spark_server_ends_the_drain(
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_rebuild_without_end_is_cancelled(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_an_endless_rebuild_is_cancelled(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     told = tmp_path / "told"
     (event,) = things.append_events([hang_at(told, stubborn=True)])
     things.sequence_events()
@@ -200,15 +194,6 @@ def test_a_deaf_function_in_a_local_session_is_ended(things: EventStore, dsn: st
     told = tmp_path / "told"
     things.append_events([hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", LOCALLY, dsn, str(told)],
-        cwd=PROJECT,
-        env=env | {"SPARK_MASTER": "local[2]"},
-        capture_output=True,
-        text=True,
-        timeout=2 * patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = ran(sys.executable, "-c", LOCALLY, dsn, told, cwd=PROJECT, env=env | {"SPARK_MASTER": "local[2]"})
     assert re.search(f"'hanging': '{NOT_ENDED}'", done.stdout)
     assert [positions(things.connection, model.view) for model in FEW] == [3, 3, 3]

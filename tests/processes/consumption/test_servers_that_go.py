@@ -59,9 +59,7 @@ def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
             store.append_events(more)
 
 
-def test_a_killed_python_worker_costs_no_view_its_place(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     share(dsn, spark, WITH_WAITING)
     fill(things, 60)
     told = tmp_path / "told"
@@ -109,9 +107,7 @@ def test_connections_killed_in_a_read_are_replaced(
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_a_postgres_may_restart_at_any_point_of_a_round(
-    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_postgres_may_restart(own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path) -> None:
     server, dsn = own_dsn
     fill_anew(dsn, 40)
     with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
@@ -198,22 +194,6 @@ def test_a_spark_server_that_goes_ends_the_drain(
     assert things.owned_leases("rounds") == {}
     assert share(dsn, spark, WITH_WAITING) == {**ALL_WELL, "waiting": None}
     assert_equals_a_clean_run(things, *WITH_WAITING)
-
-
-def test_a_session_that_is_ended_ends_the_drain(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, spark_remote: str
-) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])
-    fill(things, 40)
-    with spark_session() as session, Drain(dsn, FEW, lambda: session, "rounds") as shared:
-        shared.run(budget_s=patience(), idle_s=0)
-        session.client.release_session()
-        fill(things, 40, seed=2)
-        with pytest.raises(Unreachable, match="Spark"):
-            shared.run(budget_s=patience(), idle_s=0)
-    assert things.owned_leases("rounds") == {}
-    assert share(dsn, spark, FEW) == ALL_WELL
-    assert_equals_a_clean_run(things, *FEW)
 
 
 def assert_whole(dsn: str, models: Sequence[ReadModel]) -> None:

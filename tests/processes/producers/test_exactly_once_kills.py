@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.support.factories import Connect, assert_log_holds_every_event_once, 
 from tests.support.patience import wait_until
 from tests.support.producing.messages import state_of
 from tests.support.running.own_server import own_server
+from tests.support.running.programs import ran
 
 
 def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
@@ -54,15 +54,8 @@ def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect,
     kills = pytestconfig.getoption("kills")
     store = ProducerStore(connect())
     register_orders(EventStore(store.connection))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.processes.producers.killed_producers", dsn, str(kills), "4711"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    killing = (sys.executable, "-m", "tests.processes.producers.killed_producers", dsn, kills, 4711)
+    told = json.loads(ran(*killing, cwd=PROJECT, patiences=50).stdout)
     assert told["kills"] >= kills
     messages = told["messages"]
 
@@ -89,14 +82,9 @@ def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect,
     if kills >= 100:  # each of these comes sooner or later
         assert min(found.duplicates, found.aborted, told["raced"]) > 0
         assert found.epoch > kills / 10
-    assert (
-        rows(
-            store.connection,
-            "select from event_store.staged_changes c where not exists (select from event_store.transactions t"
-            " where t.transaction_id = c.transaction_id and t.state = 'open')",
-        )
-        == []
-    )
+    orphans = """select from event_store.staged_changes c where not exists (
+        select from event_store.transactions t where t.transaction_id = c.transaction_id and t.state = 'open')"""
+    assert rows(store.connection, orphans) == []
     while EventStore(store.connection).sequence_events():
         pass
     assert_log_holds_every_event_once(store.connection)

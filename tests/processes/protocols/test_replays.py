@@ -14,7 +14,6 @@ from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, stream_id
-from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored import versions as stored
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.tables import create_view, state_schema
@@ -85,7 +84,7 @@ class Consumers:
         )
 
 
-def test_leases_take_each_step_of_their_protocol(orders: EventStore) -> None:
+def test_leases_take_each_step(orders: EventStore) -> None:
     connection = orders.connection
     (stream,) = ids_of_one_partition(connection, 1)
     set_clock(connection, BEGAN.isoformat())
@@ -153,7 +152,7 @@ class Walk:
         return frozenset((partition, at - self.base[partition], of[stream]) for partition, at, stream in found)
 
 
-def test_sequencing_takes_each_step_of_its_protocol(orders: EventStore, connect: Connect) -> None:
+def test_sequencing_takes_each_step(orders: EventStore, connect: Connect) -> None:
     graph = check(sequencer.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     transactions = {one: connect(autocommit=False) for one in sequencer.TRANSACTIONS}
@@ -218,10 +217,10 @@ class Switch:
         self._reached: SimpleQueue[None] = SimpleQueue()
         self._may_go_on: SimpleQueue[bool] = SimpleQueue()
         self._outcome: Future[bool] | None = None
-        monkeypatch.setattr(read_model_versions, "create_view", self._create_view)
-        monkeypatch.setattr(read_model_versions, "is_ready_to_serve", self._is_ready_to_serve)
+        monkeypatch.setattr(stored, "create_view", self._create_view)
+        monkeypatch.setattr(stored, "is_ready_to_serve", self._is_ready_to_serve)
         # who lets a version serve may be killed before it removes the one before
-        monkeypatch.setattr(read_model_versions, "drop_unused_versions", lambda *_: None)
+        monkeypatch.setattr(stored, "drop_unused_versions", lambda *_: None)
 
     def _create_view(self, connection: psycopg.Connection, model: ReadModel) -> None:
         create_view(connection, model)
@@ -392,9 +391,7 @@ class Versions:
         return False
 
 
-def test_versions_take_each_step_of_their_protocol(
-    orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_take_each_step(orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = check(versions.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     switch = Switch(connect(), monkeypatch)

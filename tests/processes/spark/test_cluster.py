@@ -6,7 +6,6 @@ processes work in folders of their own, so what tasks import of ours is what the
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -28,6 +27,7 @@ from tests.support.building.drains import assert_equals_a_clean_run, busiest, fi
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
+from tests.support.running.programs import ran
 
 EVENTS = 400
 # six Javas that live for a minute: what makes them fast later is not worth its time
@@ -57,14 +57,10 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "packages.pth").write_text("\n".join(found) + "\n")
     python = home / "bin" / "python"
 
-    def run(imports: str) -> subprocess.CompletedProcess[str]:
-        command = [str(python), "-c", f"import {imports}"]
-        env = {"PATH": os.defpath}
-        return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
-
-    assert run("pyspark, pyarrow, psycopg, adbc_driver_postgresql").returncode == 0
+    env = {"PATH": os.defpath}
+    ran(python, "-c", "import pyspark, pyarrow, psycopg, adbc_driver_postgresql", cwd=home, env=env)
     for module in ("millrace", "tests"):
-        assert "ModuleNotFoundError" in run(module).stderr
+        assert "ModuleNotFoundError" in ran(python, "-c", f"import {module}", code=1, cwd=home, env=env).stderr
     return python
 
 
@@ -145,21 +141,18 @@ def test_rows_are_the_same_wherever_spark_runs(things: EventStore, dsn: str, pla
     assert list(map(tuple, built.stream)) == log
     assert_equals_a_clean_run(things)
     assert {python for _, _, python in built.origins} == {place.python}
-    if "SPARK_MASTER" in place.env:
+    if "SPARK_MASTER" not in place.env:
+        assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
+    else:
         # as the cluster's configuration says; two workers of a core each
         assert built.sizes == [7, 2, 6, 500_000]
-    else:
-        assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
-    if "SPARK_MASTER" in place.env:
         # both workers took part, with what the session brought along
         assert len({folder for _, folder, _ in built.origins}) == 2
         assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_a_users_package_is_brought_by_the_session(
-    things: EventStore, dsn: str, place: Place, tmp_path: Path
-) -> None:
+def test_a_users_fold_is_brought_by_the_session(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
     things.append_events([thing("a"), thing("b"), thing("a")])
     things.sequence_events()
     declare(tmp_path, "hello")

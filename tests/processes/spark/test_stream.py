@@ -21,9 +21,7 @@ def grow(log: EventStore, sizes: dict[int, int]) -> None:
     log.sequence_events()
 
 
-def test_a_restarted_query_goes_on_where_it_was(
-    store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     register_orders(store)
     files = tmp_path / "files"
 

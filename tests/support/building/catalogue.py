@@ -41,9 +41,7 @@ TYPES = {
 # keys of data that are told apart, and one that is longer than Postgres keeps a name
 ODD_KEYS = ["id", "ID", "a`b", 'q"q', "it's", "back\\slash", "ключ", "with space"]
 LONG_KEY = "a name that nobody would call short, and that goes on and on " * 2
-
 ODD, REFUSED_BY = "odd value", "refused value"
-
 Values = read_model(view="values_of_types", deciders=[ODD], key=["value_id"])(
     type(
         "ValuesOfTypes",
@@ -74,7 +72,6 @@ Refusing = read_model(view="refusing", deciders=[REFUSED_BY], key=["value_id"])(
         | {f"last_{name}": last(f"data.{name}", type=type_) for name, type_ in TYPES.items()},
     )
 )
-
 # A field, its value in JSON, and the text of what Postgres must hold: the value that the JSON says, digit by digit.
 TAKEN: list[tuple[str, str, str]] = [
     ("int", "5", "5"),
@@ -151,12 +148,7 @@ IN_PARTS = ("everything", "going_across", "machines", "values_of_types", "model_
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A log and what was built of it.
-
-    Attributes:
-        store: The log, and the tables of the models.
-        rows: By door and by the name of the model, the rows at the end of the log.
-    """
+    """A log, and by door and by the name of the model the rows that were built of it."""
 
     store: EventStore
     rows: dict[str, dict[str, Rows]]

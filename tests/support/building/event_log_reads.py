@@ -23,14 +23,7 @@ def fill(store: EventStore) -> EventStore:
     for partition, number in ((0, 5), (1, 3), (2, 1)):
         (decider_id,) = ids_of_one_partition(store.connection, 1, partition)
         store.append_events(
-            NewEvent(
-                "order" if n % 2 == 0 else "invoice",
-                decider_id,
-                "placed" if n < 2 else "paid",
-                uuid4(),
-                {"n": n},
-                uuid4(),
-            )
+            NewEvent(("order", "invoice")[n % 2], decider_id, "placed" if n < 2 else "paid", uuid4(), {"n": n}, uuid4())
             for n in range(number)
         )
     store.sequence_events()
@@ -73,12 +66,9 @@ def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str
 
 
 SPARK_TYPES = {
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "string": StringType(),
-    "boolean": BooleanType(),
+    "int": IntegerType(), "bigint": LongType(), "string": StringType(), "boolean": BooleanType(),
     "timestamp": TimestampType(),
-}
+}  # fmt: skip
 
 
 def read(dsn: str, **options: object) -> list[dict[str, Any]]:

@@ -26,8 +26,6 @@ model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys
 with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
-
-
 # a drain of several views, as the run that shares one is one
 SHARING_VICTIM = """
 import sys

@@ -13,14 +13,8 @@ from tests.support.building.drains import Everything, fill
 from tests.support.factories import rows
 
 EventsOf = replace(Everything, columns={"events": count(), "status": last("event")})
-
-
 Latest = replace(Everything, columns={"status": last("event"), "seen": max_("created_at")})
-
-
 Impossible = replace(Everything, columns={"least": min_("data.text", type="date")})
-
-
 # also has all columns of the other, at the same places and with more behind
 Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at")})
 

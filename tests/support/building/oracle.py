@@ -17,7 +17,6 @@ from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]
 Rank = Callable[[Any], Any]
-
 READ: dict[str, Callable[[Any], Any]] = {
     "string": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "bigint": int,
@@ -28,7 +27,6 @@ READ: dict[str, Callable[[Any], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
 }
-
 # what a condition compares: the type as which it reads a field of data
 COMPARED: dict[type, str] = {str: "string", bool: "boolean", Decimal: "decimal", datetime: "timestamp"}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -39,7 +37,6 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-
 # by kind of column: from values, in the order of their events, and how they are compared, to its value
 VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
     "count": lambda values, _: len(values),

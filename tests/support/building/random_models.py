@@ -41,8 +41,6 @@ KEYS: dict[str, KeyColumn] = {
     "by_created": field("created_at"),
     "by_final": field("final"),
 }
-
-
 # some of each kind, over what events have and over their data
 CONDITIONS: list[dict[str, object]] = [
     {"data.text": ["a", "9", ""]},

@@ -15,7 +15,6 @@ from tests.support.factories import Killed, rows
 from tests.support.patience import patience
 
 __all__ = ["new_source"]
-
 ITEMS = "create table items (id int primary key, name text, amount numeric, ok boolean)"
 T = "table:public.items"
 
@@ -117,13 +116,7 @@ def left(captured: Captured, table: str) -> list[dict[str, Any]]:
 
 
 def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | None = None) -> None:
-    """Look that the rows that the events leave are those of these tables of the source.
-
-    Args:
-        captured: The capture.
-        names: The tables.
-        without: Tables that have another name for a while: the captured one, by the present name.
-    """
+    """Look that events leave the rows of these tables; `without` has captured names of renamed ones by the new one."""
     renamed = without or {}
     rows_left: dict[tuple[str, str], dict[str, Any]] = {}
     for decider, key, action, data in rows(

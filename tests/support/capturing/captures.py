@@ -121,6 +121,9 @@ class Source:
             self.xid += 1
         return [self._change(row, lsn, number, xid) for number, row in enumerate(done)]
 
+    def _source(self, table: str) -> dict[str, object]:
+        return {"capture": self.capture, "generation": self.generation, "schema": "public", "table": table}
+
     def _change(self, row: Row, lsn: Lsn, number: int, xid: int) -> Change:
         truncates = row.action == "truncated"
         record = None if row.value is None else {"id": row.key, "v": row.value}
@@ -130,13 +133,7 @@ class Source:
             "commit_idx": number,
             "xid": xid,
             "committed_at": "2026-01-05T12:00:00.000000Z",
-            "source": {
-                "capture": self.capture,
-                "generation": self.generation,
-                "schema": "public",
-                "table": row.table,
-                "oid": 16384,
-            },
+            "source": self._source(row.table) | {"oid": 16384},
         }
         return Change(
             commit_lsn=lsn,
@@ -204,10 +201,7 @@ class Source:
         )
 
     def _row(self, key: object, name: str, value: object, backfill_offset: int) -> ReadRow:
-        data = {
-            "record": {"id": key, "v": value},
-            "source": {"capture": self.capture, "generation": self.generation, "schema": "public", "table": name},
-        }
+        data = {"record": {"id": key, "v": value}, "source": self._source(name)}
         named = f"{self.generation}/{backfill_offset}/{name}/{decider_id(key)}"
         event_id = str(uuid5(NAMESPACE_URL, named))
         return ReadRow(decider_id(key), event_id, json.dumps(data))

@@ -12,8 +12,6 @@ from tests.support.capturing.pgoutput_bytes import INT4, TEXT, begin, commit, en
 from tests.support.capturing.sources import Source
 
 T = relation(("id", INT4), ("note", TEXT))
-
-
 FULL = relation(("id", INT4), ("note", TEXT), identity="f")
 
 

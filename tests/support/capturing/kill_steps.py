@@ -55,6 +55,5 @@ VERIFYING = (
     *around(CaptureStore, "verify_rows"),
     *around(CaptureStore, "end_verification"),
 )
-
 # those that any run may take
 OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)

@@ -21,7 +21,7 @@ def encode(message: p.Message) -> bytes:  # noqa: PLR0911 - one for each kind
             return b"O" + pack(">Q", lsn) + _text(name)
         case p.Relation(relation_id, schema, table, identity, columns):
             head = b"R" + pack(">I", relation_id) + _text("" if schema == "pg_catalog" else schema) + _text(table)
-            return head + identity.encode() + pack(">H", len(columns)) + b"".join(_column(column) for column in columns)
+            return head + identity.encode() + pack(">H", len(columns)) + b"".join(map(_column, columns))
         case p.Type(oid, schema, name):
             return b"Y" + pack(">I", oid) + _text("" if schema == "pg_catalog" else schema) + _text(name)
         case p.Insert(relation_id, new):

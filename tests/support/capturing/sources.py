@@ -15,11 +15,7 @@ _numbers = count()
 
 
 class Source:
-    """A database with `wal_level` logical and a session in it.
-
-    Attributes:
-        slot: The name for its slot, and for its publication, which nobody made yet.
-    """
+    """A database with `wal_level` logical and a session in it; its slot and publication nobody made yet."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn = dsn

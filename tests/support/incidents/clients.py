@@ -16,15 +16,11 @@ Work = Callable[[EventStore], None]
 
 
 class Appender:
-    """Appends first events, each again until it is acknowledged, under the same `event_id`.
-
-    Attributes:
-        acknowledged: The events that the store said it has.
-        refused: The SQLSTATEs of what it refused meanwhile; None for a connection that was lost.
-    """
+    """Appends first events, each again until it is acknowledged, under the same `event_id`."""
 
     def __init__(self, prefix: str, *, decider: str = "order", event: str = "placed", data: Json = None) -> None:
         self.acknowledged: list[UUID] = []
+        # their SQLSTATEs; None for a connection that was lost
         self.refused: list[str | None] = []
         self._prefix, self._decider, self._event, self._data = prefix, decider, event, data or {"n": 1}
         self._numbers = count()
@@ -45,11 +41,7 @@ class Appender:
 
 
 class BulkConsumer:
-    """Consumes a bulk view; an event is consumed when its commit is acknowledged.
-
-    Attributes:
-        consumed: The events whose commit was acknowledged, in order.
-    """
+    """Consumes a bulk view; an event is consumed when its commit is acknowledged."""
 
     def __init__(self, view: str) -> None:
         self.consumed: list[UUID] = []

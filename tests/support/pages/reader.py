@@ -14,7 +14,6 @@ import importlib
 import io
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
 from tests.support.pages.documents import Block
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,18 +46,7 @@ NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
 
 @dataclass
 class Reader:
-    """A reader of one page.
-
-    Attributes:
-        server: Where databases are made.
-        dsn: The event store.
-        folder: Where files go.
-        spark: Gives the session for read models.
-        read: The chapters that were followed.
-        names: What Python blocks have defined.
-        databases: The other databases that were made.
-        roles: The roles that were made.
-    """
+    """A reader of one page: the chapters that were read, what blocks have defined in Python, and made on the server."""
 
     server: EmbeddedPostgres
     dsn: str
@@ -107,15 +95,9 @@ class Reader:
         make.write_text("#!/bin/sh\n")
         make.chmod(0o755)
         path = os.pathsep.join([str(make.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", EXAMPLE_DSN.sub(lambda _: self.dsn, block.text)],
-            cwd=self.folder,
-            env={**os.environ, **self.environment(), "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=2 * patience(),
-            check=False,
-        )
+        text = EXAMPLE_DSN.sub(lambda _: self.dsn, block.text)
+        env = {**os.environ, **self.environment(), "PATH": path}
+        done = ran("bash", "-euo", "pipefail", "-c", text, code=None, cwd=self.folder, env=env)
         assert done.returncode == 0, f"{block}:\n{done.stderr}"
         return done.stdout
 
@@ -216,12 +198,8 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
         result = connection.execute(statement.encode()).pgresult
     except psycopg.Error as error:
         said = error.diag
-        lines = [
-            f"ERROR:  {error.sqlstate}: {said.message_primary}",
-            f"DETAIL:  {said.message_detail}",
-            f"HINT:  {said.message_hint}",
-        ]
-        return "\n".join(lines)
+        told = (f"ERROR:  {error.sqlstate}: {said.message_primary}", f"DETAIL:  {said.message_detail}")
+        return "\n".join([*told, f"HINT:  {said.message_hint}"])
     assert result is not None
     if not result.nfields:
         return ""
@@ -229,7 +207,7 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
     names = [(result.fname(c) or b"").decode() for c in columns]
     cells = [[(result.get_value(r, c) or b"").decode() for c in columns] for r in range(result.ntuples)]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = [" | ".join(_centred(name, width) for name, width in zip(names, widths, strict=True))]
+    lines = [" | ".join(f"{name:^{width}}" for name, width in zip(names, widths, strict=True))]
     for row in cells:
         padded = [
             cell.rjust(width) if result.ftype(c) in NUMBERS else cell.ljust(width)
@@ -239,11 +217,6 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
     rule = "-+-".join("-" * width for width in widths)
     count = f"({len(cells)} row{'' if len(cells) == 1 else 's'})"
     return "\n".join([f" {lines[0]}", f"-{rule}-", *(f" {line}" for line in lines[1:]), count])
-
-
-def _centred(text: str, width: int) -> str:
-    left = (width - len(text)) // 2
-    return " " * left + text + " " * (width - len(text) - left)
 
 
 def forget_package() -> None:

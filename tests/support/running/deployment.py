@@ -25,7 +25,6 @@ from tests.support.running.ending import ending_with_us
 MILLRACE = Path(sys.executable).parent / "millrace"
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
-
 T = TypeVar("T")
 
 
@@ -86,11 +85,6 @@ def started(home: Path, *, folder: Path | None = None, more: Mapping[str, str] |
     """Start `millrace up` and wait for its UI; in the end stop what still runs of it, services too.
 
     It stops by itself, too, when the process of the tests is killed.
-
-    Args:
-        home: Where its data are.
-        folder: The folder that it is started in; None for the current one.
-        more: What to add to its environment.
     """
     port = free_port()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}

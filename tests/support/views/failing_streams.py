@@ -11,7 +11,6 @@ from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]
-
 Delivered = list[tuple[str, UUID]]
 
 

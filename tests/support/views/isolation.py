@@ -12,7 +12,6 @@ from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")
-
 REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE
 
 

@@ -32,11 +32,9 @@ _common = settings(stateful_step_count=50, deadline=None, database=None, suppres
 # often, of an attempt that is not counted, and of a part of a batch that is taken for all of it.
 REPEATABLE = settings(_common, max_examples=15, derandomize=True)
 LONG = settings(_common, max_examples=500, derandomize=False)
-
 LIMIT_S = 3600  # a failure is shrunk, which takes minutes
 EVENTS = ("placed", "paid", "shipped")
 Seek = tuple[str, int | None, int, int]
-
 stream_numbers = st.integers(0, 5)
 consumers = st.integers(0, 2)
 partitions = st.integers(0, PARTITIONS - 1)

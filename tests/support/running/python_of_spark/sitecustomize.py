@@ -25,7 +25,6 @@ NEEDED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.worker",
 )
-
 sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
 if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
     for module in NEEDED:
