@@ -17,6 +17,7 @@ from tests.support.patience import patience
 TOKEN = "a-token-of-this-test"
 JSON = "application/json"
 PROTOCOL = Subprotocol("graphql-ws")
+MUTATION = f'{{"query": "{PAUSE}"}}'
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         yield ui
 
 
-def send(
-    ui: Ui, method: str = "POST", path: str = "/graphql", body: str = f'{{"query": "{PAUSE}"}}', **headers: str
-) -> int:
+def send(ui: Ui, method: str = "POST", path: str = "/graphql", body: str = MUTATION, **headers: str) -> int:
     """Send one request by hand, with the headers of a script unless others are given, and return the status."""
     told = {
         "Host": f"127.0.0.1:{ui.port}",
@@ -102,9 +101,7 @@ OTHER_ORIGINS: tuple[dict[str, str], ...] = (
 
 
 def test_what_is_no_post_of_json_and_what_reports_assets_has_no_effect(ui: Ui) -> None:
-    answers = {
-        (method, path, str(headers)): send(ui, method, path, **headers) for method, path, headers in NO_POST_OF_JSON
-    }
+    answers = {(how, path, str(told)): send(ui, how, path, **told) for how, path, told in NO_POST_OF_JSON}
     assert {case: status for case, status in answers.items() if status not in {400, 403, 405, 415}} == {}
     assert not ui.was_changed()
 

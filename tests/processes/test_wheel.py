@@ -56,12 +56,10 @@ class Installed:
     home: Path
     packages: Path
 
-    def run(
-        self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0
-    ) -> str:
-        program, *words = command
+    def run(self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0) -> str:
+        program, *rest = words
         where = {"cwd": cwd or self.home, "env": self.env(env)}
-        done = ran(self.home / "bin" / str(program), *words, code=code, patiences=3, **where)
+        done = ran(self.home / "bin" / str(program), *rest, code=code, patiences=3, **where)
         return done.stdout + done.stderr
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -60,9 +60,7 @@ async def _all(crowd: Crowd, address: str, numbers: range) -> Appended:
         for _ in numbers
     ]
     began = time.monotonic()
-    await asyncio.gather(
-        *(_one(crowd, number, connection, done) for number, connection in zip(numbers, connections, strict=True))
-    )
+    await asyncio.gather(*(_one(crowd, n, one, done) for n, one in zip(numbers, connections, strict=True)))
     done.seconds = time.monotonic() - began
     for connection in connections:
         await connection.close()

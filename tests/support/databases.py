@@ -98,9 +98,7 @@ class Databases:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
         for database in self._emptied:
             _close(database.idle)
         self._worker.shutdown()

@@ -22,7 +22,5 @@ def scraped(port: int) -> Samples:
 
 def of(samples: Samples, name: str, **labels: str) -> float:
     """Return the only sample of a metric that has these labels among its own."""
-    (found,) = [
-        number for (other, has), number in samples.items() if other == name and labels.items() <= dict(has).items()
-    ]
+    (found,) = [n for (other, has), n in samples.items() if other == name and labels.items() <= dict(has).items()]
     return found

@@ -33,9 +33,8 @@ def _declared(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, *captures: Capture) -> None:
-    monkeypatch.setattr(
-        capture_commands, "declared_beside", lambda *_: Declarations(captures={c.name: c for c in captures})
-    )
+    found = Declarations(captures={c.name: c for c in captures})
+    monkeypatch.setattr(capture_commands, "declared_beside", lambda *_: found)
 
 
 def run(dsn: str, arguments: Sequence[str], answer: str | None = None, code: int = 0) -> str:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 BUILT = "select count(*) from read_models.orders"
 
 
-def millrace(dsn: str, *arguments: str) -> str:
-    return command_line.millrace(*arguments, dsn=dsn, MILLRACE_DECLARATIONS=EXAMPLE)
+def millrace(dsn: str, *arguments: str, code: int = 0) -> str:
+    return command_line.millrace(*arguments, dsn=dsn, code=code, MILLRACE_DECLARATIONS=EXAMPLE)
 
 
 def shop(store: EventStore) -> None:
@@ -152,9 +152,7 @@ def test_what_a_declaration_changes_is_said(dsn: str, store: EventStore) -> None
     assert "one of 16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample")
     # as if it had served in another way
     store.connection.execute("update read_models.orders_state set status = 'other'")
-    (found,) = parsed(
-        command_line.millrace("show", "diff", "orders", "--json", dsn=dsn, code=1, MILLRACE_DECLARATIONS=EXAMPLE)
-    )
+    (found,) = parsed(millrace(dsn, "show", "diff", "orders", "--json", code=1))
     assert (found["differs"], found["found"]["changed"], found["found"]["columns"]) == (True, 1, {"status": 1})
     (example,) = found["examples"]
     assert example == {

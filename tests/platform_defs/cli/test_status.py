@@ -113,9 +113,7 @@ def test_status_finds_a_checkpoint_beyond_the_end(store: EventStore, dsn: str) -
     store.commit_batch("at the end", store.claim_batch("at the end", "run"))
     assert store.views_beyond_log() == []
     # what a restore of single tables would do
-    store.connection.execute(
-        "update event_store.checkpoints set position = 7 where view = 'odd view' and partition = 3"
-    )
+    store.connection.execute("update event_store.checkpoints set position=7 where view = 'odd view' and partition = 3")
     assert store.views_beyond_log() == [ViewBeyondLog("odd view", 3, 7, 2)]
     said = millrace("status", "--json", dsn=dsn)
     assert "The view odd view stands beyond the end of the log. It stands at position 7 of log partition 3" in said

@@ -69,9 +69,7 @@ def test_services_of_the_package_come_behind_ours(declare: Callable[[str], list[
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 
-def test_a_broken_file_costs_its_services(
-    declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_costs_services(declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture) -> None:
     for text, line, error in (
         ("import no_such_thing\n", 1, "ModuleNotFoundError"),
         ("def services(here):\n    return 1 / 0\n", 2, "ZeroDivisionError"),

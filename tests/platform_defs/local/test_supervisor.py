@@ -116,9 +116,7 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None
         # each time it gets twice as long, up to a limit
         wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
         assert all(alive(process) for process in processes)
-        assert {
-            down.name: supervisor.said_of_service(down).partition(". ")[2] for down in supervisor.services_down(home)
-        } == {
+        assert {d.name: supervisor.said_of_service(d).partition(". ")[2] for d in supervisor.services_down(home)} == {
             "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
             "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
         }
@@ -163,9 +161,7 @@ def test_a_service_that_does_not_answer_is_started_again(home: Path, says: str) 
         # as somebody stops it, or a machine: it is asked to end all the same
         os.kill(before, signal.SIGSTOP)
         hung.set()
-        wait_until(
-            told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is given up"
-        )
+        wait_until(told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is left")
         assert states(running)["family"] == "ready"
         (processes := members(home))[0].kill()
         (home / "family.pids").unlink()

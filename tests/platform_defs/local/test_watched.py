@@ -35,18 +35,16 @@ def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: EventStore, s
         "MILLRACE_DAGSTER_DSN": dsn,
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
-    with subprocess.Popen(
-        [MILLRACE, "run", "service", "sequence"], env=env, stdout=subprocess.PIPE, text=True
-    ) as watching:
+    with subprocess.Popen([MILLRACE, "run", "service", "sequence"], env=env, stdout=subprocess.PIPE, text=True) as one:
         try:
             assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
             assert store.is_attended()
             assert services_down(tmp_path) == []
-            watching.send_signal(signal.SIGTERM)
-            assert watching.communicate(timeout=patience())[0] == "Starting sequence ...\nStopping sequence ...\n"
-            assert watching.returncode == 0
+            one.send_signal(signal.SIGTERM)
+            assert one.communicate(timeout=patience())[0] == "Starting sequence ...\nStopping sequence ...\n"
+            assert one.returncode == 0
         finally:
-            watching.kill()
+            one.kill()
             assert end_leftovers(tmp_path / "watched" / "sequence") == []
     wait_until(lambda: not store.is_attended(), "nobody attends the log")
 

@@ -33,9 +33,7 @@ class Standby(EmbeddedPostgres):
         source = f"host={primary.socket} user=postgres dbname=postgres application_name={name}"
         with self._locked():
             self._own(self.data)
-            self._run(
-                "pg_basebackup", ["-D", str(self.data), "-d", source, "-c", "fast", "-X", "stream", "-S", name, "-R"]
-            )
+            self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-cfast", "-Xstream", "-S", name, "-R"])
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.write(f"hot_standby_feedback = on\nprimary_conninfo = '{source}'\n")
 

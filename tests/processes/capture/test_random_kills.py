@@ -58,20 +58,16 @@ def write(dsn: str, writer: int, stop: threading.Event) -> int:
 
 def change(connection: psycopg.Connection, random: Random) -> list[str]:
     """Change a row, perhaps twice; return what that was, as the captured history says it."""
-    table = random.choice(["items", "notes"])
+    table, execute = random.choice(["items", "notes"]), connection.execute
     key, other = random.randint(1, KEYS), random.randint(1, KEYS)
     # longer than what a row keeps in itself, half of the times
     note = f"{random.random()}" * random.choice([1, 200])
     match random.choice(["insert", "insert", "update", "twice", "move", "delete"]):
         case "insert":
-            done = connection.execute(
-                f"insert into {table} values (%s, 'new', %s, 1) on conflict do nothing".encode(), (key, note)
-            )
+            done = execute(f"insert into {table} values (%s, 'n', %s, 1) on conflict do nothing".encode(), (key, note))
             return [f"inserted {table} [{key}]"] * done.rowcount
         case "update":
-            done = connection.execute(
-                f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key)
-            )
+            done = execute(f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key))
             return [f"updated {table} [{key}]"] * done.rowcount
         case "twice":
             # each by itself: another writer may insert the row in between
@@ -81,13 +77,13 @@ def change(connection: psycopg.Connection, random: Random) -> list[str]:
             ]
             return [f"updated {table} [{key}]"] * sum(updates)
         case "move":
-            done = connection.execute(
+            done = execute(
                 f"update {table} set id = %s where id = %s and not exists (select from {table} where id = %s)".encode(),
                 (other, key, other),
             )
             return [f"deleted {table} [{key}]", f"updated {table} [{other}]"] * done.rowcount
         case _:
-            done = connection.execute(f"delete from {table} where id = %s".encode(), (key,))
+            done = execute(f"delete from {table} where id = %s".encode(), (key,))
             return [f"deleted {table} [{key}]"] * done.rowcount
 
 

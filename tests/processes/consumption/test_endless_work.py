@@ -62,9 +62,8 @@ def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: "
         assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
         assert away == ALL_WELL
         # it would be so again: a run of its own is over before it comes back
-        assert not shared.members[-1].may_join(
-            next(iter(warm.poll_views(["hanging"]))), warm.drain_states("hanging")["hanging"]
-        )
+        (poll,) = warm.poll_views(["hanging"])
+        assert not shared.members[-1].may_join(poll, warm.drain_states("hanging")["hanging"])
     assert len(processes(tmp_path / "told")) == 1
     assert positions(warm.connection, "hanging") == 40
     assert_equals_a_clean_run(warm, *WELL)
@@ -102,9 +101,7 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_a_deaf_one_alone_fails_its_partition(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (

@@ -27,13 +27,12 @@ Uses = cast("ReadModel", models.uses)
 EXPECTED = {model.name: partial(expected_rows, model) for model in (drains.Everything, drains.machines)} | {
     "uses": expected_uses
 }
+STEPS = [kills.lease_taken, kills.rows_staged, kills.merged_but_not_committed, kills.some_commits]
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 
 @pytest.mark.usefixtures("spark_remote")
-@pytest.mark.parametrize(
-    "step", [kills.lease_taken, kills.rows_staged, kills.merged_but_not_committed, kills.some_commits]
-)
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("model", [drains.Everything, drains.machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
     things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, model: ReadModel, step: Step
@@ -52,19 +51,6 @@ def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
         EXPECTED[model.name](drains.all_events(things))
     )
     assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
-
-
-@pytest.mark.usefixtures("spark_remote")
-@pytest.mark.parametrize("step", [kills.lease_taken, kills.some_commits])
-def test_a_kill_of_a_shared_drain_leaves_no_trace(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, step: Step
-) -> None:
-    drains.fill(things, 200)
-    with kills.sharing_victim(dsn, 40) as process:
-        kills.kill_at(process, observer, step)
-    assert kills.consumed(observer) < 200 * len(TOGETHER)
-    share(drains.later(dsn), spark)
-    drains.assert_equals_a_clean_run(things, *TOGETHER)
 
 
 @pytest.mark.usefixtures("spark_remote")

@@ -90,23 +90,6 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_connections_killed_in_a_read_are_replaced(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
-) -> None:
-    share(dsn, spark, FEW)
-    fill(things, 60)
-    holder = connect(autocommit=False)
-    with Drain(dsn, FEW, locking_events(spark, holder), "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
-        terminate(observer, wait_blocked_in(observer, READING))
-        terminate(observer, shared._store.connection.info.backend_pid)
-        holder.rollback()
-        running.result(patience())
-        assert why_away(shared) == ALL_WELL
-    assert things.owned_leases("rounds") == {}
-    assert_equals_a_clean_run(things, *FEW)
-
-
 def test_postgres_may_restart(own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path) -> None:
     server, dsn = own_dsn
     fill_anew(dsn, 40)
@@ -198,4 +181,5 @@ def test_a_spark_server_that_goes_ends_the_drain(
 
 def assert_whole(dsn: str, models: Sequence[ReadModel]) -> None:
     with store_at(dsn) as store:
+        assert store.owned_leases("rounds") == {}
         assert_equals_a_clean_run(store, *models)

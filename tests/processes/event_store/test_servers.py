@@ -80,9 +80,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
                 producers.begin_transaction("p", 0, 1, 0, 600)
             wait_until(lambda: screen.ids() == ["a"], "the first one")
             with psycopg.connect(second.dsn("store"), autocommit=True) as standby:
-                wait_until(
-                    lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what was begun"
-                )
+                wait_until(lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what began")
                 assert EventStore(standby).standing() == []
                 assert "millrace_producer_open_messages" in {family.name for family in metrics_of(standby)}
             with Wakeups(second.dsn("store")) as positions:

@@ -156,17 +156,15 @@ def test_a_failover_keeps_what_was_acknowledged(
                 with psycopg.connect(dsn, autocommit=True) as connection:
                     wait_until(lambda: _consumed(connection) > 0, f"the drain commits {failed}")
                 crash(primary)
-                with incident(
-                    "Failover of Postgres", tmp_path, MILLRACE_DSN=dsn, STANDBY_DSN=second.dsn(STORE)
-                ) as operator:
-                    operator.follow()
-                    operator.follow()
+                with incident("Failover of Postgres", tmp_path, MILLRACE_DSN=dsn, STANDBY_DSN=second.dsn(STORE)) as one:
+                    one.follow()
+                    one.follow()
                     for writer in both:
                         more(writer.acknowledged)
                     with psycopg.connect(dsn, autocommit=True) as connection:
                         seen = _consumed(connection)
                         wait_until(lambda: _consumed(connection) > seen, "the drain goes on")
-                    operator.follow()
+                    one.follow()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 store = EventStore(connection)
                 store.sequence_events()
@@ -202,9 +200,7 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSe
         before = stored(store)
         store.append_event("made", LOST, DECIDER, "thing-lost", {"units": 1}, LOST, None)  # type: ignore[arg-type]
         store.sequence_events()
-        ((partition, position),) = rows(
-            connection, "select partition, position from event_store.log_position(%s)", LOST
-        )
+        ((partition, position),) = rows(connection, "select * from event_store.log_position(%s)", LOST)
     drain_rest(dsn, spark)
     crash(second)
     third.start()

@@ -36,9 +36,7 @@ def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: "SparkSes
     assert filed(files) == begun
     grow(store, {0: 3, 2: 1})
     purge(store, 0, 6)
-    with pytest.raises(
-        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
-    ):
+    with pytest.raises(StreamingQueryException, match=r"at position 4 of log partition 0.*'failOnDataLoss' is 'true'"):
         run(startingOffsets="latest")
     # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
     run(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])

@@ -92,9 +92,7 @@ PAGES = {
 def test_another_account_gets_what_the_page_says(platform: Deployment) -> None:
     """Compare with docs/who_may_do_what.md; here no simulator runs."""
     port = int(platform.url.rpartition(":")[2])
-    expected = {
-        kind: {name: gets for name, gets in rows.items() if name not in SIMULATORS} for kind, rows in ROWS.items()
-    }
+    expected = {kind: {k: gets for k, gets in rows.items() if k not in SIMULATORS} for kind, rows in ROWS.items()}
     assert look(platform.home, psutil.Process(platform.process.pid), port) == expected
 
 

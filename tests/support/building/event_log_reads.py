@@ -79,9 +79,7 @@ def read(dsn: str, **options: object) -> list[dict[str, Any]]:
 
 def reader_of(dsn: str, **options: object) -> EventLogReader:
     parsed = options_of(dsn=dsn, **options)
-    types = {name: SPARK_TYPES[COLUMNS[name][0]] for name in parsed.columns} | dict.fromkeys(
-        parsed.extract, StringType()
-    )
+    types = {n: SPARK_TYPES[COLUMNS[n][0]] for n in parsed.columns} | dict.fromkeys(parsed.extract, StringType())
     return EventLogReader(parsed, StructType([StructField(name, type_) for name, type_ in types.items()]))
 
 

@@ -47,9 +47,7 @@ def processes(path: Path) -> list[int]:
 
 def all_over(path: Path) -> None:
     assert processes(path)
-    wait_until(
-        lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function that hangs end"
-    )
+    wait_until(lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function end")
 
 
 def _lives(pid: int) -> bool:

@@ -34,9 +34,7 @@ def relations(connection: psycopg.Connection) -> set[str]:
 
 
 def columns(connection: psycopg.Connection) -> list[str]:
-    return [
-        column.name for column in connection.execute("select * from read_models.everything limit 0").description or ()
-    ]
+    return [each.name for each in connection.execute("select * from read_models.everything limit 0").description or ()]
 
 
 @pytest.fixture

@@ -10,9 +10,7 @@ FILL = "insert into items values (1, 'goes'), (2, 'stays'), (3, 'changes')"
 
 
 def both(captured: Captured, *tables: CapturedTable) -> Captured:
-    captured.source.run(
-        "create table good (id int primary key, name text)", "insert into good values (1, 'first')", FILL
-    )
+    captured.source.run("create table good (id int primary key, name text)", "insert into good values (1, '1st')", FILL)
     return declared(captured, CapturedTable("items"), GOOD, *tables)
 
 

@@ -84,6 +84,4 @@ def anchors(page: str) -> set[str]:
 
 
 def pictures(page: str) -> list[str]:
-    return [
-        str(child.attrGet("src")) for token in parsed(page) for child in token.children or () if child.type == "image"
-    ]
+    return [str(c.attrGet("src")) for token in parsed(page) for c in token.children or () if c.type == "image"]

@@ -48,9 +48,7 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
 def fill(store: EventStore, streams: int, events: int = 3, prefix: str = "s") -> None:
     """Append so many events to each of so many streams: placed, paid, shipped, and so on."""
     names = ("placed", "paid", "shipped")
-    store.append_events(
-        new_event(f"{prefix}-{stream}", event=names[n % 3]) for n in range(events) for stream in range(streams)
-    )
+    store.append_events(new_event(f"{prefix}-{s}", event=names[n % 3]) for n in range(events) for s in range(streams))
 
 
 def owed(store: EventStore, view: str) -> int:

@@ -218,12 +218,11 @@ class Life(Model, RuleBasedStateMachine):
         }, "an event is not in the log"
         for consumer in self.consumers:
             self.operator.release_owner(consumer.name)  # a lease past its time can still be committed
+        archive = ArchiveStore(self.operator.connection)
         for partition, mark in self.marks.items():
             to = min(mark, self.positions[partition])
-            ArchiveStore(self.operator.connection).mark_archived(partition, to)
-            assert ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to) == max(
-                to, self.earliest[partition]
-            )
+            archive.mark_archived(partition, to)
+            assert archive.raise_low_water_mark(partition, to) == max(to, self.earliest[partition])
 
     def drain(self) -> None:
         """Consume everything with a healthy consumer, in the way of the mode."""

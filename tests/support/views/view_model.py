@@ -18,6 +18,9 @@ class Entry:
     at: int
 
 
+Log = dict[Name, list[Entry]]
+
+
 @dataclass
 class Stream:
     """How far the view is with a stream, who holds its event, and from when on somebody else may."""
@@ -121,9 +124,7 @@ class Model:
         deciders, events = self.filters["deciders"], self.filters["events"]
         return (deciders is None or name[0] in deciders) and (events is None or event in events)
 
-    def pending(
-        self, name: Name, state: Stream | None = None, log: dict[Name, list[Entry]] | None = None
-    ) -> list[Entry]:
+    def pending(self, name: Name, state: Stream | None = None, log: Log | None = None) -> list[Entry]:
         state = state or self.streams[name]
         return [
             entry
