@@ -86,18 +86,12 @@ NO_POST_OF_JSON: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("POST", "/report_asset_observation/", {}),
 )
 OTHER_ORIGINS: tuple[dict[str, str], ...] = (
-    {"Origin": "http://evil.example"},
-    {"Origin": "null"},
-    {"Origin": "http://127.0.0.1:1"},
-    {"Origin": "http://localhost"},
-    {"Origin": "https://127.0.0.1"},
-    {"Origin": "file://"},
-    {"Origin": "chrome-extension://abc"},
-    {"Sec_Fetch_Site": "cross-site"},
-    {"Sec_Fetch_Site": "same-site"},
+    {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://localhost"}, {"Origin": "https://127.0.0.1"}, {"Origin": "file://"},
+    {"Origin": "chrome-extension://abc"}, {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
     {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
     {"Sec_Fetch_Site": "same-origin\ncross-site"},
-)
+)  # fmt: skip
 
 
 def test_what_is_no_post_of_json_and_what_reports_assets_has_no_effect(ui: Ui) -> None:

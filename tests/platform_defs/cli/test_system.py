@@ -94,14 +94,10 @@ def test_status_says_which_declarations_fail_and_where(dsn: str, mine: Callable[
 
 
 WITH_PASSWORDS = (
-    "postgresql://u:hunter2@127.0.0.1:1/x",
-    "postgresql://u:hunter2/and@127.0.0.1:1/x",
-    "postgresql://u:hunter2@127.0.0.1:hunter2/x",
-    "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
-    "hunter2",
-    "host=127.0.0.1 hunter2",
-    "password=hunter2 sslmode=hunter2",
-)
+    "postgresql://u:hunter2@127.0.0.1:1/x", "postgresql://u:hunter2/and@127.0.0.1:1/x",
+    "postgresql://u:hunter2@127.0.0.1:hunter2/x", "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
+    "hunter2", "host=127.0.0.1 hunter2", "password=hunter2 sslmode=hunter2",
+)  # fmt: skip
 
 
 def test_no_error_about_a_dsn_says_its_password(typed: Typed) -> None:

@@ -34,15 +34,10 @@ EVENTS = 400
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # what workers of 512 MB and a driver on loopback need to be told
 CLUSTER = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.executor.memory": "512m",
-    "spark.cores.max": "2",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-}
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS, "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +67,10 @@ def master(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     spark_home = Path(pyspark.__file__).parent
     port = free_port()
     env = {
-        "PATH": os.environ["PATH"],
-        "JAVA_HOME": str(find_java(Settings(home=home).home / "java").home),
-        "SPARK_HOME": str(spark_home),
-        "SPARK_LOCAL_DIRS": str(home / "local"),
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-        "PYSPARK_PYTHON": str(stranger),
-    }
+        "PATH": os.environ["PATH"], "JAVA_HOME": str(find_java(Settings(home=home).home / "java").home),
+        "SPARK_HOME": str(spark_home), "SPARK_LOCAL_DIRS": str(home / "local"), "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS, "PYSPARK_PYTHON": str(stranger),
+    }  # fmt: skip
 
     def service(name: str, *arguments: str) -> Service:
         folder = home / name

@@ -30,13 +30,8 @@ READ: dict[str, Callable[[Any], Any]] = {
 # what a condition compares: the type as which it reads a field of data
 COMPARED: dict[type, str] = {str: "string", bool: "boolean", Decimal: "decimal", datetime: "timestamp"}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 # by kind of column: from values, in the order of their events, and how they are compared, to its value
 VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
     "count": lambda values, _: len(values),

@@ -30,17 +30,11 @@ FIELDS: dict[str, tuple[str, list[object]]] = {
     "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
 }
 KEYS: dict[str, KeyColumn] = {
-    "by_stream": stream_id(),
-    "by_text": field("data.text"),
-    "by_units": field("data.units", type="bigint"),
-    "by_worth": field("data.worth", type="decimal(18,2)"),
-    "by_good": field("data.good", type="boolean"),
-    "by_day": field("data.day", type="date"),
-    "by_moment": field("data.moment", type="timestamp"),
-    "by_event": field("event"),
-    "by_created": field("created_at"),
-    "by_final": field("final"),
-}
+    "by_stream": stream_id(), "by_text": field("data.text"), "by_units": field("data.units", type="bigint"),
+    "by_worth": field("data.worth", type="decimal(18,2)"), "by_good": field("data.good", type="boolean"),
+    "by_day": field("data.day", type="date"), "by_moment": field("data.moment", type="timestamp"),
+    "by_event": field("event"), "by_created": field("created_at"), "by_final": field("final"),
+}  # fmt: skip
 # some of each kind, over what events have and over their data
 CONDITIONS: list[dict[str, object]] = [
     {"data.text": ["a", "9", ""]},
@@ -59,20 +53,14 @@ def random_column(dice: random.Random) -> Column:
     type_, source = FIELDS[name][0], f"data.{name}"
     rank, rank_type = dice.choice([(f"data.{ranking}", FIELDS[ranking][0]) for ranking in FIELDS if ranking != "good"])
     kinds = [
-        lambda: count(**looks),
-        lambda: count(source, **looks),
-        lambda: first(source, type=type_, **looks),
-        lambda: last(source, type=type_, **looks),
-        lambda: last("event", **looks),
+        lambda: count(**looks), lambda: count(source, **looks), lambda: first(source, type=type_, **looks),
+        lambda: last(source, type=type_, **looks), lambda: last("event", **looks),
         lambda: first(source, type=type_, by=rank, by_type=rank_type, **looks),
         lambda: last(source, type=type_, by=rank, by_type=rank_type, **looks),
-        lambda: last("event", by="created_at", **looks),
-        lambda: max_("created_at", **looks),
-        lambda: min_("offset", **looks),
-        lambda: last("decider_id", **looks),
-        lambda: any_("final", **looks),
+        lambda: last("event", by="created_at", **looks), lambda: max_("created_at", **looks),
+        lambda: min_("offset", **looks), lambda: last("decider_id", **looks), lambda: any_("final", **looks),
         lambda: last("event_version", **looks),
-    ]
+    ]  # fmt: skip
     if type_ != "boolean":
         kinds += [lambda: min_(source, type=type_, **looks), lambda: max_(source, type=type_, **looks)]
     if type_ != "double":
