@@ -78,10 +78,6 @@ def test_without_captures_there_is_nothing_of_them() -> None:
     assert "capture" not in {job.name for job in defs.jobs or []}
 
 
-def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None:
-    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
-
-
 def test_read_models_have_log_partitions_and_columns(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     for name, model in SHOP.models.items():
@@ -94,7 +90,7 @@ def test_read_models_have_log_partitions_and_columns(defs: dg.Definitions) -> No
         assert [column.name for column in schema.columns] == list(model.public_columns())
 
 
-def test_each_view_and_capture_has_a_sensor(defs: dg.Definitions) -> None:
+def test_there_are_sensors_jobs_and_checks(defs: dg.Definitions) -> None:
     sensors = {sensor.name for sensor in defs.sensors or []}
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
@@ -103,5 +99,7 @@ def test_each_view_and_capture_has_a_sensor(defs: dg.Definitions) -> None:
     told = re.findall(r"`(poll_\w+)`", (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text())
     assert told
     assert set(told) <= sensors
+    # what has reserved places
+    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

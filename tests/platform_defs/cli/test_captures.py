@@ -246,7 +246,7 @@ def test_a_source_that_does_not_answer_is_named(dsn: str, captured: Captured, mo
             run(dsn, command)
 
 
-def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, captured: Captured) -> None:
+def test_a_store_is_brought_up_to_date_by_who_may(dsn: str, captured: Captured, empty: str) -> None:
     captured.drain()
     captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
     captured.store.execute("drop function event_store_platform.discard_change")
@@ -261,10 +261,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date_by_who_may(dsn: str, 
         assert cells(run(small, ["status"]))
     finally:
         captured.store.execute("drop role somebody_reading")
-
-
-def test_a_database_without_a_store_is_not_made_into_one(empty: str, captured: Captured) -> None:
-    assert captured
+    # a database without one is not made into one
     with pytest.raises(errors.SchemaMismatch, match=r"(?s)no event store.*millrace migrate"):
         run(empty, ["status"])
 
@@ -319,7 +316,9 @@ def test_verify_tells_by_its_exit_and_repairs_what_is_quarantined(captured: Capt
     assert audited(captured)[-1] == ("begin_verification", "capture verify --repair")
 
 
-def test_verify_leaves_out_what_nothing_names(captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_leaves_out_or_refuses_what_nothing_names(
+    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     captured.source.run("create table clicks (page text)", "insert into items values (1)")
     tables = (CapturedTable("clicks", key=()), CapturedTable("items"))
     declare(monkeypatch, replace(captured.capture, tables=tables, actions=("insert",)))
@@ -328,6 +327,11 @@ def test_verify_leaves_out_what_nothing_names(captured: Captured, dsn: str, monk
     assert "Nothing names the rows of public.clicks: they are not compared." in output
     with pytest.raises(errors.MillraceError, match=r"nothing names the rows of public\.clicks"):
         run(dsn, ["verify", "shop", "clicks"])
+    with pytest.raises(errors.MillraceError, match="has no table 'orders'") as refused:
+        run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
+    assert "public.items" in str(refused.value)
+    with pytest.raises(errors.MillraceError, match="A condition is of one table"):
+        run(dsn, ["verify", "shop", "--where", "id < 2"])
 
 
 def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, dsn: str) -> None:
@@ -336,12 +340,3 @@ def test_verify_tells_that_changes_wait_whose_row_is_gone(captured: Captured, ds
     assert verified(dsn, code=1) == ["public.items", "1", "1", "0", "0", "0", "0", "3"]
     verified(dsn, "--repair")
     assert captured.replayed() == captured.table()
-
-
-@pytest.mark.usefixtures("captured")
-def test_verify_refuses_tables_of_others_and_lone_conditions(dsn: str) -> None:
-    with pytest.raises(errors.MillraceError, match="has no table 'orders'") as refused:
-        run(dsn, ["verify", "shop", "orders", "--repair", "--reason", "why"])
-    assert "public.items" in str(refused.value)
-    with pytest.raises(errors.MillraceError, match="A condition is of one table"):
-        run(dsn, ["verify", "shop", "--where", "id < 2"])

@@ -102,15 +102,12 @@ def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
     assert "There are no such events." in events(dsn, "--stream", "o-99")
 
 
-def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn: str) -> None:
+def test_names_and_times_that_are_none_are_refused_with_what_is(orders: EventStore, dsn: str) -> None:
     assert orders.latest_events() == []
     with pytest.raises(EventNotRegistered, match="Registered are: invoice, order"):
         events(dsn, "--decider", "ordr")
     with pytest.raises(EventNotRegistered, match="Registered are: paid, placed, shipped"):
         events(dsn, "--decider", "order", "--event", "payed")
-
-
-def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str) -> None:
     for since, said in (("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")):
         assert said in millrace("show", "events", "--since", since, dsn=dsn, code=2)
 

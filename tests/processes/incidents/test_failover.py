@@ -184,11 +184,8 @@ def test_a_failover_keeps_what_was_acknowledged(
 
 
 def _consumed(connection: psycopg.Connection) -> int:
-    return int(
-        value(
-            connection, "select coalesce(sum(position), 0)::int from event_store.checkpoints where view = 'everything'"
-        )
-    )
+    query = "select coalesce(sum(position), 0)::int from event_store.checkpoints where view = 'everything'"
+    return int(value(connection, query))
 
 
 def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSession", folder: Path) -> None:
@@ -219,9 +216,8 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSe
         other = append(store, "thing-lost", event="made", decider=DECIDER)
         store.sequence_events()
         assert store.read_log(partition, position + 1) == []
-        assert rows(connection, "select partition, position from event_store.log_position(%s)", other.event_id) == [
-            (partition, position)
-        ]
+        found = rows(connection, "select partition, position from event_store.log_position(%s)", other.event_id)
+        assert found == [(partition, position)]
         with incident("Failover with asynchronous replication", folder, MILLRACE_DSN=dsn) as operator:
             operator.follow()
         # what only somebody who writes into the tables can do

@@ -68,10 +68,8 @@ def test_a_partition_is_built_anew_and_green(permits: EventStore, dsn: str, spar
         operator.follow()
     assert status(home) == {"p03": "MATERIALIZED", "p04": None}
     one, two = ids_of_one_partition(permits.connection, 2, 3)
-    assert rows(permits.connection, "select permit_id, events from read_models.permits order by events") == [
-        (one, 1),
-        (two, 2),
-    ]
+    built = rows(permits.connection, "select permit_id, events from read_models.permits order by events")
+    assert built == [(one, 1), (two, 2)]
 
 
 def status(home: Path) -> dict[str, str | None]:

@@ -17,7 +17,6 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, TimeoutError, expect  # noqa: A004 - its own
 
-from tests.processes.walks import clicks
 from tests.processes.walks.conftest import MODELS, SUNDAYS, new_customer, shop
 from tests.support.accounts.other_account import ROWS, look
 from tests.support.patience import patience, wait_until
@@ -55,28 +54,17 @@ select
   (select count(*) from read_models.payments)
     = (select count(distinct decider_id) from event_store.events where decider = 'payment')
 """
-PARTITIONS = """
-query { assetNodeOrError(assetKey: {path: ["read_models", "payments"]}) {
-  ... on AssetNode { partitionStats { numFailed numMaterialized numMaterializing numPartitions } } } }
+PAYMENTS_STATE = """
+query { assetNodeOrError(assetKey: {path: ["read_models", "payments"]}) { ... on AssetNode {
+  partitionStats { numFailed numMaterialized numMaterializing numPartitions }
+  latestMaterializationByPartition { runOrError { ... on Run { status tags { key value } } } } } } }
 """
 RUNS = "query { runsOrError { ... on Runs { results { status } } } }"
-MADE_GREEN = """
-query { assetNodeOrError(assetKey: {path: ["read_models", "payments"]}) {
-  ... on AssetNode { latestMaterializationByPartition { runOrError {
-    ... on Run { status tags { key value } } } } } } }
-"""
 METADATA = """
-query ($key: AssetKeyInput!) {
-  assetNodeOrError(assetKey: $key) {
-    ... on AssetNode {
-      metadataEntries {
-        label
-        ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } }
-      }
-    }
-  }
-}
+query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { metadataEntries { label
+  ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } } } } } }
 """
+LOADED = "{ locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { updateTimestamp } } } }"
 GROUPS = ("archive", "change_capture", "consumption", "event_store", "read_models", "reports", "sources")
 COLUMNS = {"customer_id": "last of data.customer_id in order_placed", "total": "sum of data.amount in order_line_added"}
 # how long these take the run prints, and asserts nothing of it
@@ -163,6 +151,52 @@ def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
         assert held == [(0,)]
 
 
+def done_ms() -> float:
+    """Return how long a page may take to show the end of a run, or of a loading of code, in milliseconds."""
+    return 3000.0 * patience()
+
+
+def open_read_model(page: Page, name: str) -> None:
+    page.get_by_role("navigation").get_by_role("button", name="Search").click()
+    page.get_by_placeholder("Search assets").fill(name)
+    page.get_by_role("link", name=f"read_models / {name} Asset").click()
+    expect(page.get_by_role("tab", name="Partitions")).to_be_visible()
+
+
+def reload_declarations(page: Page, platform: Deployment) -> None:
+    """Reload the code location, and wait until what is declared now is loaded."""
+    loaded = platform.ask(LOADED)
+    page.get_by_role("link", name="Deployment").click()
+    page.get_by_role("button", name=re.compile("Reload$")).click()
+    # the page says it with the time of the loading, which is no text of its own
+    until(lambda: platform.ask(LOADED), lambda now: now != loaded)
+
+
+def open_automation(page: Page, name: str) -> None:
+    page.get_by_role("navigation").get_by_role("link", name="Automation").click()
+    page.get_by_role("link", name=name).click()
+
+
+def switch_automation(page: Page, *, on: bool) -> None:
+    running = page.get_by_role("row", name="Running")
+    expect(running.get_by_role("checkbox")).to_be_checked(checked=not on)
+    running.get_by_role("img").click()
+    expect(running.get_by_role("checkbox")).to_be_checked(checked=on)
+
+
+def open_failed_run(page: Page, view: str, seen: Callable[[], None] = lambda: None) -> None:
+    """Open the newest run of a view that failed, once there is one in the list, and that is seen."""
+    page.get_by_role("link", name="Runs").click()
+    page.get_by_role("tab", name="Failed").click()
+    of_view = page.get_by_text(f"millrace/view: {view}").first
+    expect(of_view).to_be_visible(timeout=done_ms())
+    seen()
+    # the list has no rows by their role: what is around both
+    beside = of_view.locator("xpath=ancestor::*[.//a[starts-with(@href, '/runs/')]][1]")
+    beside.get_by_role("link", name=re.compile("^run [0-9a-f]{8}$")).first.click()
+    expect(page.get_by_text("Launched by poll_")).to_be_visible()
+
+
 def test_the_lineage_leads_to_what_columns_are_made_of(page: Page, picture: Callable[[str], None]) -> None:
     # an icon of another link has a name with the same word
     page.get_by_role("link", name=re.compile("Lineage$")).click()
@@ -197,7 +231,7 @@ def test_a_page_shows_its_content(what: str, page: Page, timed: Callable[[str], 
 
 
 def test_partitions_are_rebuilt_in_one_run(page: Page, platform: Deployment, picture: Callable[[str], None]) -> None:
-    clicks.open_read_model(page, "orders")
+    open_read_model(page, "orders")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
 
@@ -213,7 +247,7 @@ def test_partitions_are_rebuilt_in_one_run(page: Page, platform: Deployment, pic
 
     page.get_by_role("link", name="View", exact=True).click()
     page.get_by_role("tab", name="Runs").click()
-    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=clicks.done_ms())
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
 
     (run,) = platform.ask(RANGE)["results"]
     assert run["status"] == "SUCCESS"
@@ -224,10 +258,10 @@ def test_broken_models_turn_red_and_go_green(page: Page, platform: Deployment, p
     declared = platform.home.parent / PACKAGE / "read_models"
     edit(declared / "shipments.py", *SHIPMENTS)
     edit(declared / "payments.py", *PAYMENTS)
-    clicks.reload_declarations(page, platform)
+    reload_declarations(page, platform)
     shop(platform, 60)
 
-    clicks.open_failed_run(page, "shipments", seen=lambda: picture("failed"))
+    open_failed_run(page, "shipments", seen=lambda: picture("failed"))
     expect(page.get_by_text("made no progress").first).to_be_visible()
     expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
     until(lambda: partitions(platform)["numFailed"], bool)
@@ -235,10 +269,10 @@ def test_broken_models_turn_red_and_go_green(page: Page, platform: Deployment, p
     with no_drain_begins(platform):
         edit(declared / "shipments.py", *reversed(SHIPMENTS))
         edit(declared / "payments.py", *reversed(PAYMENTS))
-        clicks.reload_declarations(page, platform)
-        clicks.open_failed_run(page, "shipments")
+        reload_declarations(page, platform)
+        open_failed_run(page, "shipments")
         page.get_by_role("button", name="Re-execute all").click()
-        expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=clicks.done_ms())
+        expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
 
         rebuild_what_failed(page, platform, seen=lambda: picture("failed-partitions"))
     assert platform.rows(BUILT) == [(True, True)]
@@ -269,7 +303,7 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     """Launch a backfill of the log partitions that are red on a read model's page, and see that it turns them green."""
     red = partitions(platform)["numFailed"]
     assert red
-    clicks.open_read_model(page, "payments")
+    open_read_model(page, "payments")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("16 Partitions Selected")).to_be_visible()
     expect(page.get_by_text(f"Failed ({red})")).to_be_visible()
@@ -282,19 +316,19 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     dialog.get_by_role("button", name="Launch backfill").click()
     page.get_by_role("link", name="View", exact=True).click()
     page.get_by_role("tab", name="Runs").click()
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=clicks.done_ms())
+    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
 
     # where the red ones do not all lie side by side, it is several runs
     until(lambda: partitions(platform), lambda now: now["numMaterialized"] == now["numPartitions"])
-    newest = platform.ask(MADE_GREEN)["latestMaterializationByPartition"]
+    newest = platform.ask(PAYMENTS_STATE)["latestMaterializationByPartition"]
     assert "dagster/backfill" in {tag["key"] for each in newest for tag in each["runOrError"]["tags"]}
-    clicks.open_read_model(page, "payments")
+    open_read_model(page, "payments")
     page.get_by_role("tab", name="Partitions").click()
     expect(page.get_by_text("Materialized (16)")).to_be_visible()
 
 
 def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
-    return platform.ask(PARTITIONS)["partitionStats"]
+    return platform.ask(PAYMENTS_STATE)["partitionStats"]
 
 
 @pytest.mark.parametrize(
@@ -305,11 +339,11 @@ def partitions(platform: Deployment) -> Any:  # noqa: ANN401 - JSON
     ],
 )
 def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, picture: Callable[[str], None]) -> None:
-    clicks.open_automation(page, schedule)
+    open_automation(page, schedule)
     expect(page.get_by_text(said)).to_be_visible()
     own = "own-" if schedule in SUNDAYS else ""
     if own:
-        clicks.switch_automation(page, on=True)
+        switch_automation(page, on=True)
         picture("own-schedule")
 
     page.get_by_role("button", name="Preview tick result").click()
@@ -324,7 +358,7 @@ def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, p
     # the UI goes to the list of runs, with the one that was launched
     expect(page.get_by_text("Run id is")).to_be_visible()
     expect(page.get_by_role("link", name=schedule)).to_be_visible()
-    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=clicks.done_ms())
+    expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
 
 
 @contextmanager
@@ -341,7 +375,7 @@ def test_a_stopped_drain_gives_leases_back(page: Page, platform: Deployment, pic
         shop(platform, 200)
         page.get_by_role("link", name="Runs").click()
         # the drain of all views leaves this one, which gets a run of its own
-        expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=clicks.done_ms())
+        expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=done_ms())
         (run,) = until(
             lambda: platform.ask(STARTED, tag="millrace/view", value="shipments")["results"],
             lambda runs: len(runs) == 1,
@@ -366,15 +400,15 @@ def test_a_sensor_is_turned_off_and_on(page: Page, platform: Deployment, picture
     def status() -> str:
         return str(sensor(platform, "poll_orders")["status"])
 
-    clicks.open_automation(page, "poll_orders")
+    open_automation(page, "poll_orders")
     expect(page.get_by_text("Says how orders stands")).to_be_visible()
-    clicks.switch_automation(page, on=False)
+    switch_automation(page, on=False)
     wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
 
     ticks = page.get_by_role("row").filter(has_text="View logs")
     newest = ticks.first.get_by_role("cell").first
     before = newest.inner_text()
-    clicks.switch_automation(page, on=True)
+    switch_automation(page, on=True)
     wait_until(lambda: status() == "RUNNING", "the sensor is on")
     expect(newest).not_to_have_text(before)
 

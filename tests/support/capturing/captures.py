@@ -168,10 +168,8 @@ class Source:
     def emit_all(self, limit: int = 10_000) -> Emitted:
         total = Emitted(0, 0, 0, behind=True)
         while total.behind:
-            step = self.emit(limit)
-            total = Emitted(
-                total.emitted + step.emitted, total.quarantined + step.quarantined, total.held + step.held, step.behind
-            )
+            s = self.emit(limit)
+            total = Emitted(total.emitted + s.emitted, total.quarantined + s.quarantined, total.held + s.held, s.behind)
         return total
 
     def backfill(

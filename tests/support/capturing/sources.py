@@ -29,9 +29,8 @@ class Source:
 
     def listen(self) -> None:
         """Publish all tables, and keep what happens from now on."""
-        self.connection.execute(
-            f"create publication {self.slot} for all tables with (publish_via_partition_root)".encode()
-        )
+        publication = f"create publication {self.slot} for all tables with (publish_via_partition_root)"
+        self.connection.execute(publication.encode())
         self.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (self.slot,))
 
     def take(self) -> list[bytes]:
@@ -67,15 +66,10 @@ def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         for source in made:
             source.connection.close()
-            admin.execute(
-                "select pg_terminate_backend(active_pid, 20000) from pg_replication_slots where database = %s",
-                (source.slot,),
-            )
+            own = ("from pg_replication_slots where database = %s", (source.slot,))
+            admin.execute(f"select pg_terminate_backend(active_pid, 20000) {own[0]}".encode(), own[1])
             with suppress(psycopg.errors.UndefinedObject):
-                admin.execute(
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s",
-                    (source.slot,),
-                )
+                admin.execute(f"select pg_drop_replication_slot(slot_name) {own[0]}".encode(), own[1])
             admin.execute(f"drop database {source.slot} with (force)".encode())
 
 
