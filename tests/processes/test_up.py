@@ -53,13 +53,9 @@ class Running:
         env = {**os.environ, "MILLRACE_HOME": str(home), "MILLRACE_PORT": str(free_port()), "COLUMNS": "80"}
         env.pop("MILLRACE_DSN", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=env,
-            cwd=PROJECT,
-        )
+            [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=env, cwd=PROJECT,
+        )  # fmt: skip
         self.said = ""
 
     def until(self, words: str) -> str:

@@ -160,13 +160,9 @@ def test_a_new_repository_tests_and_runs(installed: Installed, tmp_path_factory:
 
     env = {"MILLRACE_DECLARATIONS": "our_platform", "MILLRACE_PORT": str(free_port())}
     up = subprocess.Popen(
-        [installed.home / "bin" / "millrace", "up"],
-        cwd=folder,
-        env=installed.env(env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        [installed.home / "bin" / "millrace", "up"], cwd=folder, env=installed.env(env), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     tree = [psutil.Process(up.pid)]
     try:
         dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")

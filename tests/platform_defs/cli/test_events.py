@@ -58,22 +58,11 @@ def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) 
     place = orders.log_position(event.event_id)
     assert place is not None
     assert first == {
-        "offset": 1,
-        "partition": place.partition,
-        "position": 0,
-        "decider": "order",
-        "decider_id": "o-1",
-        "version": 1,
-        "event": "placed",
-        "event_version": 1,
-        "event_id": str(event.event_id),
-        "command_id": str(event.command_id),
-        "previous_id": None,
-        "final": True,
-        "created_at": first["created_at"],
-        "metadata": metadata,
-        "data": {"amount": 1},
-    }
+        "offset": 1, "partition": place.partition, "position": 0, "decider": "order", "decider_id": "o-1",
+        "version": 1, "event": "placed", "event_version": 1, "event_id": str(event.event_id),
+        "command_id": str(event.command_id), "previous_id": None, "final": True, "created_at": first["created_at"],
+        "metadata": metadata, "data": {"amount": 1},
+    }  # fmt: skip
     assert datetime.fromisoformat(first["created_at"]).tzinfo is not None
     assert second["data"]["note"] == "first\nsecond"
     assert second["metadata"] is None

@@ -57,8 +57,7 @@ def test_a_restart_of_the_server_loses_no_event(mortal: EmbeddedPostgres, said: 
         mortal.start()
         with psycopg.connect(dsn, autocommit=True) as connection:
             wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
+            assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
     # what was rolled back came again, but never before what is ahead of it
     for versions in seen.by_stream.values():
         assert versions == sorted(versions)

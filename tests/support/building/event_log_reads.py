@@ -37,14 +37,10 @@ KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "
 def append_odd(store: EventStore) -> None:
     """Append one event of an odd stream whose data has such keys, and values of every kind."""
     data = {key: f"value of {key}" for key in KEYS} | {
-        "null": None,
-        "number": 12.50,
-        "big": 10**30,
-        "truth": True,
-        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
-        "empty": "",
+        "null": None, "number": 12.50, "big": 10**30, "truth": True,
+        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}}, "empty": "",
         "text": "a'b\"c\\d\ne\U0001f600",
-    }
+    }  # fmt: skip
     store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
     store.sequence_events()
 

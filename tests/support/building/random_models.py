@@ -80,15 +80,10 @@ def random_model(
     keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
     name = f"model_{number}"
     return ReadModel(
-        name=name,
-        view=name,
-        description="Some rows.",
-        keys={key: KEYS[key] for key in keys},
-        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
-        deciders=dice.choice(deciders),
-        events=dice.choice([None, None, ("made", "used")]),
-        deletes=dice.choice([(), (), ("used",)]),
-    )
+        name=name, view=name, description="Some rows.", keys={key: KEYS[key] for key in keys},
+        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))}, deciders=dice.choice(deciders),
+        events=dice.choice([None, None, ("made", "used")]), deletes=dice.choice([(), (), ("used",)]),
+    )  # fmt: skip
 
 
 def of_lines(model: ReadModel) -> ReadModel:

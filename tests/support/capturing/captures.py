@@ -128,28 +128,17 @@ class Source:
         truncates = row.action == "truncated"
         record = None if row.value is None else {"id": row.key, "v": row.value}
         data = {
-            "record": record,
-            "commit_lsn": str(lsn),
-            "commit_idx": number,
-            "xid": xid,
-            "committed_at": "2026-01-05T12:00:00.000000Z",
-            "source": self._source(row.table) | {"oid": 16384},
-        }
+            "record": record, "commit_lsn": str(lsn), "commit_idx": number, "xid": xid,
+            "committed_at": "2026-01-05T12:00:00.000000Z", "source": self._source(row.table) | {"oid": 16384},
+        }  # fmt: skip
         return Change(
-            commit_lsn=lsn,
-            commit_idx=number,
-            xid=xid,
-            committed_at=BEGAN,
-            decider=f"table:public.{row.table}",
-            decider_id="[]" if truncates else None if row.key is None else decider_id(row.key),
-            action=row.action,
+            commit_lsn=lsn, commit_idx=number, xid=xid, committed_at=BEGAN, decider=f"table:public.{row.table}",
+            decider_id="[]" if truncates else None if row.key is None else decider_id(row.key), action=row.action,
             event_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}/{number}")),
             command_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}")),
-            data=None if row.fault else json.dumps(data),
-            fault=row.fault,
-            raw=b"U\x00" if row.fault else None,
+            data=None if row.fault else json.dumps(data), fault=row.fault, raw=b"U\x00" if row.fault else None,
             relation=b"R" if row.fault else None,
-        )
+        )  # fmt: skip
 
     def save(self, changes: Iterable[Change], to_lsn: Lsn | None = None) -> int:
         """Store changes that were read, in one transaction."""
@@ -187,16 +176,9 @@ class Source:
         offset = registered.backfill_offset if backfill_offset is None else backfill_offset
         read = [self._row(key, name, value, offset) for key in keys]
         return self.store.emit_backfill(
-            self.capture,
-            self.token,
-            "public",
-            name,
-            snapshot or f"{self.xid}:{self.xid}:",
-            high_lsn or self.lsn,
-            as_read(read),
-            decider_id(keys[-1]) if keys else None,
-            done=done,
-        )
+            self.capture, self.token, "public", name, snapshot or f"{self.xid}:{self.xid}:", high_lsn or self.lsn,
+            as_read(read), decider_id(keys[-1]) if keys else None, done=done,
+        )  # fmt: skip
 
     def _row(self, key: object, name: str, value: object, backfill_offset: int) -> ReadRow:
         data = {"record": {"id": key, "v": value}, "source": self._source(name)}

@@ -46,12 +46,9 @@ def relation(
 ) -> p.Relation:
     """Describe a table of the schema public; under FULL all its columns are marked as key, as the server does."""
     return p.Relation(
-        oid,
-        "public",
-        table,
-        identity,
+        oid, "public", table, identity,
         tuple(p.RelationColumn(name, type_, -1, identity == "f" or name in key) for name, type_ in columns),
-    )
+    )  # fmt: skip
 
 
 def begin(lsn: int = 100, xid: int = 900) -> bytes:

@@ -87,16 +87,10 @@ class Life(Model, RuleBasedStateMachine):
         )
         self.streams = {name: Stream(dict(where)[name[1]]) for name in self.sessions.streams}
         self.appended = {name: [] for name in self.streams}
-        self.uncommitted = {}
         self.log = {name: [] for name in self.streams}
-        self.marks = dict.fromkeys(range(PARTITIONS), 0)
-        self.earliest = dict.fromkeys(range(PARTITIONS), 0)
-        self.archived = dict.fromkeys(range(PARTITIONS), 0)
-        self.purged = dict.fromkeys(range(PARTITIONS), 0)
-        self.positions = dict.fromkeys(range(PARTITIONS), 0)
-        self.deliveries = []
-        self.claims = []
-        self.leases = {}
+        zeros = [dict.fromkeys(range(PARTITIONS), 0) for _ in range(5)]
+        self.marks, self.earliest, self.archived, self.purged, self.positions = zeros
+        self.uncommitted, self.deliveries, self.claims, self.leases = {}, [], [], {}
         self.append(first)
         self.sequence(0)
         endless = self.sessions.endless
@@ -445,23 +439,19 @@ class Life(Model, RuleBasedStateMachine):
             if state.partition == partition
             for entry in self.pending(name, self.committed(name))
         )
+        archive = ArchiveStore(self.operator.connection)
+        locks = "select from event_store.stream_locks where partition = %s"
         try:
-            earliest = ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to)
+            earliest = archive.raise_low_water_mark(partition, to)
         except HistoryNeeded:
-            assert (
-                needed
-                or rows(
-                    self.operator.connection, "select from event_store.stream_locks where partition = %s", partition
-                )
-                or partition in self.leases
-            )
+            assert needed or rows(archive.connection, locks, partition) or partition in self.leases
         else:
             assert not needed
             self.earliest[partition] = max(self.earliest[partition], to)
             assert earliest == self.earliest[partition]
         if purge:
             purged = min(purge, self.earliest[partition] - self.purged[partition])
-            assert ArchiveStore(self.operator.connection).purge_events(partition, purge) == purged
+            assert archive.purge_events(partition, purge) == purged
             self.purged[partition] += purged
 
 
