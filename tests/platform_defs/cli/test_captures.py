@@ -316,9 +316,7 @@ def test_verify_tells_by_its_exit_and_repairs_what_is_quarantined(captured: Capt
     assert audited(captured)[-1] == ("begin_verification", "capture verify --repair")
 
 
-def test_verify_leaves_out_or_refuses_what_nothing_names(
-    captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_leaves_out_what_nothing_names(captured: Captured, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.source.run("create table clicks (page text)", "insert into items values (1)")
     tables = (CapturedTable("clicks", key=()), CapturedTable("items"))
     declare(monkeypatch, replace(captured.capture, tables=tables, actions=("insert",)))

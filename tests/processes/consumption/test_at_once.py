@@ -4,9 +4,9 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption import drain as draining
 from millrace.resources.consumption.consumer import Consumer
@@ -18,9 +18,6 @@ from tests.support.building.shared_drains import TOGETHER, positions, share
 from tests.support.factories import Connect, start
 from tests.support.patience import patience, wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def reached(store: EventStore) -> int:
     return sum(positions(store.connection, model.view) for model in TOGETHER)
@@ -29,7 +26,7 @@ def reached(store: EventStore) -> int:
 # the same seed would give the same events, which are stored already
 @pytest.mark.parametrize("seed", seeds(2))
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
     fill(things, 100, seed)

@@ -8,11 +8,11 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
@@ -31,9 +31,6 @@ from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
 from tests.support.running.programs import ran
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
 WELL = [Counted, Other, Third]
 ALL_WELL: dict[str, str | None] = {model.view: None for model in WELL}
@@ -46,14 +43,14 @@ def soon() -> Limits:
 
 
 @pytest.fixture
-def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
+def warm(things: EventStore, dsn: str, spark: SparkSession) -> EventStore:
     """Build once what all tests build: the first time takes longer than the bounds of these tests."""
     fill(things, 40)
     share(dsn, spark, [*WELL, Hanging])
     return things
 
 
-def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
     with Drain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -69,7 +66,7 @@ def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: "
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
     with Drain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
@@ -85,7 +82,7 @@ def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: "Sp
 
 
 def test_in_a_run_of_its_own_only_the_endless_stream_waits(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
@@ -101,7 +98,7 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
@@ -118,7 +115,7 @@ def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: "
 
 
 def test_a_lock_before_all_tasks_makes_no_view_leave(
-    warm: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+    warm: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(warm, 40, seed=2)
     holder = connect(autocommit=False)
@@ -136,7 +133,7 @@ def test_a_lock_before_all_tasks_makes_no_view_leave(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_silent_spark_server_ends_the_drain(
-    warm: EventStore, dsn: str, spark_remote: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+    warm: EventStore, dsn: str, spark_remote: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
@@ -153,7 +150,7 @@ def test_a_silent_spark_server_ends_the_drain(
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_an_endless_rebuild_is_cancelled(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_an_endless_rebuild_is_cancelled(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     (event,) = things.append_events([hang_at(told, stubborn=True)])
     things.sequence_events()

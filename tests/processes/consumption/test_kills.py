@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -18,9 +19,6 @@ from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER, share
 from tests.support.factories import Connect
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Step = Callable[[psycopg.Connection], bool]
 Uses = cast("ReadModel", models.uses)
@@ -35,7 +33,7 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("model", [drains.Everything, drains.machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, model: ReadModel, step: Step
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, model: ReadModel, step: Step
 ) -> None:
     drains.fill(things, 200)
     ensure_version(things.connection, model)
@@ -54,37 +52,17 @@ def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_random_kills_of_a_drain_leave_no_trace(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
-) -> None:
-    dice = random.Random(20260)
-    drains.fill(things, 100, seed=0)
-    ensure_version(things.connection, drains.Everything)
-    for seed in (1, 2):
-        goal = kills.consumed(observer) + dice.randrange(1, 80)
-        stage = dice.choice([kills.lease_taken, kills.rows_staged])
-        with kills.victim(dsn, batch_events=dice.randrange(20, 50)) as process:
-            drains.fill(things, 60, seed)
-            kills.kill_at(
-                process,
-                observer,
-                lambda seen, goal=goal, stage=stage: kills.consumed(seen) >= goal and stage(seen),  # type: ignore[misc]
-            )
-        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
-    drains.drain(dsn, spark)
-    drains.assert_equals_a_clean_run(things)
-
-
-@pytest.mark.usefixtures("spark_remote")
-def test_random_kills_of_a_shared_drain_leave_no_trace(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+@pytest.mark.parametrize("models", [[drains.Everything], TOGETHER], ids=["a drain", "a shared drain"])
+def test_random_kills_leave_no_trace(
+    things: EventStore, dsn: str, spark: SparkSession, observer: psycopg.Connection, models: list[ReadModel]
 ) -> None:
     dice = random.Random(7)
     for seed in range(3):
         drains.fill(things, 100, seed)
-        goal = kills.consumed(observer) + dice.randrange(1, 100 * len(TOGETHER))
-        with kills.sharing_victim(dsn, dice.randrange(10, 60)) as process:
+        goal = kills.consumed(observer) + dice.randrange(1, 100 * len(models))
+        victim = kills.victim if models is not TOGETHER else kills.sharing_victim
+        with victim(dsn, dice.randrange(10, 60)) as process:
             kills.kill_at(process, observer, lambda seen, goal=goal: kills.consumed(seen) >= goal)  # type: ignore[misc]
         things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
-    share(dsn, spark)
-    drains.assert_equals_a_clean_run(things, *TOGETHER)
+    share(dsn, spark, models)
+    drains.assert_equals_a_clean_run(things, *models)

@@ -2,9 +2,10 @@
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace import count, fold, read_model, set_union, stream_id, sum_
 from millrace.ops import ReadModel
@@ -15,9 +16,6 @@ from tests.support.building.drains import drain, thing
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
 from tests.support.factories import rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MOST_DAYS = 28
 
@@ -68,7 +66,7 @@ def assert_in_order(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, spark: "SparkSession", seed: int) -> None:
+def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, spark: SparkSession, seed: int) -> None:
     dice = random.Random(seed)
     appended: dict[str, list[int]] = defaultdict(list)
     given_up: set[tuple[str, int]] = set()

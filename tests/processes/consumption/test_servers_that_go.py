@@ -5,12 +5,12 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.connection import connect_patiently
@@ -28,9 +28,6 @@ from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 from tests.support.patience import patience
 from tests.support.running.own_server import own_server
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 WITH_WAITING = [*FEW, Waiting]
 READING = "event_store.event_log s where"
@@ -59,7 +56,7 @@ def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
             store.append_events(more)
 
 
-def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     share(dsn, spark, WITH_WAITING)
     fill(things, 60)
     told = tmp_path / "told"
@@ -74,7 +71,7 @@ def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: "Sp
 def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     things: EventStore,
     dsn: str,
-    spark: "SparkSession",
+    spark: SparkSession,
     connect: Connect,
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,7 +87,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_postgres_may_restart(own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path) -> None:
+def test_postgres_may_restart(own_dsn: tuple[EmbeddedPostgres, str], spark: SparkSession, tmp_path: Path) -> None:
     server, dsn = own_dsn
     fill_anew(dsn, 40)
     with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
@@ -129,7 +126,7 @@ def restart(server: EmbeddedPostgres) -> None:
     server.start()
 
 
-def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession") -> None:
+def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str], spark: SparkSession) -> None:
     _, admin = own_dsn
     with store_at(admin) as store:
         rules = Path(str(store.connection.execute("show hba_file").fetchone()[0]))  # type: ignore[index]
@@ -158,7 +155,7 @@ def test_a_spark_server_that_goes_ends_the_drain(
     things: EventStore,
     dsn: str,
     spark_remote: str,
-    spark: "SparkSession",
+    spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:

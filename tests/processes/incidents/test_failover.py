@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError, PositionOutOfRange
@@ -24,9 +24,6 @@ from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
 from tests.support.incidents.servers import Copy, crash, either
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SETTINGS = "fsync = off\nmax_connections = 30\nshared_buffers = '16MB'\nwal_receiver_status_interval = '1s'"
 LOST = "00000000-0000-4000-8000-00000000105e"
@@ -61,7 +58,7 @@ def sequencing(dsn: str, log: Path) -> Iterator[None]:
 
 
 @contextmanager
-def draining(dsn: str, spark: "SparkSession") -> Iterator[list[Exception]]:
+def draining(dsn: str, spark: SparkSession) -> Iterator[list[Exception]]:
     """Drain the read model without a pause, as Dagster's runs do: one that fails is followed by the next.
 
     Yields why runs failed.
@@ -89,7 +86,7 @@ def writers() -> list[Appender]:
     return [Appender(f"thing-{n}", decider=DECIDER, event="made", data=data) for n in range(2)]
 
 
-def drain_rest(dsn: str, spark: "SparkSession") -> None:
+def drain_rest(dsn: str, spark: SparkSession) -> None:
     with Consumer(dsn, Everything, lambda: spark, "the last run") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
 
@@ -142,7 +139,7 @@ def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> No
 
 
 def test_a_failover_keeps_what_was_acknowledged(
-    primary: EmbeddedPostgres, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    primary: EmbeddedPostgres, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     declare(tmp_path)
     folder = tmp_path_factory.mktemp("servers")
@@ -188,7 +185,7 @@ def _consumed(connection: psycopg.Connection) -> int:
     return int(value(connection, query))
 
 
-def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: "SparkSession", folder: Path) -> None:
+def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSession, folder: Path) -> None:
     """Fail over to a standby that lacks the last events: the store is of one moment, who read beyond is told."""
     third.follow(second, synchronous=False)
     third.stop()

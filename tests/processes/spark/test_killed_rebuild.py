@@ -1,8 +1,7 @@
 """A rebuild in a process of its own, as a run of Dagster is one, killed between two log partitions."""
 
-from typing import TYPE_CHECKING
-
 import psycopg
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
@@ -10,9 +9,6 @@ from tests.support.building.drains import Everything, all_blocked, assert_equals
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 STATE = "select partition, thing_id, s::text from read_models.everything_state s order by 1, 2"
 VICTIM = """
@@ -26,7 +22,7 @@ with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, 
 
 
 def test_a_killed_rebuild_leaves_each_log_partition_whole(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(things, 120)
     drain(dsn, spark)

@@ -1,18 +1,15 @@
 """A streaming query that is started again and again, each time with processes of its own on the server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from millrace.resources.event_store import EventStore
 from tests.support.building.event_log_reads import filed, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def grow(log: EventStore, sizes: dict[int, int]) -> None:
@@ -21,7 +18,7 @@ def grow(log: EventStore, sizes: dict[int, int]) -> None:
     log.sequence_events()
 
 
-def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     register_orders(store)
     files = tmp_path / "files"
 

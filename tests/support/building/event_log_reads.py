@@ -3,18 +3,16 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import ids_of_one_partition, register_orders
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def fill(store: EventStore) -> EventStore:
@@ -83,11 +81,11 @@ def options_of(**options: object) -> EventLogOptions:
     return EventLogOptions.read(_said(options))
 
 
-def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+def load(spark: SparkSession, dsn: str, **options: object) -> DataFrame:
     return spark.read.format("event_log").options(dsn=dsn, **_said(options)).load()
 
 
-def stream(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+def stream(spark: SparkSession, dsn: str, **options: object) -> DataFrame:
     return spark.readStream.format("event_log").options(dsn=dsn, **_said(options)).load()
 
 
