@@ -135,9 +135,8 @@ def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypat
 def the_printed_dsn_works(started: Running) -> None:
     printed = started.until("  Reading ").splitlines()[-1].split()[-1]
     with psycopg.connect(printed) as tool:
-        assert tool.execute("select current_user, count(*) from read_models.declarations").fetchall() == [
-            ("millrace_reader", 0)
-        ]
+        found = tool.execute("select current_user, count(*) from read_models.declarations").fetchall()
+        assert found == [("millrace_reader", 0)]
 
 
 def a_second_one_is_refused_with_pid_and_address(home: Path, first: Running) -> None:

@@ -73,10 +73,8 @@ def append_text(
 def change_behind_the_stores_back(store: EventStore, offset: int, data: str) -> None:
     """Change the data of an event although the store never does and whatever limits it has."""
     connection = store.connection
-    limits = connection.execute(
-        "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"
-    ).fetchall()
-    for (limit,) in limits:
+    limits = "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"
+    for (limit,) in connection.execute(limits).fetchall():
         connection.execute(sql.SQL("alter table event_store.events drop constraint {}").format(sql.Identifier(limit)))
     connection.execute("alter table event_store.events disable trigger user")
     connection.execute('update event_store.events set data = %s where "offset" = %s', (data, offset))

@@ -90,9 +90,8 @@ def test_forty_captures_of_a_source_at_once_have_their_own_rows(crowd: Crowd) ->
     # a capture, its slot and its table go together
     infos = CaptureStore(crowd.store).capture_info()
     named = "select data -> 'source' ->> 'capture', data -> 'source' ->> 'generation', decider from event_store.events"
-    assert set(rows(crowd.store, named)) == {
-        (info.capture, str(info.source_generation), f"table:public.t{info.capture[1:]}") for info in infos
-    }
+    together = {(info.capture, str(info.source_generation), f"table:public.t{info.capture[1:]}") for info in infos}
+    assert set(rows(crowd.store, named)) == together
     told = " 0 1 2 3 4"
     for n in range(MANY):
         mine = [c for c in changes if c["source_table_name"] == f"t{n}"]

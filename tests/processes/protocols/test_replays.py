@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
+from typing import LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tests.support.patience import patience
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import State, check
 
+Graph = Mapping[State, Sequence[tuple[str, State]]]
 BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
 
 
@@ -175,9 +177,7 @@ def test_sequencing_takes_each_step(orders: EventStore, connect: Connect) -> Non
         orders.sequence_events()
 
 
-def steps_to(
-    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
-) -> Iterator[tuple[str, State]]:
+def steps_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> Iterator[tuple[str, State]]:
     """Yield steps, with the states behind them, while one that is left can be reached; these are left no more."""
     state = first
     while way := way_to(graph, state, left):
@@ -187,9 +187,7 @@ def steps_to(
             state = after
 
 
-def way_to(
-    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
-) -> list[tuple[str, State]]:
+def way_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> list[tuple[str, State]]:
     """Return a shortest way that ends with a step that is left; empty where none does."""
     todo: list[tuple[State, list[tuple[str, State]]]] = [(first, [])]
     seen = {first}
@@ -361,9 +359,8 @@ class Versions:
 
     def state(self) -> versions.State:
         connection = self.store.connection
-        stands = dict(
-            rows(connection, "select view, position - %s from event_store.checkpoints where partition = 0", self.base)
-        )
+        checkpoint: LiteralString = "from event_store.checkpoints where partition = 0"
+        stands = dict(rows(connection, f"select view, position - %s {checkpoint}", self.base))
         of = {name: stands.get(model.view) for name, model in self.models.items()}
         building = {name: mine.to_position - self.base for name, mine in self.held.items() if mine}
         serving = value(connection, "select version from read_models.declarations where model = 'orders' and serves")
@@ -376,9 +373,7 @@ class Versions:
             "old" if serving == 1 else "new",
             self._is_locked("lock table read_models.orders in access share mode nowait"),
             of["old"] is not None
-            and self._is_locked(
-                "select from event_store.checkpoints where view = 'orders' and partition = 0 for no key update nowait"
-            ),
+            and self._is_locked(f"select {checkpoint} and view = 'orders' for no key update nowait"),
             self.most_read,
         )
 

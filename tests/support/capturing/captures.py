@@ -201,9 +201,8 @@ class Source:
         return other
 
     def forget_lease(self) -> None:
-        self.store.connection.execute(
-            "update event_store.captures set leased_until = '-infinity' where capture = %s", (self.capture,)
-        )
+        ended = "update event_store.captures set leased_until = '-infinity' where capture = %s"
+        self.store.connection.execute(ended, (self.capture,))
 
 
 @pytest.fixture

@@ -409,9 +409,8 @@ class Life(Model, RuleBasedStateMachine):
             return
         if not self.succeeds_if_idle(lambda: moves.extend(call())):
             return
-        assert {move.partition: (move.from_position, move.to_position) for move in moves} == {
-            p: (self.positions[p], to) for p, to in targets.items()
-        }
+        moved = {move.partition: (move.from_position, move.to_position) for move in moves}
+        assert moved == {p: (self.positions[p], to) for p, to in targets.items()}
         if dry_run:
             return
         self.end_deliveries()
