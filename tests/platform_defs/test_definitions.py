@@ -24,9 +24,7 @@ def test_definitions_load_without_a_database(monkeypatch: pytest.MonkeyPatch) ->
     dg.Definitions.validate_loadable(build_defs(declarations=SHOP))
 
 
-def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owner_and_a_description(
-    defs: dg.Definitions,
-) -> None:
+def test_every_table_and_read_model_is_a_described_asset(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     expected = {dg.AssetKey(["event_store", table]) for table in TABLES}
     expected |= {dg.AssetKey(["read_models", name]) for name in (*SHOP.models, *SHOP.rollups)}
@@ -51,7 +49,7 @@ def test_every_table_and_every_read_model_is_an_asset_with_a_group_kinds_an_owne
         assert node.description
 
 
-def test_lineage_leads_from_a_captured_table_to_events_and_from_these_to_every_read_model(defs: dg.Definitions) -> None:
+def test_lineage_leads_from_captured_tables_to_read_models(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     way = [["crm", "public", "customers"], ["change_capture", "wal_events"], ["change_capture", "change_events"]]
     for table, following in pairwise([*way, ["event_store", "events"]]):
@@ -80,13 +78,7 @@ def test_without_captures_there_is_nothing_of_them() -> None:
     assert "capture" not in {job.name for job in defs.jobs or []}
 
 
-def test_what_has_reserved_places_are_jobs_of_ours(defs: dg.Definitions) -> None:
-    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
-
-
-def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_their_column_schema(
-    defs: dg.Definitions,
-) -> None:
+def test_read_models_have_log_partitions_and_columns(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     for name, model in SHOP.models.items():
         node = graph.get(dg.AssetKey(["read_models", name]))
@@ -98,7 +90,7 @@ def test_read_models_have_the_log_partitions_which_are_rebuilt_in_one_run_and_th
         assert [column.name for column in schema.columns] == list(model.public_columns())
 
 
-def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_views(defs: dg.Definitions) -> None:
+def test_there_are_sensors_jobs_and_checks(defs: dg.Definitions) -> None:
     sensors = {sensor.name for sensor in defs.sensors or []}
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
@@ -107,5 +99,7 @@ def test_each_declared_view_and_capture_has_a_sensor_and_others_look_at_many_vie
     told = re.findall(r"`(poll_\w+)`", (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text())
     assert told
     assert set(told) <= sensors
+    # what has reserved places
+    assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

@@ -38,7 +38,6 @@ def tick(instance: dg.DagsterInstance, dsn: str, cursor: str | None, max_lag_s: 
 
 
 def said(instance: dg.DagsterInstance, model: str) -> list[bool]:
-    """Return what was said of a model, newest first."""
     key = dg.AssetCheckKey(dg.AssetKey(["read_models", model]), LAG_CHECK)
     history = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     return [record.status.value == "SUCCEEDED" for record in history]
@@ -68,9 +67,7 @@ def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance
     assert said(instance, "orders") == []
 
 
-def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_model_that_nobody_judges_stays_as_it_was(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop)
     late = tick(instance, dsn, None, max_lag_s=0)
     reset_model(shop.connection, ORDERS)
@@ -81,9 +78,7 @@ def test_a_model_that_nobody_can_judge_stays_what_was_said_of_it(
     assert said(instance, "orders") == [True, False]
 
 
-def test_a_declaration_that_fails_to_load_is_red_from_the_first_tick_on(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     fault = Fault("read_models", "orders", Path("orders.py"), 3, "SyntaxError: invalid syntax")
     assert shop.standing() == []
     # no read model is left that could become late

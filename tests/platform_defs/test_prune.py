@@ -29,7 +29,7 @@ def test_old_finished_runs_are_forgotten_and_unfinished_ones_are_kept(instance: 
     assert instance.has_run(alive.run_id)
 
 
-def test_a_run_is_kept_while_it_has_the_newest_of_an_asset_or_of_a_partition(instance: dg.DagsterInstance) -> None:
+def test_a_run_with_the_newest_of_an_asset_or_partition_is_kept(instance: dg.DagsterInstance) -> None:
     days = dg.StaticPartitionsDefinition([f"day-{day}" for day in range(5)])
 
     @dg.asset(partitions_def=days)

@@ -28,9 +28,7 @@ GIVEN: tuple[dict[str, object], ...] = (
 )
 
 
-def test_run_config_of_a_resource_is_refused_or_without_effect(
-    defs: dg.Definitions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_config_of_a_resource_is_refused_or_ignored(defs: dg.Definitions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", SECRET)
     job = defs.resolve_job_def("drain")
     for given in GIVEN:

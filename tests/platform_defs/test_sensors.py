@@ -1,7 +1,4 @@
-"""Sensors on an instance with real run records and a real database.
-
-Not here: each decision (`test_decision.py`).
-"""
+"""Sensors on an instance with real run records and a real database."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,14 +58,12 @@ def tick(
 
 
 def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:
-    """Return the job and the partition of the one run that a tick asked for."""
     (request,) = result.run_requests or []
     assert request.run_key is None
     return request.job_name, request.partition_key
 
 
 def forget(store: EventStore) -> None:
-    """Let nobody have asked for a drain."""
     store.connection.execute("delete from event_store.drains")
 
 
@@ -83,7 +78,6 @@ def queued_run(instance: dg.DagsterInstance, view: str | None) -> None:
 
 
 def serve_all(store: EventStore, *views: str) -> None:
-    """Begin a drain of all views, which consumes some."""
     store.begin_drain(ALL_VIEWS, "all views")
     for view in views:
         store.attach_consumer(view, "all views")
@@ -97,9 +91,7 @@ def retry_a_stream(store: EventStore) -> None:
     store.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
 
 
-def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_for(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_beside_a_drain_of_all_views_no_other_starts(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
     place(shop)
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
@@ -108,7 +100,7 @@ def test_while_a_drain_of_all_views_starts_or_serves_the_view_no_other_is_asked_
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: drained together with other views, 1 due"
 
 
-def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own_until_one_ends_well(
+def test_a_view_that_left_gets_a_drain_of_its_own(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop)
@@ -137,9 +129,7 @@ def test_a_view_that_the_drain_of_all_views_left_gets_a_drain_of_its_own_until_o
     assert not result.dynamic_partitions_requests
 
 
-def test_streams_to_try_again_are_for_a_drain_of_the_views_own_and_one_that_died_is_replaced(
-    kept: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_streams_to_try_again_get_a_drain_of_their_own(kept: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop)
     retry_a_stream(shop)
     serve_all(shop, "orders")
@@ -157,9 +147,7 @@ def test_streams_to_try_again_are_for_a_drain_of_the_views_own_and_one_that_died
     assert reason(tick(kept, dsn, "poll_orders")) == "orders: a drain is in flight, 1 due"
 
 
-def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_queued_run_is_not_asked_for_again(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop)
     queued_run(instance, None)
     queued = "orders: 1 due; a drain of all views waits in Dagster's queue"
@@ -171,7 +159,7 @@ def test_a_run_that_waits_in_dagsters_queue_is_not_asked_for_again(
     assert reason(tick(instance, dsn, "poll_orders")).endswith("; a drain waits in Dagster's queue")
 
 
-def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one(
+def test_one_alone_far_behind_gets_its_own_drain(
     kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decision, "LARGE_BACKLOG", 0)
@@ -189,15 +177,11 @@ def test_of_models_far_behind_one_alone_gets_its_own_drain_and_several_share_one
     assert started_by(result) == (SHARED_JOB, None)
 
 
-def test_the_first_drain_of_a_model_whose_view_is_not_registered_yet_is_started(
-    instance: dg.DagsterInstance, dsn: str
-) -> None:
+def test_a_model_without_a_view_gets_its_first_drain(instance: dg.DagsterInstance, dsn: str) -> None:
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
 
 
-def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serves(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_changed_declaration_is_drained_by_its_name(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     changed = replace(ORDERS, columns={"status": last("event")}, indexes=())
 
     def poll() -> dg.SensorResult:
@@ -215,9 +199,7 @@ def test_a_changed_declaration_is_drained_under_the_declared_name_until_it_serve
     assert reason(poll()) == "orders: nothing is due"
 
 
-def test_events_that_a_view_does_not_want_start_no_drain(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     shop.register_decider_event("weather", "measured", "it is so warm")
     for crowd in (1, 5, MOST_UNWANTED, 1):
         shop.append_events([NewEvent("weather", "w-1", "measured", uuid4(), {}, uuid4()) for _ in range(crowd)])
@@ -226,11 +208,13 @@ def test_events_that_a_view_does_not_want_start_no_drain(
         assert row.ahead < MOST_UNWANTED
     place(shop)
     assert tick(instance, dsn, "poll_orders").run_requests
+    # nor do those of a disabled one
+    shop.enable_view("orders", enabled=False)
+    assert not tick(instance, dsn, "poll_read_models").run_requests
+    assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
 
 
-def test_one_sensor_looks_at_all_read_models_and_wakes_their_drain(
-    kept: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
     assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
@@ -253,13 +237,6 @@ def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: 
         ]
 
 
-def test_a_disabled_view_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
-    place(shop)
-    shop.enable_view("orders", enabled=False)
-    assert not tick(instance, dsn, "poll_read_models").run_requests
-    assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
-
-
 def test_sensors_of_many_views_tick_once_a_second_together() -> None:
     for many in (1, 5, 40):
         models = {f"m{n}": replace(ORDERS, name=f"m{n}", view=f"m{n}") for n in range(many)}
@@ -272,9 +249,7 @@ def test_sensors_of_many_views_tick_once_a_second_together() -> None:
         assert each == [many] * many
 
 
-def test_a_view_registered_by_sql_with_a_url_is_drained_without_a_reload(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_view_registered_by_sql_is_drained(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     place(shop)
     assert "Nothing to poll: every registered view is a declared read model or has no" in reason(
         tick(instance, dsn, "poll_views")
@@ -289,9 +264,7 @@ def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.Da
         tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")
 
 
-def test_many_pushed_views_start_some_runs_at_once_in_turn(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_many_pushed_views_start_runs_in_turn(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
     views = [f"push-{n:02}" for n in range(2 * PUSHES_AT_ONCE + 3)]
     for view in views:
         shop.register_view(view, "-infinity", edge_function_url="http://127.0.0.1:1/")

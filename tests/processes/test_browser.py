@@ -57,8 +57,6 @@ const socket = (url) => new Promise((done, fail) => Object.assign(new WebSocket(
 
 @contextmanager
 def served(page: str) -> Iterator[str]:
-    """Serve one page under each name, as somebody else's web server; yield its port."""
-
     class Handler(Silent, BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -11,20 +11,19 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs import standing as judged
-from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import PROJECT
-from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
-from tests.support.patience import patience, wait_until
+from tests.support.patience import wait_until
 from tests.support.running.dagster_instance import instance
+from tests.support.running.in_process import reason, tick
+from tests.support.running.programs import ran
 
 __all__ = ["instance"]
-
 ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
 DEFINED = """
 import dagster as dg
@@ -45,9 +44,7 @@ def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
     return {(finding.kind, finding.subject): finding for finding in standing.found()}
 
 
-def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_found(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standing = DagsterStanding(instance)
     # nobody has ever started one
     assert found(standing) == {}
@@ -55,12 +52,8 @@ def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_foun
     (tmp_path / "defined.py").write_text(DEFINED)
     daemon = subprocess.Popen(
         [str(PROGRAMS / "dagster-daemon"), "run", "-f", str(tmp_path / "defined.py")],
-        cwd=tmp_path,
-        env=os.environ,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     key = ("sensor", "the sensor poll_orders")
     try:
         wait_until(lambda: daemon.poll() is not None or key in found(standing), "the sensor fails")
@@ -94,8 +87,7 @@ def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_foun
     monkeypatch.setattr(judged, "INTERVALS", 1000)
     assert set(found(standing)) == {key}
     # nobody starts what is asked for now
-    launch = [str(PROGRAMS / "dagster"), "job", "launch", "-f", str(tmp_path / "defined.py"), "-j", "nothing"]
-    subprocess.run(launch, cwd=tmp_path, capture_output=True, check=True)
+    ran(PROGRAMS / "dagster", "job", "launch", "-f", tmp_path / "defined.py", "-j", "nothing", cwd=tmp_path)
     assert "queue" not in {kind for kind, _ in found(standing)}
     monkeypatch.setattr(judged, "QUEUED_S", -1)
     assert "of nothing" in found(standing)["queue", "queue"].cause
@@ -103,40 +95,22 @@ def test_a_sensor_that_fails_a_daemon_that_dies_and_a_queue_that_stands_are_foun
 
 def turn_off(sensor: str) -> None:
     """Do what somebody does who turns a sensor off, in the instance of the test."""
-    command = [str(PROGRAMS / "dagster"), "sensor", "stop", sensor, "-m", "millrace.platform_defs.definitions"]
     env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
-    subprocess.run(command, env=env, cwd=PROJECT, check=True, capture_output=True, timeout=2 * patience())
+    program = "millrace.platform_defs.definitions"
+    ran(PROGRAMS / "dagster", "sensor", "stop", sensor, "-m", program, env=env, cwd=PROJECT)
 
 
-def sensor_tick(instance: dg.DagsterInstance, dsn: str) -> dg.SensorResult:
-    resources = {"postgres": postgres_at(dsn)}
-    defs = build_defs(declarations=Declarations(models={"orders": ORDERS}), resources=resources)
-    context = dg.build_sensor_context(instance, definitions=defs, resources=resources)
-    result = defs.resolve_sensor_def("poll_read_models")(context)
-    assert isinstance(result, dg.SensorResult)
-    return result
-
-
-def test_a_view_whose_sensor_is_turned_off_wakes_no_drain(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_a_view_with_its_sensor_off_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
     store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
-    assert sensor_tick(instance, dsn).run_requests
+    found = Declarations(models={"orders": ORDERS})
+    assert tick(instance, dsn, found, "poll_read_models").run_requests
     turn_off("poll_orders")
-    assert "of 1, 1 are due" in str(sensor_tick(instance, dsn).skip_reason)
+    assert "of 1, 1 are due" in reason(tick(instance, dsn, found, "poll_read_models"))
 
 
 def test_the_workspace_validates_without_any_setting() -> None:
-    done = subprocess.run(
-        [PROGRAMS / "dagster", "definitions", "validate"],
-        env={k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER_", "MILLRACE_", "SPARK_"))},
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=2 * patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER_", "MILLRACE_", "SPARK_"))}
+    done = ran(PROGRAMS / "dagster", "definitions", "validate", env=env, cwd=PROJECT)
     assert "All code locations passed validation" in done.stdout + done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -13,7 +12,7 @@ import pytest
 
 from millrace import testing
 from millrace.resources.settings import PROJECT
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -25,23 +24,11 @@ def test_the_example_runs_and_leaves_nothing(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTEST_", "MILLRACE_"))}
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with tempfile.TemporaryDirectory(prefix="millrace-") as temporary:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                *["-q", "-n", "1", "-W", "error", "--tb", "native", "-p", "no:cacheprovider"],
-            ],
-            cwd=tmp_path,
-            env=env | {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=3 * patience(),
-            check=False,
-        )
+        env |= {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"}
+        options = ("-q", "-n", "1", "-W", "error", "--tb", "native", "-p", "no:cacheprovider")
+        done = ran(sys.executable, "-m", "pytest", *options, cwd=tmp_path, env=env, patiences=3)
         # others keep folders of their own there
         left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
-    assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b3 passed", done.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]
     assert left == []
@@ -49,5 +36,4 @@ def test_the_example_runs_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def commands() -> list[str]:
-    """Return the command lines of all processes."""
     return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]

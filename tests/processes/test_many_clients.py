@@ -16,9 +16,7 @@ SESSIONS = 12
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
-def test_50_clients_behind_a_pool_wait_for_a_stream_only_if_they_share_it(
-    dsn: str, store: EventStore, connect: Connect
-) -> None:
+def test_50_clients_wait_for_a_stream_only_if_they_share_it(dsn: str, store: EventStore, connect: Connect) -> None:
     register_orders(store)
     waits = Waits()
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach

@@ -1,10 +1,5 @@
-"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order.
+"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order."""
 
-Belongs here: whole clusters and pg_dump. Not here: re-basing a sequencer by itself (sql/log/test_sequence_events).
-"""
-
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -14,38 +9,24 @@ import pytest
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
 from millrace.resources.postgres.embedded import PROGRAMS
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    assert_log_holds_every_event_once,
-    assert_rising,
-    pump,
-    read_log,
-    register_orders,
-    value,
-)
+from tests.support import factories
+from tests.support.install_script import program_environment
 from tests.support.pages.documents import chapters
 from tests.support.patience import wait_until
 from tests.support.running.own_server import own_server
+from tests.support.running.programs import ran
 
 
 def dump_and_restore(source: str, target: str, *options: str) -> None:
-    """Copy a database as an operator would."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
+    environment = program_environment()
     with tempfile.TemporaryDirectory(prefix="dump-") as directory:
         dump = str(Path(directory) / "dump")
-        commands: list[list[str]] = [
-            [str(PROGRAMS / "pg_dump"), "--format=custom", f"--file={dump}", *options, source],
-            [str(PROGRAMS / "pg_restore"), "--exit-on-error", f"--dbname={target}", dump],
-        ]
-        for command in commands:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+        ran(PROGRAMS / "pg_dump", "--format=custom", f"--file={dump}", *options, source, env=environment)
+        ran(PROGRAMS / "pg_restore", "--exit-on-error", f"--dbname={target}", dump, env=environment)
 
 
 def transaction_id(connection: psycopg.Connection) -> int:
-    return int(value(connection, "select pg_current_xact_id()::text::bigint"))
+    return int(factories.value(connection, "select pg_current_xact_id()::text::bigint"))
 
 
 def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
@@ -58,21 +39,19 @@ def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
 
 
 @pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
-def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
-    store: EventStore, dsn: str, connect: Connect, younger: str
-) -> None:
-    orders = register_orders(store)
+def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: factories.Connect, younger: str) -> None:
+    orders = factories.register_orders(store)
     if younger != "older":
         use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
-    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
+    factories.append_to(orders, *[f"o-{n % 5}" for n in range(30)])
     assert orders.sequence_events() == 30
     in_flight = connect(autocommit=False)
-    append(EventStore(in_flight), "in-flight")
-    append_to(orders, *[f"o-{n % 7}" for n in range(20)])
+    factories.append(EventStore(in_flight), "in-flight")
+    factories.append_to(orders, *[f"o-{n % 7}" for n in range(20)])
     orders.sequence_events()
     in_flight.commit()  # in progress in the stored snapshot, committed in the dump
-    append_to(orders, *[f"o-{n % 7}" for n in range(20)])  # not sequenced in the dump
-    before = read_log(orders.connection)
+    factories.append_to(orders, *[f"o-{n % 7}" for n in range(20)])  # not sequenced in the dump
+    before = factories.read_log(orders.connection)
     assert len(before) == 50
     there = transaction_id(orders.connection)
 
@@ -87,31 +66,31 @@ def test_a_dump_restored_into_another_cluster_keeps_the_order_dense(
         with psycopg.connect(cluster.dsn("restored"), autocommit=True) as connection:
             restored = EventStore(connection)
             if younger == "overtaken before it is sequenced":
-                append_to(restored, *[f"new-{n}" for n in range(10)])
+                factories.append_to(restored, *[f"new-{n}" for n in range(10)])
                 assert transaction_id(connection) < there - 1000
                 use_up_transaction_ids(connection, there + 1000)
             for _ in range(3):
-                append_to(restored, *[f"o-{n}" for n in range(9)])
+                factories.append_to(restored, *[f"o-{n}" for n in range(9)])
                 restored.sequence_events()
             while restored.sequence_events():
                 pass
-            assert_log_holds_every_event_once(connection)
-            after = read_log(connection)
+            factories.assert_log_holds_every_event_once(connection)
+            after = factories.read_log(connection)
             assert set(before) <= set(after)
             offsets = [event.offset for event in restored.get_events("o-1", "order")]
-            assert_rising(offsets)
+            factories.assert_rising(offsets)
             # transaction ids of the old cluster come up again here: nothing may be sequenced twice
             use_up_transaction_ids(connection, there + 2000)
-            append_to(restored, "o-1", "o-2")
+            factories.append_to(restored, "o-1", "o-2")
             assert restored.sequence_events() == 2
-            assert_log_holds_every_event_once(connection)
+            factories.assert_log_holds_every_event_once(connection)
 
 
-def test_a_store_that_moves_by_logical_replication_goes_on_without_its_sequences(store: EventStore, dsn: str) -> None:
-    orders = register_orders(store)
+def test_a_store_moved_by_logical_replication_goes_on(store: EventStore, dsn: str) -> None:
+    orders = factories.register_orders(store)
     orders.register_view("v", "-infinity")
-    append_to(orders, *[f"o-{n % 5}" for n in range(30)])
-    pump(orders, "v")
+    factories.append_to(orders, *[f"o-{n % 5}" for n in range(30)])
+    factories.pump(orders, "v")
     while found := orders.stream_events("v", 10):
         orders.ack_events("v", [event.offset for event in found])
     chapter = chapters("docs/archive_and_backup.md")["Move a store"]
@@ -122,23 +101,23 @@ def test_a_store_that_moves_by_logical_replication_goes_on_without_its_sequences
         dump_and_restore(dsn, cluster.dsn("moved"), "--schema-only", "--no-publications")
         with psycopg.connect(cluster.dsn("moved"), autocommit=True) as connection:
             connection.execute(f"create subscription moved connection '{dsn}' publication moved".encode())
-            append_to(orders, "late")
+            factories.append_to(orders, "late")
             moved = EventStore(connection)
             wait_until(
                 lambda: (
-                    value(connection, "select count(*) from event_store.events") == 31
-                    and value(connection, "select bool_and(srsubstate = 'r') from pg_subscription_rel")
+                    factories.value(connection, "select count(*) from event_store.events") == 31
+                    and factories.value(connection, "select bool_and(srsubstate = 'r') from pg_subscription_rel")
                 ),
                 "all is replicated",
             )
             connection.execute("drop subscription moved")
-            append_to(moved, *[f"o-{n % 5}" for n in range(10)])
+            factories.append_to(moved, *[f"o-{n % 5}" for n in range(10)])
             while moved.sequence_events():
                 pass
-            assert_log_holds_every_event_once(connection)
+            factories.assert_log_holds_every_event_once(connection)
             for n in range(5):
-                assert_rising([event.offset for event in moved.get_events(f"o-{n}", "order")])
-            pump(moved, "v")
+                factories.assert_rising([event.offset for event in moved.get_events(f"o-{n}", "order")])
+            factories.pump(moved, "v")
             delivered = {event.decider_id for event in moved.stream_events("v", 20)}
             assert delivered == {"late", *(f"o-{n}" for n in range(5))}
             validate(cluster.dsn("moved"))

@@ -1,11 +1,7 @@
-"""The real services of `millrace up`, one by one: they listen on loopback only, and another account is not served.
-
-Not here: which services there are, and what each is told (`platform_defs/local/test_services.py`).
-"""
+"""The real services of `millrace up`, one by one: they listen on loopback only, and another account is not served."""
 
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +25,7 @@ from millrace.resources.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
 from tests.support.browsing.ui import STUB
 from tests.support.patience import patience, wait_until
+from tests.support.running.programs import ran
 
 WORKER_IMPORTS = """
 import sys, warnings
@@ -89,7 +86,6 @@ def started(settings: Settings, chosen: list[Service]) -> Iterator[list[psutil.P
 
 @contextmanager
 def failing(settings: Settings, service: Service) -> Iterator[None]:
-    """Start a service that does not get ready."""
     supervisor, stop = Supervisor(settings.home, [service]), Event()
     stop.set()
     try:
@@ -121,9 +117,7 @@ def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
     return found
 
 
-def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_workers_find_our_packages(
-    home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_serves_on_loopback_with_the_token_only(home: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     settings = Settings(home=home, dsn=dsn)
@@ -133,8 +127,7 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
     address = endpoints.spark_remote.partition("/;")[0]
     monkeypatch.setenv(SPARK_TOKEN, str(endpoints.spark_token))
     with started(settings, [spark]) as processes:
-        command = [sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False, cwd=home)
+        said = ran(sys.executable, "-c", WORKER_IMPORTS, endpoints.spark_remote, cwd=home)
         assert said.stdout == "rows 5 UTC\n", said.stderr
         assert spark.ready()
         assert not spark_answers(address.removeprefix("sc://"), "wrong", str(uuid4()))
@@ -151,9 +144,7 @@ def test_spark_listens_on_loopback_and_serves_with_the_token_only_and_its_worker
     assert not spark.ready()
 
 
-def test_dagster_serves_one_code_location_on_loopback_and_another_account_only_the_ui(
-    home: Path, dsn: str, tmp_path: Path
-) -> None:
+def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_path: Path) -> None:
     (tmp_path / "stub_definitions.py").write_text(STUB)
     stub = {"millrace.platform_defs.definitions": "stub_definitions", str(Path.cwd()): str(tmp_path)}
     with private_files():

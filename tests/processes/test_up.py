@@ -1,7 +1,4 @@
-"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on.
-
-Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`), its real services (`test_services.py`).
-"""
+"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on."""
 
 import os
 import signal
@@ -52,19 +49,13 @@ def deaf(settings: Settings, endpoints: Endpoints) -> list[Service]:
 
 
 class Running:
-    """A `millrace up` and what it says."""
-
     def __init__(self, home: Path, script: str = RUN_UP) -> None:
         env = {**os.environ, "MILLRACE_HOME": str(home), "MILLRACE_PORT": str(free_port()), "COLUMNS": "80"}
         env.pop("MILLRACE_DSN", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", script],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=env,
-            cwd=PROJECT,
-        )
+            [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=env, cwd=PROJECT,
+        )  # fmt: skip
         self.said = ""
 
     def until(self, words: str) -> str:
@@ -107,9 +98,7 @@ def running(home: Path, script: str = RUN_UP) -> Iterator[Running]:
         started.process.stdout.close()
 
 
-def test_it_starts_once_in_a_home_and_stops_and_goes_on_also_after_it_was_killed(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_POSTGRES_PORT", str(free_port()))
     postgres = EmbeddedPostgres(home / "postgres")
     with running(home) as first:
@@ -146,9 +135,8 @@ def test_it_starts_once_in_a_home_and_stops_and_goes_on_also_after_it_was_killed
 def the_printed_dsn_works(started: Running) -> None:
     printed = started.until("  Reading ").splitlines()[-1].split()[-1]
     with psycopg.connect(printed) as tool:
-        assert tool.execute("select current_user, count(*) from read_models.declarations").fetchall() == [
-            ("millrace_reader", 0)
-        ]
+        found = tool.execute("select current_user, count(*) from read_models.declarations").fetchall()
+        assert found == [("millrace_reader", 0)]
 
 
 def a_second_one_is_refused_with_pid_and_address(home: Path, first: Running) -> None:

@@ -1,7 +1,4 @@
-"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself.
-
-Not here: the supervisor's own cases (`platform_defs/local/test_supervisor.py`).
-"""
+"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself."""
 
 import json
 import signal
@@ -109,7 +106,6 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
 
 
 def services(home: Path) -> dict[str, psutil.Process]:
-    """Return the process of each service that is ready."""
     found = {}
     for state in json.loads((home / "services.json").read_text())["services"]:
         # one that was ended just now is not known to be

@@ -24,10 +24,10 @@ from millrace.resources.processes import wait_ended
 from millrace.resources.settings import PROJECT
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
+from tests.support.running.programs import ran
 
 # one test waits until all packages are installed
 pytestmark = pytest.mark.timeout(900)
-
 SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 IMPORT_ALL = """
@@ -56,25 +56,13 @@ class Installed:
     home: Path
     packages: Path
 
-    def run(
-        self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0
-    ) -> str:
-        """Run one of its programs and return all that it says."""
-        done = subprocess.run(
-            [str(self.home / "bin" / str(command[0])), *map(str, command[1:])],
-            cwd=cwd or self.home,
-            env=self.env(env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=3 * patience(),
-            check=False,
-        )
-        assert done.returncode == code, done.stdout
-        return done.stdout
+    def run(self, *words: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, code: int = 0) -> str:
+        program, *rest = words
+        where = {"cwd": cwd or self.home, "env": self.env(env)}
+        done = ran(self.home / "bin" / str(program), *rest, code=code, patiences=3, **where)
+        return done.stdout + done.stderr
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the environment of a newcomer."""
         strange = ("MILLRACE_", "DAGSTER_", "SPARK_", "PYTHON", "PYTEST_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
         return {**kept, "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}", **(more or {})}
@@ -89,9 +77,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(PROJECT / name, folder / "sources" / name, symlinks=True, ignore=ignored)
     for name in FILES:
         shutil.copy(PROJECT / name, folder / "sources")
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir"]
-    done = subprocess.run([*build, folder, folder / "sources"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    build = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir")
+    ran(*build, folder, folder / "sources", patiences=10)
     (made,) = folder.glob("*.whl")
     return made
 
@@ -140,32 +127,15 @@ def test_everything_of_it_is_imported_from_where_it_is_installed(installed: Inst
     assert Path(project) == installed.packages / "millrace"
 
 
-def test_its_command_line_makes_a_store(installed: Installed, postgres: EmbeddedPostgres) -> None:
-    assert "millrace" in installed.run("millrace", "--help")
-    postgres.create_database("from_a_wheel")
-    dsn = postgres.dsn("from_a_wheel")
-    assert "Schema version" in installed.run("millrace", "migrate", "--dsn", dsn)
-    assert "Views" in installed.run("millrace", "status", env={"MILLRACE_DSN": dsn})
-
-
-def test_a_new_repository_is_installed_with_the_millrace_that_made_it(
-    installed: Installed, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_a_new_repository_installs_its_maker(installed: Installed, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     if not pytestconfig.getoption("full_install"):
         pytest.skip("it installs packages: --full-install")
     installed.run("millrace", "new", tmp_path / "our_platform")
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed.home / "bin" / "python"]
-    done = subprocess.run(
-        [*pip, "install", "--dry-run", tmp_path / "our_platform"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Would install our_platform" in done.stdout
+    pip = (sys.executable, "-m", "pip", "--python", installed.home / "bin" / "python", "install", "--dry-run")
+    assert "Would install our_platform" in ran(*pip, tmp_path / "our_platform", patiences=10).stdout
 
 
-OWN = {
-    "assets/__init__.py": 'OURS = "our own assets"\n',
-    "resources/__init__.py": 'OURS = "our own resources"\n',
-}
+OWN = {"assets/__init__.py": 'OURS = "our own assets"\n', "resources/__init__.py": 'OURS = "our own resources"\n'}
 # a user's file that takes from packages of theirs that are named as rooms of Millrace
 BORROWING = """
 from assets import OURS as assets
@@ -177,9 +147,7 @@ assert OWNERS
 """
 
 
-def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
-    installed: Installed, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_new_repository_tests_and_runs(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("new") / "our_platform"
     installed.run("millrace", "new", folder)
     for name, text in OWN.items():
@@ -192,13 +160,9 @@ def test_a_new_repository_tests_its_example_and_runs_until_its_rows_are_there(
 
     env = {"MILLRACE_DECLARATIONS": "our_platform", "MILLRACE_PORT": str(free_port())}
     up = subprocess.Popen(
-        [installed.home / "bin" / "millrace", "up"],
-        cwd=folder,
-        env=installed.env(env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+        [installed.home / "bin" / "millrace", "up"], cwd=folder, env=installed.env(env), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     tree = [psutil.Process(up.pid)]
     try:
         dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
@@ -232,9 +196,8 @@ def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tmp_path: Path) 
     make_repository(folder)
     env = {**os.environ, "MYPYPATH": str(PROJECT)}
     for tool in TOOLS:
-        command = [sys.executable, "-m", *tool, f"--cache-dir={tmp_path / tool[0]}", "new_platform", "tests"]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        cache = f"--cache-dir={tmp_path / tool[0]}"
+        ran(sys.executable, "-m", *tool, cache, "new_platform", "tests", cwd=folder, env=env, patiences=10)
 
 
 def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str) -> None:

@@ -1,7 +1,4 @@
-"""What a backup keeps of a store.
-
-Belongs here: looking at it in a store, writing it otherwise. Not here: the stores (`tests/backup/conftest.py`).
-"""
+"""What a backup keeps of a store."""
 
 import hashlib
 import json

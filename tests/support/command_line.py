@@ -1,17 +1,12 @@
-"""Commands of `millrace`, typed in this process.
-
-Belongs here: typing one, and reading what it printed. Not here: commands in processes of their own (`deployment`).
-"""
+"""Commands of `millrace`, typed in this process."""
 
 import json
-import sys
 from typing import Any
 
 import psycopg
-import pytest
 from typer.testing import CliRunner
 
-from millrace.platform_defs.cli import app, main
+from millrace.platform_defs.cli import app
 from millrace.resources.errors import MillraceError
 
 # characters that act on a terminal
@@ -31,22 +26,9 @@ def millrace(
     return result.output
 
 
-def typed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[object, str, str]:
-    """Type a command; return its exit code, what it prints, and what it complains of."""
-    monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
 def cells(output: str) -> list[list[str]]:
-    """Return the rows of a table that was printed."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
 
 
 def parsed(output: str) -> list[dict[str, Any]]:
-    """Return the objects of JSON lines."""
     return [json.loads(line) for line in output.splitlines()]

@@ -1,8 +1,5 @@
 """CPU seconds by folder of tests: of pytest, and of all servers, Sparks and commands that its tests start.
 
-Belongs here: the plugin of pytest that counts them and prints them at the end. Not here: how long a test took
-(`--durations`).
-
 Each process of pytest moves into a control group of its own, which everything that it starts inherits, daemons too. The
 kernel counts what has ended as well. The Spark server that all processes share has a group and a line of its own.
 Without a writable cgroup2 (not root, no Linux) nothing is counted and nothing is printed.
@@ -21,7 +18,6 @@ _PLUGIN, _PROPERTY = "cpu_seconds", "cpu_s"
 
 
 def own_group() -> Path | None:
-    """Return the control group that this process is in."""
     with suppress(OSError, StopIteration):
         mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
         root = next(Path(folder) for _, folder, kind, *_ in mounts if kind == "cgroup2")
@@ -41,12 +37,10 @@ class Group:
         self._before = self.seconds()
 
     def take(self, *pids: int) -> None:
-        """Let processes be counted here."""
         for pid in pids:
             (self._path / "cgroup.procs").write_text(str(pid))
 
     def seconds(self) -> float:
-        """Return the CPU seconds so far."""
         usage, *_ = (self._path / "cpu.stat").read_text().splitlines()
         return int(usage.split()[1]) / 1e6 - self._before
 
@@ -106,7 +100,6 @@ class CpuSeconds:
             self.by_folder[name] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the sums, the largest first."""
         terminalreporter.section(f"CPU seconds, all processes: {sum(self.by_folder.values()):.0f}")
         for folder, seconds in sorted(self.by_folder.items(), key=lambda each: -each[1]):
             terminalreporter.write_line(f"{seconds:8.1f} {folder}")

@@ -1,8 +1,4 @@
-"""Many clients that append at once, mostly to streams of their own and now and then to streams that all share.
-
-Belongs here: their work, and watching whom the store lets wait. Not here: what must come of it
-(tests/sql/test_many_clients.py), and how fast it is (benchmarks/event_store/many_clients.py).
-"""
+"""Many clients that append at once, mostly to streams of their own and now and then to streams that all share."""
 
 import asyncio
 import time
@@ -16,7 +12,6 @@ import psycopg
 SHARED = "shared"
 DATA = '{"total": "19.90", "channel": "web"}'
 CONFLICT = "MR001"
-
 # Clients write their values into the text of the query, and so one sees in pg_stat_activity which stream waits.
 WAITING = """
 select l.locktype, a.query, coalesce(extract(epoch from clock_timestamp() - l.waitstart), 0)::float
@@ -28,8 +23,6 @@ where not l.granted and a.datname = current_database()
 
 @dataclass(frozen=True)
 class Crowd:
-    """So many clients, each with so many appends to make, and the streams between them."""
-
     clients: int
     appends: int
     streams: int
@@ -67,9 +60,7 @@ async def _all(crowd: Crowd, address: str, numbers: range) -> Appended:
         for _ in numbers
     ]
     began = time.monotonic()
-    await asyncio.gather(
-        *(_one(crowd, number, connection, done) for number, connection in zip(numbers, connections, strict=True))
-    )
+    await asyncio.gather(*(_one(crowd, n, one, done) for n, one in zip(numbers, connections, strict=True)))
     done.seconds = time.monotonic() - began
     for connection in connections:
         await connection.close()
@@ -130,7 +121,6 @@ class Waits:
     others: set[tuple[str, str]] = field(default_factory=set)
 
     def watch(self, connection: psycopg.Connection, ended: Callable[[], bool]) -> None:
-        """Look who waits, again and again, until all is done."""
         while not ended():
             for lock, query, seconds in connection.execute(WAITING).fetchall():
                 if f"'{SHARED}-" in query:

@@ -1,7 +1,5 @@
 """Event stores for tests: emptied when a test has ended, and used again; copied anew where a test left more than rows.
 
-Belongs here: how a database becomes as new, with its sessions. Not here: the fixtures (`conftest.py`).
-
 An emptied database is cheaper than a new one: no files are copied and removed, and sessions keep the functions that
 they have compiled. A test notices no difference: what it leaves besides rows (tables, functions, grants, statistics,
 replication slots, prepared transactions) shows in the catalog, and such a database is dropped.
@@ -21,14 +19,12 @@ from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 # Sessions that wait for the next test. Most tests need one or two.
 KEPT = 3
-
 # Everything that a session can have changed of itself, but for what it has compiled.
 SESSION: LiteralString = """
     close all; set session authorization default; reset all; deallocate all; unlisten *;
     select pg_advisory_unlock_all(); discard temp; discard sequences; discard plans;
     select pg_stat_force_next_flush()
 """
-
 # One row that is the same for two databases of which neither has more than rows. A truncated table has other files, so
 # of `pg_class` only what is declared counts.
 CATALOG: LiteralString = (
@@ -47,9 +43,7 @@ CATALOG: LiteralString = (
         )
     )
 )  # fmt: skip
-
 OURS: LiteralString = "('event_store'::regnamespace, 'read_models'::regnamespace)"
-
 # The tables that have rows, with those that refer to them: none can be truncated without the others.
 FILLED: LiteralString = f"""
     with recursive filled as (
@@ -58,7 +52,6 @@ FILLED: LiteralString = f"""
     )
     select array_agg(oid::regclass::text order by oid) from filled
 """
-
 SEQUENCES: LiteralString = f"""
     select c.oid::regclass::text, coalesce(pg_sequence_last_value(c.oid), s.seqstart),
       pg_sequence_last_value(c.oid) is not null
@@ -77,8 +70,6 @@ class Contents:
 
 @dataclass
 class Database:
-    """One event store, with the sessions that are open in it."""
-
     name: str
     # of each table that the template has rows in, which versions of these rows are there
     versions: dict[str, tuple[Any, ...]]
@@ -107,9 +98,7 @@ class Databases:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
         for database in self._emptied:
             _close(database.idle)
         self._worker.shutdown()

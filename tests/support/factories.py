@@ -1,8 +1,4 @@
-"""Events, a look at the log, a second session that waits: one line each for a test of the store.
-
-Belongs here: makers and looks that several tests share. Not here: fixtures (conftest.py) and the assertions of one
-test.
-"""
+"""Events, a look at the log, a second session that waits: one line each for a test of the store."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -63,7 +59,6 @@ def append(
     command_id: UUID | None = None,
     final: bool = False,
 ) -> Event:
-    """Append one event after `previous`."""
     return store.append_event(
         event,
         event_id or uuid4(),
@@ -77,12 +72,10 @@ def append(
 
 
 def new_event(decider_id: str = "o-1", *, event: str = "placed", decider: str = "order") -> NewEvent:
-    """Make an event for a batch."""
     return NewEvent(decider, decider_id, event, uuid4(), {"n": 1}, uuid4())
 
 
 def append_to(store: EventStore, *decider_ids: str) -> list[AppendedEvent]:
-    """Append one event to each stream, several where it is named several times."""
     return store.append_events([new_event(decider_id) for decider_id in decider_ids])
 
 
@@ -95,7 +88,6 @@ def pump(store: EventStore, view: str, *decider_ids: str) -> list[AppendedEvent]
 
 
 def ids_of_one_partition(connection: psycopg.Connection, number: int, partition: int = 0) -> list[str]:
-    """Make so many decider_ids that share a log partition."""
     found = connection.execute(
         """
         select id from (select 'p-' || n as id from generate_series(1, 20000) n) candidates
@@ -131,18 +123,15 @@ def unprepared(connection: psycopg.Connection) -> None:
 
 
 def rows(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> list[tuple[Any, ...]]:
-    """Ask for rows."""
     return connection.execute(query, arguments).fetchall()
 
 
 def value(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> Any:  # noqa: ANN401 - the query decides
-    """Ask for one value."""
     ((only,),) = rows(connection, query, *arguments)
     return only
 
 
 def everything(store: SqlFunctions) -> dict[str, list[Any]]:
-    """Return all rows of all tables."""
     return {
         name: store.connection.execute(
             sql.SQL("select t::text from {} t order by 1").format(sql.Identifier(schema, name))
@@ -217,7 +206,6 @@ def with_odd_settings(dsn: str) -> str:
 
 
 def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceError:
-    """Do what is refused; return the refusal, which says its values and its remedy."""
     with pytest.raises(error) as refused:
         work()
     assert refused.value.detail
@@ -227,8 +215,6 @@ def refusal(error: type[MillraceError], work: Callable[[], object]) -> MillraceE
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One position of the log and the event that is there."""
-
     partition: int
     position: int
     offset: int
@@ -239,7 +225,6 @@ class LogEntry:
 
 
 def read_log(connection: psycopg.Connection) -> list[LogEntry]:
-    """Read the whole log, partition by partition."""
     return [
         LogEntry(*row)
         for row in rows(
@@ -291,7 +276,6 @@ def assert_dense_and_ordered(log: Iterable[LogEntry]) -> None:
 
 
 def assert_rising(offsets: Iterable[int]) -> None:
-    """Each number is above the one before."""
     assert all(a < b for a, b in pairwise(offsets))
 
 
@@ -328,7 +312,6 @@ def at_once(works: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
 
 
 def wait_blocked(observer: psycopg.Connection, pid: int) -> None:
-    """Wait until a session waits for another one's lock."""
     wait_until(
         lambda: rows(observer, "select wait_event_type from pg_stat_activity where pid = %s", pid) == [("Lock",)],
         f"session {pid} waits for a lock",

@@ -1,7 +1,4 @@
-"""A store with data of every kind, for tests that compare whole stores.
-
-Belongs here: what is put in. Not here: what is asserted of it.
-"""
+"""A store with data of every kind, for tests that compare whole stores."""
 
 import psycopg
 

@@ -1,8 +1,4 @@
-"""Processes that tests kill: forks, which begin at once and share what their parent has imported.
-
-Belongs here: starting one. Not here: killing it. The programs that kill (`killed_producers`, `killed_captures`) have no
-threads, which a fork would not survive.
-"""
+"""Processes that tests kill: forks, which begin at once and share what their parent has imported."""
 
 import os
 import sys

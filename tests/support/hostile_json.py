@@ -1,7 +1,4 @@
-"""JSON that Postgres takes, and that somebody who reads it may stumble over.
-
-Belongs here: the texts, how an event gets one. Not here: who reads them.
-"""
+"""JSON that Postgres takes, and that somebody who reads it may stumble over."""
 
 import json
 from uuid import UUID, uuid4
@@ -18,7 +15,6 @@ UNREADABLE = {
     "arrays": "[" * 5000 + "]" * 5000,
     "objects": '{"a": ' * 4000 + "1" + "}" * 4000,
 }
-
 # as no float writes them: too large, too small, too long, exact
 NUMBERS = (
     "0", "-0", "0.10", "1.50", "1E400", "-1e400", "1e5000", "-1e20000", "1e-400", "1e-16000", "9007199254740993",
@@ -77,10 +73,8 @@ def append_text(
 def change_behind_the_stores_back(store: EventStore, offset: int, data: str) -> None:
     """Change the data of an event although the store never does and whatever limits it has."""
     connection = store.connection
-    limits = connection.execute(
-        "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"
-    ).fetchall()
-    for (limit,) in limits:
+    limits = "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"
+    for (limit,) in connection.execute(limits).fetchall():
         connection.execute(sql.SQL("alter table event_store.events drop constraint {}").format(sql.Identifier(limit)))
     connection.execute("alter table event_store.events disable trigger user")
     connection.execute('update event_store.events set data = %s where "offset" = %s', (data, offset))

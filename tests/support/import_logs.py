@@ -1,7 +1,4 @@
-"""What a test of the importer needs, in one line each: a log in a file, an import, a look at what it did.
-
-Belongs here: what several tests of the importer share. Not here: fixtures (conftest.py).
-"""
+"""What a test of the importer needs, in one line each: a log in a file, an import, a look at what it did."""
 
 import csv
 import json

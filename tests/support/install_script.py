@@ -1,18 +1,12 @@
-"""Writes sql/install.sql, the list of all files that make a store, for `psql`.
-
-    .venv/bin/python -m tests.support.install_script    # after every change of sql/
-
-Belongs here: making it, and writing down a whole schema. Not here: the assertions about them
-(tests/event_store/test_install.py).
-"""
+"""Writes sql/install.sql, the list of all files of a store: `.venv/bin/python -m tests.support.install_script`."""
 
 import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
 from millrace.resources.postgres.embedded import PROGRAMS
+from tests.support.running.programs import ran
 
 INSTALL = SQL / "install.sql"
 INSTALL_TEMPLATE = """\
@@ -70,21 +64,13 @@ def program_environment() -> dict[str, str]:
 
 def snapshot(dsn: str) -> str:
     """Write the whole schema of a database, functions too, the same way every time."""
-    done = subprocess.run(
-        [str(PROGRAMS / "pg_dump"), "--no-owner", "--schema-only", dsn],
-        env=program_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran(PROGRAMS / "pg_dump", "--no-owner", "--schema-only", dsn, env=program_environment())
     # these lines have a word that differs between two dumps of the same
-    return "".join(
-        line for line in done.stdout.splitlines(keepends=True) if not line.startswith(("\\restrict", "\\unrestrict"))
-    )
+    unsame = ("\\restrict", "\\unrestrict")
+    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(unsame))
 
 
 def included(paths: Iterable[Path]) -> str:
-    """Write the lines by which psql runs files of `sql/`."""
     return "".join(f"\\ir {path.relative_to(SQL)}\n" for path in paths)
 
 

@@ -1,7 +1,4 @@
-"""Logins of a test's own, each a member of one role.
-
-Belongs here: making and removing them. Not here: what they may do.
-"""
+"""Logins of a test's own, each a member of one role."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

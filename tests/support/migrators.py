@@ -1,7 +1,4 @@
-"""What a test of the migrator needs: a database without a store, what was applied to it, who waits.
-
-Belongs here: what several tests of the migrator share, its fixture too. Not here: what a test asserts by itself.
-"""
+"""What a test of the migrator needs: a database without a store, what was applied to it, who waits."""
 
 from collections.abc import Iterator
 
@@ -18,7 +15,6 @@ WAITING = "from pg_stat_activity where wait_event_type = 'Lock' and datname = cu
 
 @pytest.fixture
 def empty(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """Yield a database without a store."""
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create database empty")
         yield postgres.dsn("empty")

@@ -1,7 +1,4 @@
-"""How long a test waits for a state that has to come.
-
-Belongs here: the limit, which grows with the machine's load, and the wait itself. Not here: which state.
-"""
+"""How long a test waits for a state that has to come."""
 
 import os
 import threading

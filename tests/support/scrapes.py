@@ -1,7 +1,4 @@
-"""Scraping as Prometheus does.
-
-Belongs here: one scrape, and a look at its samples. Not here: what they must say.
-"""
+"""Scraping as Prometheus does."""
 
 from collections.abc import Mapping
 
@@ -14,7 +11,6 @@ Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scraped(port: int) -> Samples:
-    """Scrape and return each sample by its name and labels."""
     answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=patience())
     assert answer.status_code == 200
     return {
@@ -26,7 +22,5 @@ def scraped(port: int) -> Samples:
 
 def of(samples: Samples, name: str, **labels: str) -> float:
     """Return the only sample of a metric that has these labels among its own."""
-    (found,) = [
-        number for (other, has), number in samples.items() if other == name and labels.items() <= dict(has).items()
-    ]
+    (found,) = [n for (other, has), n in samples.items() if other == name and labels.items() <= dict(has).items()]
     return found

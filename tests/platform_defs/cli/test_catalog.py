@@ -19,6 +19,5 @@ def test_each_version_is_shown_with_its_fields_and_the_views_that_take_it(store:
         ("order", 1, {}, ["all"]),
     ]
     assert (found[0]["schema"], found[2]["schema"]) == (added, None)
-    assert cells(millrace("show", "catalog", "--decider", "order", dsn=dsn)) == [
-        ["order", "placed", "1", "A customer ordered.", "", "all"]
-    ]
+    (shown,) = cells(millrace("show", "catalog", "--decider", "order", dsn=dsn))
+    assert shown == ["order", "placed", "1", "A customer ordered.", "", "all"]

@@ -85,13 +85,10 @@ def said(folder: Path) -> str:
 
 
 def sent(store: EventStore) -> dict[str, list[int]]:
-    """Return the versions that were sent of each stream, in order."""
     return dict(rows(store.connection, "select decider_id, array_agg(version order by n) from sent group by 1"))
 
 
-def test_a_kill_with_eight_handlers_at_work_loses_nothing_and_keeps_the_order(
-    orders: EventStore, dsn: str, folder: Path, connect: Connect
-) -> None:
+def test_a_kill_with_handlers_at_work_loses_none(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
     fill(orders, 20, 3)
     with held(connect) as wait_working, process(folder, dsn) as killed:
         wait_working(8)
@@ -109,9 +106,7 @@ def test_a_kill_with_eight_handlers_at_work_loses_nothing_and_keeps_the_order(
     assert orders.dead_letters("mails") == []
 
 
-def test_a_stop_with_handlers_at_work_handles_no_event_twice(
-    orders: EventStore, dsn: str, folder: Path, connect: Connect
-) -> None:
+def test_a_stop_handles_no_event_twice(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
     fill(orders, 20, 3)
     with process(folder, dsn) as stopped:
         with held(connect) as wait_working:

@@ -58,22 +58,11 @@ def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) 
     place = orders.log_position(event.event_id)
     assert place is not None
     assert first == {
-        "offset": 1,
-        "partition": place.partition,
-        "position": 0,
-        "decider": "order",
-        "decider_id": "o-1",
-        "version": 1,
-        "event": "placed",
-        "event_version": 1,
-        "event_id": str(event.event_id),
-        "command_id": str(event.command_id),
-        "previous_id": None,
-        "final": True,
-        "created_at": first["created_at"],
-        "metadata": metadata,
-        "data": {"amount": 1},
-    }
+        "offset": 1, "partition": place.partition, "position": 0, "decider": "order", "decider_id": "o-1",
+        "version": 1, "event": "placed", "event_version": 1, "event_id": str(event.event_id),
+        "command_id": str(event.command_id), "previous_id": None, "final": True, "created_at": first["created_at"],
+        "metadata": metadata, "data": {"amount": 1},
+    }  # fmt: skip
     assert datetime.fromisoformat(first["created_at"]).tzinfo is not None
     assert second["data"]["note"] == "first\nsecond"
     assert second["metadata"] is None
@@ -102,15 +91,12 @@ def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
     assert "There are no such events." in events(dsn, "--stream", "o-99")
 
 
-def test_what_is_not_registered_is_refused_with_what_is(orders: EventStore, dsn: str) -> None:
+def test_names_and_times_that_are_none_are_refused_with_what_is(orders: EventStore, dsn: str) -> None:
     assert orders.latest_events() == []
     with pytest.raises(EventNotRegistered, match="Registered are: invoice, order"):
         events(dsn, "--decider", "ordr")
     with pytest.raises(EventNotRegistered, match="Registered are: paid, placed, shipped"):
         events(dsn, "--decider", "order", "--event", "payed")
-
-
-def test_a_time_that_is_none_is_refused_with_what_is_one(dsn: str) -> None:
     for since, said in (("yesterday", "how long ago"), ("2030-01-01T00:00:00", "has no zone"), ("2y", "how long ago")):
         assert said in millrace("show", "events", "--since", since, dsn=dsn, code=2)
 

@@ -7,11 +7,10 @@ import pytest
 
 from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore
-from tests.support.command_line import cells, millrace, typed
+from tests.platform_defs.cli.conftest import Typed
+from tests.support.command_line import cells, millrace
 
 LOG = "case,activity,at\nc-1,begun,2024-05-01\nc-1,ended,2024-05-02\n"
-
-
 COLUMNS = ("--stream", "case", "--event", "activity", "--time", "at", "--decider", "permit")
 
 
@@ -43,7 +42,7 @@ def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: Ev
         imported(file, *COLUMNS, "--metadata", "nobody", dsn=dsn)
 
 
-def test_the_exit_code_tells_some_rejected_rows_and_nothing_but_rejected_rows_apart(dsn: str, tmp_path: Path) -> None:
+def test_the_exit_code_tells_whether_all_rows_were_rejected(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "log.data"
     file.write_text(LOG + "c-2,begun\n")
     arguments = [file, *COLUMNS, "--format", "csv", "--rejects", tmp_path / "bad.jsonl"]
@@ -54,7 +53,7 @@ def test_the_exit_code_tells_some_rejected_rows_and_nothing_but_rejected_rows_ap
     assert "3 rows were rejected; see" in imported(*arguments, "--time-unit", "s", dsn=dsn, code=1)
 
 
-def test_a_dry_run_shows_columns_events_and_kinds_of_rejects_and_touches_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_would_come_and_touches_nothing(tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     file.write_text(
         "case;activity;day;hour\nc-1;begun;1.2.2024;10:00\nc-1;ended;2.2.2024;noon\nc-1;ended;;\nc-2;x;3.2.2024;late\n"
@@ -100,11 +99,8 @@ def test_options_stand_for_columns_and_a_dry_run_advises_them(tmp_path: Path) ->
     assert "a few texts" not in output
 
 
-def test_a_refusal_is_one_message_and_exit_code_1(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ("import", str(tmp_path / "none.csv"), *COLUMNS, "--dsn", dsn)
-    code, out, err = typed(monkeypatch, capsys, *arguments)
+def test_a_refusal_exits_1(dsn: str, tmp_path: Path, typed: Typed) -> None:
+    code, out, err = typed("import", str(tmp_path / "none.csv"), *COLUMNS, "--dsn", dsn)
     assert code == 1
     assert err.startswith("There is no file")
     assert "Traceback" not in out + err

@@ -14,8 +14,6 @@ from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 
 ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")
-
-
 REFUSED = {
     "begins with a letter": ("2026", "---", ""),
     "a word of Python itself": ("class", "match"),
@@ -25,7 +23,7 @@ REFUSED = {
 }
 
 
-def test_the_package_is_named_after_its_folder_or_the_name_is_refused_with_what_to_do() -> None:
+def test_the_package_is_named_after_its_folder_or_refused() -> None:
     folders = {"my_platform": "my_platform", "My Platform": "my_platform", "orders-2026": "orders_2026", "büro": "b_ro"}
     assert {folder: package_name(folder) for folder in folders} == folders
     for why, names in REFUSED.items():
@@ -42,10 +40,8 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(MillraceError, match="is not an empty folder"):
             make_repository(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "file", "mine"]
-
-
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    elsewhere, empty, folder = tmp_path / "elsewhere", tmp_path / "empty", tmp_path / "mine"
+    # nor is anything written through a link
+    elsewhere, empty, folder = tmp_path / "elsewhere", tmp_path / "empty", tmp_path / "linked"
     elsewhere.mkdir()
     empty.touch()
     for name, target in (("tests", elsewhere), ("README.md", empty), ("Makefile", tmp_path / "not there")):
@@ -60,7 +56,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "not there").exists()
 
 
-def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tmp_path: Path) -> None:
+def test_what_a_stopped_call_left_is_completed(tmp_path: Path) -> None:
     folder = tmp_path / "new_platform"
     make_repository(folder)
     whole = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -76,8 +72,6 @@ def test_what_a_stopped_call_left_is_completed_and_what_a_person_wrote_is_not(tm
 
 
 COMMIT = {"vcs": "git", "commit_id": "4f6c1e2"}
-
-
 ORIGINS: tuple[tuple[object, str], ...] = (
     (None, "millrace==7"),
     ({"url": "file:///opt/millrace", "dir_info": {"editable": True}}, "millrace @ file:///opt/millrace"),

@@ -17,9 +17,7 @@ def pushes(store: EventStore) -> PushStore:
     return PushStore(store.connection)
 
 
-def test_a_secret_is_made_in_a_file_of_ones_own_set_once_rotated_and_removed(
-    pushes: PushStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_secret_is_made_rotated_and_removed(pushes: PushStore, dsn: str, tmp_path: Path) -> None:
     first, second, own = tmp_path / "first", tmp_path / "second", tmp_path / "own"
     said = millrace("view", "secret", "hook", first, dsn=dsn)
     secret = first.read_text().strip()

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 
-def millrace(dsn: str, *arguments: str) -> str:
-    return command_line.millrace(*arguments, dsn=dsn, MILLRACE_DECLARATIONS=EXAMPLE)
+BUILT = "select count(*) from read_models.orders"
+
+
+def millrace(dsn: str, *arguments: str, code: int = 0) -> str:
+    return command_line.millrace(*arguments, dsn=dsn, code=code, MILLRACE_DECLARATIONS=EXAMPLE)
 
 
 def shop(store: EventStore) -> None:
@@ -42,9 +45,7 @@ def place(store: EventStore, decider_id: str) -> None:
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_anew(
-    dsn: str, store: EventStore
-) -> None:
+def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: EventStore) -> None:
     shop(store)
     place(store, "order-1")
     assert "1 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
@@ -52,9 +53,7 @@ def test_a_drain_builds_a_model_once_or_until_it_is_stopped_and_a_reset_begins_a
     place(store, "order-2")
 
     def end() -> None:
-        wait_until(
-            lambda: value(store.connection, "select count(*) from read_models.orders") == 2, "the new order has its row"
-        )
+        wait_until(lambda: value(store.connection, BUILT) == 2, "the new order has its row")
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
@@ -70,9 +69,8 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
     version = ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
     place(store, "order-1")
     store.claim_batch(version.view, "killed", 1000, 60)
-    with pytest.raises(
-        MillraceError, match=r"(?s)1 are to come: others hold leases of 1 .*: killed\..*ends a minute after"
-    ):
+    others = r"(?s)1 are to come: others hold leases of 1 .*: killed\..*ends a minute after"
+    with pytest.raises(MillraceError, match=others):
         millrace(dsn, "run", "drain", "orders", "--once")
     store.release_owner("killed")
     store.enable_view(version.view, False)
@@ -80,9 +78,7 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
         millrace(dsn, "run", "drain", "orders", "--once")
 
 
-def test_a_drain_outlasts_its_spark_session(
-    dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_outlasts_its_spark(dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
     monkeypatch.setattr(run, "AGAIN_S", 0.1)
     shop(store)
@@ -90,12 +86,11 @@ def test_a_drain_outlasts_its_spark_session(
     place(store, "order-1")
 
     def end() -> None:
-        built = "select count(*) from read_models.orders"
-        wait_until(lambda: value(store.connection, built) == 1, "the first order has its row")
+        wait_until(lambda: value(store.connection, BUILT) == 1, "the first order has its row")
         with spark_session() as same:
             cast("ConnectSession", same).client.release_session()
         place(store, "order-2")
-        wait_until(lambda: value(store.connection, built) == 2, "the second order has its row")
+        wait_until(lambda: value(store.connection, BUILT) == 2, "the second order has its row")
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = start(end)
@@ -142,25 +137,22 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
         millrace(dsn, "show", "as-of", "orders", "2001-01-01")
     with pytest.raises(MillraceError, match="not a time of a known form"):
         millrace(dsn, "show", "as-of", "orders", "yesterday")
-    assert (
-        parsed(millrace(dsn, "show", "as-of", "orders", "--mark", str(mark.mark_id), "--json"))[0]
-        == parsed(millrace(dsn, "show", "as-of", "orders", "--json"))[0]
-    )
+    by_mark, listed = ("--mark", str(mark.mark_id)), ()
+    shown = [parsed(millrace(dsn, "show", "as-of", "orders", *more, "--json")) for more in (by_mark, listed)]
+    assert shown[0][0] == shown[1][0]
     with pytest.raises(MillraceError, match=r"There is no moment 77 of the log"):
         millrace(dsn, "show", "as-of", "orders", "--mark", "77")
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_what_a_declaration_changes_is_said_with_the_rows_and_the_exit_code(dsn: str, store: EventStore) -> None:
+def test_what_a_declaration_changes_is_said(dsn: str, store: EventStore) -> None:
     shop(store)
     place(store, "order-1")
     millrace(dsn, "run", "drain", "orders", "--once")
     assert "one of 16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample")
     # as if it had served in another way
     store.connection.execute("update read_models.orders_state set status = 'other'")
-    (found,) = parsed(
-        command_line.millrace("show", "diff", "orders", "--json", dsn=dsn, code=1, MILLRACE_DECLARATIONS=EXAMPLE)
-    )
+    (found,) = parsed(millrace(dsn, "show", "diff", "orders", "--json", code=1))
     assert (found["differs"], found["found"]["changed"], found["found"]["columns"]) == (True, 1, {"status": 1})
     (example,) = found["examples"]
     assert example == {

@@ -12,13 +12,14 @@ from millrace.platform_defs.cli import dev
 from millrace.platform_defs.cli.system import behind
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import EXAMPLE
-from tests.support.command_line import millrace, typed
+from tests.platform_defs.cli.conftest import Typed
+from tests.support.command_line import millrace
 from tests.support.factories import append_to, register_orders
 
 LOADED = """
 import sys
 from millrace.platform_defs.cli import main
-sys.argv = ["millrace", {argument!r}]
+sys.argv = {argv!r}
 try:
     main()
 except SystemExit as ended:
@@ -49,44 +50,35 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def test_the_help_of_the_command_line_is_cheap() -> None:
-    for argument in ("--help", "status --help"):
-        script = LOADED.format(argument=argument.split()[0])
-        if argument != "--help":
-            script = script.replace("]\ntry", ', "--help"]\ntry')
+    for words in (["--help"], ["status", "--help"]):
+        script = LOADED.format(argv=["millrace", *words])
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         said, _, loaded = done.stdout.rpartition("LOADED")
         assert "Usage" in said
         assert not HEAVY & set(loaded.split())
 
 
-def test_the_help_shows_the_commands_of_the_package_of_declarations(
-    mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_shows_commands_of_users(mine: Callable[..., None], typed: Typed) -> None:
     mine(
         commands="import typer\napp = typer.Typer()\n@app.command('greet')\ndef greet() -> None:\n"
         "    '''Greet somebody.'''\n    typer.echo('hello')\n"
         "@app.command('part')\ndef part() -> None:\n    '''Part from somebody.'''\n"
     )
-    code, out, _ = typed(monkeypatch, capsys, "dev", "--help")
-    assert code == 0
-    assert "Greet somebody." in out
-    assert "simulate" not in out
-    assert typed(monkeypatch, capsys, "dev", "greet")[:2] == (0, "hello\n")
+    code, out, _ = typed("dev", "--help")
+    assert (code, "Greet somebody." in out, "simulate" in out) == (0, True, False)
+    assert typed("dev", "greet")[:2] == (0, "hello\n")
 
 
-def test_commands_that_do_not_load_cost_only_themselves(
-    mine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_that_fail_cost_only_themselves(mine: Callable[..., None], typed: Typed) -> None:
     mine(commands="\nimport no_such_thing\n")
-    code, out, err = typed(monkeypatch, capsys, "dev", "--help")
-    assert code == 0
-    assert "psql" in out
+    code, out, err = typed("dev", "--help")
+    assert (code, "psql" in out) == (0, True)
     assert "mine_only/commands.py:2: ModuleNotFoundError" in err.replace("\n", "")
     mine(commands="app = 7\n")
-    assert "its app is no Typer" in typed(monkeypatch, capsys, "dev", "--help")[2]
+    assert "its app is no Typer" in typed("dev", "--help")[2]
     # a command of ours does not even look
     for ours in (["--help"], ["status", "--help"], ["dev", "psql", "--help"]):
-        assert "its app is no Typer" not in typed(monkeypatch, capsys, *ours)[2]
+        assert "its app is no Typer" not in typed(*ours)[2]
 
 
 def test_status_says_which_declarations_fail_and_where(dsn: str, mine: Callable[..., None]) -> None:
@@ -102,31 +94,23 @@ def test_status_says_which_declarations_fail_and_where(dsn: str, mine: Callable[
 
 
 WITH_PASSWORDS = (
-    "postgresql://u:hunter2@127.0.0.1:1/x",
-    "postgresql://u:hunter2/and@127.0.0.1:1/x",
-    "postgresql://u:hunter2@127.0.0.1:hunter2/x",
-    "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
-    "hunter2",
-    "host=127.0.0.1 hunter2",
-    "password=hunter2 sslmode=hunter2",
-)
+    "postgresql://u:hunter2@127.0.0.1:1/x", "postgresql://u:hunter2/and@127.0.0.1:1/x",
+    "postgresql://u:hunter2@127.0.0.1:hunter2/x", "host=127.0.0.1 port=1 password='hunter2 and more' user=u",
+    "hunter2", "host=127.0.0.1 hunter2", "password=hunter2 sslmode=hunter2",
+)  # fmt: skip
 
 
-def test_no_error_about_a_dsn_says_its_password(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_error_about_a_dsn_says_its_password(typed: Typed) -> None:
     for dsn in WITH_PASSWORDS:
         for command in ("status", "migrate", "dev psql"):
-            code, out, err = typed(monkeypatch, capsys, *command.split(), "--dsn", dsn)
+            code, out, err = typed(*command.split(), "--dsn", dsn)
             assert (code, bool(err), "hunter2" in out + err) == (1, True, False), (command, dsn)
 
 
-def test_a_backup_is_for_this_account_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, tmp_path: Path
-) -> None:
+def test_a_backup_is_for_this_account_alone(typed: Typed, dsn: str, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        code, _, err = typed(monkeypatch, capsys, "backup", str(tmp_path / "backup"), "--dsn", dsn)
+        code, _, err = typed("backup", str(tmp_path / "backup"), "--dsn", dsn)
     finally:
         os.umask(before)
     assert code == 0, err

@@ -35,11 +35,8 @@ def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> 
     orders.register_view("late", "-infinity")
     orders.connection.execute("update event_store.checkpoints set position = 99 where partition = 3")
     output = millrace("verify", dsn=dsn, code=1)
-    assert (
-        'A view would pass over the next events: view "late", log partition 3: position 99, and the log ends at'
-        in output
-    )
-    assert "Nothing is wrong." not in output
+    fault = 'A view would pass over the next events: view "late", log partition 3: position 99, and the log ends at'
+    assert (fault in output, "Nothing is wrong." in output) == (True, False)
     (line,) = [line for line in millrace("verify", "--json", dsn=dsn, code=1).splitlines() if line.startswith("{")]
     (found,) = parsed(line)
     assert (found["found"], found["faults"][0]["kind"]) == (1, "checkpoint_beyond_log")
@@ -47,9 +44,7 @@ def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> 
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_what_was_found_is_said_also_where_a_server_is_gone(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+def test_a_gone_server_hides_no_findings(dsn: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     def gone(*_: object, **__: object) -> None:
         raise Unreachable("No Spark is there.")
 

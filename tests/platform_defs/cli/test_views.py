@@ -6,18 +6,9 @@ import pytest
 from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.command_line import cells, millrace, parsed, typed
-from tests.support.factories import append_to, give_to_read_model, pump, register_orders, rows
-
-
-@pytest.fixture
-def view(store: EventStore) -> EventStore:
-    """Make a store with events of two streams and a rows view v that parks at the first failure."""
-    register_orders(store)
-    store.register_view("v", "-infinity", max_attempts=1)
-    append_to(store, "a", "a", "b")
-    pump(store, "v")
-    return store
+from tests.platform_defs.cli.conftest import Typed
+from tests.support.command_line import cells, millrace, parsed
+from tests.support.factories import give_to_read_model, rows
 
 
 def audited(view: EventStore) -> list[tuple[object, ...]]:
@@ -59,28 +50,27 @@ def test_locks_of_a_consumer_that_hangs_are_ended(view: EventStore, dsn: str) ->
     assert "0 locks of v" in millrace("view", "unlock", "v", "order", "no such stream", dsn=dsn)
     assert len(view.stream_events("v", 10)) == 2
     assert audited(view) == [("end_locks", "v", "it hangs"), ("end_locks", "v", None)]
-    with pytest.raises(UnknownView):
-        millrace("view", "unlock", "no such view", dsn=dsn)
 
 
-def test_a_dry_run_shows_a_seek_and_does_not_move(view: EventStore, dsn: str) -> None:
-    before = rows(view.connection, "select partition, position from event_store.checkpoints order by 1")
-    assert "dry run" in millrace("view", "seek", "v", "reset_to_earliest", "--dry-run", dsn=dsn)
-    assert rows(view.connection, "select partition, position from event_store.checkpoints order by 1") == before
-    assert "dry run" not in millrace("view", "seek", "v", "RESET_TO_EARLIEST", "--reason", "again", dsn=dsn)
-    assert {row[1] for row in rows(view.connection, "select partition, position from event_store.checkpoints")} == {0}
+def test_a_view_is_sought_or_it_is_said_what_is_possible(view: EventStore, dsn: str) -> None:
+    def seek(*words: str, code: int = 0) -> str:
+        return millrace("view", "seek", "v", *words, dsn=dsn, code=code)
 
+    def positions() -> list[tuple[int, int]]:
+        return rows(view.connection, "select partition, position from event_store.checkpoints order by 1")
 
-def test_a_seek_by_time_is_in_utc(view: EventStore, dsn: str) -> None:
-    millrace("view", "seek", "v", "EXACT_TIMESTAMP", "--timestamp", "2000-01-01T00:00:00", dsn=dsn)
-    assert {row[0] for row in rows(view.connection, "select position from event_store.checkpoints")} == {0}
-
-
-@pytest.mark.usefixtures("view")
-def test_a_refused_seek_says_what_is_possible(dsn: str) -> None:
+    before = positions()
+    assert "dry run" in seek("reset_to_earliest", "--dry-run")
+    assert positions() == before
+    assert "dry run" not in seek("RESET_TO_EARLIEST", "--reason", "again")
+    assert {position for _, position in positions()} == {0}
+    seek("RESET_TO_LATEST")
+    # in UTC
+    seek("EXACT_TIMESTAMP", "--timestamp", "2000-01-01T00:00:00")
+    assert {position for _, position in positions()} == {0}
     with pytest.raises(PositionOutOfRange, match="high-water mark"):
-        millrace("view", "seek", "v", "EXACT_OFFSET", "--partition", "0", "--position", "99", dsn=dsn)
-    assert "RESET_TO_EARLIEST" in millrace("view", "seek", "v", "SOMEWHERE", dsn=dsn, code=2).upper()
+        seek("EXACT_OFFSET", "--partition", "0", "--position", "99")
+    assert "RESET_TO_EARLIEST" in seek("SOMEWHERE", code=2).upper()
 
 
 def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: EventStore, dsn: str) -> None:
@@ -141,11 +131,6 @@ def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(view: EventSt
                 millrace("view", "remove", name, *yes, dsn=dsn)
 
 
-@pytest.mark.usefixtures("store")
-def test_an_empty_audit_log_says_so(dsn: str) -> None:
-    assert "Nothing was done" in millrace("show", "audit", dsn=dsn)
-
-
 def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> None:
     assert "greater than or equal to 1" in " ".join(millrace("show", "audit", "--limit", "0", code=2).split())
     view.register_view("w")
@@ -167,54 +152,35 @@ def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> Non
     assert (told["done_by"], told["reason"], told["detail"]) == (user, "a [bold] reason", {"enabled": False})
 
 
-def refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dsn: str, *command: str
-) -> tuple[object, str]:
-    """Type a command; return its exit code and what it complains of."""
-    code, _, said = typed(monkeypatch, capsys, *command, "--dsn", dsn)
-    return code, " ".join(said.split())
-
-
-def test_an_unknown_view_is_one_text_and_exit_code_1(
-    view: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_view_is_told(view: EventStore, dsn: str, typed: Typed) -> None:
     with pytest.raises(UnknownView) as unknown:
         view.view_info("no")
     text = " ".join(str(unknown.value).split())
-    for command in (
-        "view enable no",
-        "view disable no",
-        "view remove no --yes",
-        "show audit --view no",
-        "dead retry no",
-        "dead list no",
-    ):
-        assert refused(monkeypatch, capsys, dsn, *command.split()) == (1, text), command
+    views = ("enable no", "disable no", "remove no --yes", "unlock no")
+    for command in (*(f"view {each}" for each in views), "show audit --view no", "dead retry no", "dead list no"):
+        code, _, said = typed(*command.split(), "--dsn", dsn)
+        assert (code, " ".join(said.split())) == (1, text), command
 
 
-@pytest.mark.usefixtures("view")
-def test_who_may_not_read_the_audit_log_is_told_of_the_roles(
-    dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_audit_log_may_be_empty_or_not_for_everybody(dsn: str, store: EventStore, typed: Typed) -> None:
+    assert "Nothing was done" in millrace("show", "audit", dsn=dsn)
     user = "user_without_audit"
     store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
     try:
-        code, said = refused(monkeypatch, capsys, psycopg.conninfo.make_conninfo(dsn, user=user), "show", "audit")
+        code, _, said = typed("show", "audit", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=user))
     finally:
         store.connection.execute(f"drop role {user}".encode())
     assert (code, "Who may do what" in said) == (1, True)
 
 
-def test_what_postgres_refuses_is_a_sentence(
-    postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_is_a_sentence(postgres: EmbeddedPostgres, typed: Typed) -> None:
     for dsn, why in (
         ("postgresql://127.0.0.1:1/nothing", "Postgres does not answer: connection failed"),
         (postgres.dsn("no_such_database"), 'database "no_such_database"'),
         (postgres.dsn("postgres"), "Is this an event store? Run: millrace migrate"),
     ):
-        code, said = refused(monkeypatch, capsys, dsn, "status")
-        assert (code, why in said) == (1, True), said
+        code, _, said = typed("status", "--dsn", dsn)
+        assert (code, why in " ".join(said.split())) == (1, True), said
 
 
 def test_a_view_whose_name_looks_like_markup_is_shown(view: EventStore, dsn: str) -> None:

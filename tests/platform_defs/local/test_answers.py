@@ -1,7 +1,4 @@
-"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so.
-
-Not here: Spark and the code server (`processes/test_services.py`); when they are asked (`test_supervisor.py`).
-"""
+"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so."""
 
 import json
 import socket
@@ -22,9 +19,7 @@ from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 
 
-def test_a_sequencer_answers_by_attending_the_log(
-    store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sequencer_answers(store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "UNATTENDED_S", 0.1)
     # a consumer that gives positions for itself is no sequencer
     store.sequence_events()

@@ -1,7 +1,4 @@
-"""The login that drains the embedded store, and who else may enter its databases.
-
-Not here: what each role may do in a store (`tests/docs/test_sql_functions.py`, `tests/sql/test_privileges.py`).
-"""
+"""The login that drains the embedded store, and who else may enter its databases."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -62,8 +59,6 @@ create trigger planted after insert or update on read_models.everything_state fo
 alter table read_models.everything_state add column planted int default read_models.planted();
 reset role;
 """
-
-
 # what a server is like before: the login is there, and may nothing
 UNMADE = """
 revoke event_store_owner from millrace_drain;
@@ -93,7 +88,7 @@ def connect(dsn: str, user: str | None = None) -> psycopg.Connection:
     return psycopg.connect(make_conninfo(dsn, **({"user": user} if user else {})), autocommit=True)
 
 
-def test_what_another_owner_hangs_on_a_table_runs_with_the_drains_rights_only(endpoints: Endpoints) -> None:
+def test_what_an_owner_hangs_on_a_table_has_the_drains_rights(endpoints: Endpoints) -> None:
     with connect(endpoints.operator_dsn) as operator, connect(endpoints.dsn) as drain:
         ensure_version(drain, Everything)
         operator.execute("create role mallory login in role event_store_owner")
@@ -229,9 +224,7 @@ class Dies:
         return partial(self.execute, connection)
 
 
-def test_killed_at_any_statement_nothing_is_made_and_the_next_one_makes_it(
-    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_statement_the_next_one_makes_it(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody ever meets a drain that may log in and is no member, or a database that is open to all."""
     postgres = endpoints.postgres
     assert postgres is not None

@@ -65,15 +65,11 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 OURS = ["sequence", "code", "web", "daemon"]
 
 
-def test_services_of_the_package_come_behind_ours_and_all_get_its_environment(
-    declare: Callable[[str], list[str]],
-) -> None:
+def test_services_of_the_package_come_behind_ours(declare: Callable[[str], list[str]]) -> None:
     assert declare(SERVICES.format(name="ours")) == [*OURS, "ours"]
 
 
-def test_a_file_that_fails_costs_its_services_only_and_is_named(
-    declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_costs_services(declare: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture) -> None:
     for text, line, error in (
         ("import no_such_thing\n", 1, "ModuleNotFoundError"),
         ("def services(here):\n    return 1 / 0\n", 2, "ZeroDivisionError"),
@@ -100,9 +96,7 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
     assert there.make_database("beside") == there.make_database("beside") == postgres.dsn("beside", "owner_of_beside")
 
 
-def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_token_of_the_ui(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_has_a_token_of_its_own_and_is_told_no_dsn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
     # runs do what users declare: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
@@ -133,7 +127,7 @@ def test_spark_has_its_cores_and_a_token_of_its_own_and_is_told_no_dsn_and_no_to
 
 
 @pytest.mark.parametrize("name", ["dagster.yaml", "workspace.yaml"])
-def test_a_file_of_dagsters_that_somebody_else_wrote_or_changed_is_never_overwritten(tmp_path: Path, name: str) -> None:
+def test_a_file_that_somebody_else_changed_is_never_overwritten(tmp_path: Path, name: str) -> None:
     settings = Settings(home=tmp_path, dsn=None)
     before = Endpoints("dsn", "dagster_dsn", tmp_path / "before", None, None, None)
     after = replace(before, code_socket=tmp_path / "after")
@@ -171,37 +165,27 @@ def test_the_users_postgres_gets_a_schema_for_dagster(tmp_path: Path, dsn: str) 
         assert found.fetchone() == ("dagster.runs", None)
 
 
-def test_a_spark_that_is_elsewhere_is_not_started(tmp_path: Path, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
-    settings = Settings(home=tmp_path, dsn=dsn)
-    endpoints = find_endpoints(settings, None)
-    listed = services(settings, endpoints)
-    assert [service.name for service in listed] == ["sequence", "code", "web", "daemon"]
-    assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
-
-
-def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_elsewhere(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
-    platform = ["sequence", "code", "web", "daemon"]
     # not tmp_path: other runs of pytest close its parents to the account that Postgres runs as
     with TemporaryDirectory(prefix="millrace-") as home, EmbeddedPostgres(Path(home) / "postgres") as postgres:
         settings = Settings(home=Path(home), dsn=None, declarations=EXAMPLE)
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)
-        assert [service.name for service in listed] == [*platform, "simulate", "crm"]
+        assert [service.name for service in listed] == [*OURS, "simulate", "crm"]
         assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
         assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
+        # nor is a Spark started that is elsewhere
+        assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
         with psycopg.connect(postgres.dsn("crm")) as connection:
             assert connection.execute("select count(*) from customers").fetchone() == (0,)
             assert connection.execute("show wal_level").fetchone() == ("logical",)
 
         with monkeypatch.context() as quiet:
             quiet.setenv("MILLRACE_SIMULATE", "false")
-            assert [service.name for service in services(settings, endpoints)] == platform
+            assert [service.name for service in services(settings, endpoints)] == OURS
 
         monkeypatch.setenv("MILLRACE_CRM_DSN", dsn)
         listed = services(settings, endpoints)
@@ -215,6 +199,6 @@ def test_the_examples_customers_are_beside_the_embedded_store_unless_they_are_el
     for declarations in (None, "millrace.examples.shop"):
         theirs = Settings(home=Path(home), dsn=dsn, declarations=declarations)
         listed = services(theirs, find_endpoints(theirs, None))
-        assert [service.name for service in listed] == platform
+        assert [service.name for service in listed] == OURS
         assert all("MILLRACE_CRM_DSN" not in service.env for service in listed)
         assert {service.env.get("MILLRACE_DECLARATIONS") for service in listed} == {declarations}

@@ -15,15 +15,7 @@ import pytest
 
 from millrace.platform_defs.local import asking, supervisor
 from millrace.platform_defs.local.asking import CannotTell
-from millrace.platform_defs.local.supervisor import (
-    MARK,
-    Service,
-    ServiceFailed,
-    Supervisor,
-    end_leftovers,
-    said_of_service,
-    services_down,
-)
+from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
 from millrace.resources.processes import alive, wait_ended
 from tests.support.patience import patience, wait_until
 
@@ -89,9 +81,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     end_leftovers(tmp_path / "home")
 
 
-def test_stopping_ends_children_grandchildren_and_other_sessions_and_another_home_is_left_alone(
-    home: Path, tmp_path: Path
-) -> None:
+def test_stopping_ends_all_descendants_of_one_home(home: Path, tmp_path: Path) -> None:
     with Supervisor(home, [family(home, "family", "stubborn")]) as supervisor:
         processes = members(home)
         assert len(processes) == 3
@@ -114,7 +104,7 @@ def test_services_start_in_order_and_stop_in_reverse(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_others_run(home: Path) -> None:
+def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None:
     said: list[str] = []
     broken = python("broken", "raise SystemExit('port 15002 is taken')", lambda: False)
     slow = replace(python("slow", "print('asking the moon', flush=True);" + SLEEP, lambda: False), ready_s=0.2)
@@ -126,13 +116,13 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_oth
         # each time it gets twice as long, up to a limit
         wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
         assert all(alive(process) for process in processes)
-        assert {down.name: said_of_service(down).partition(". ")[2] for down in services_down(home)} == {
+        assert {d.name: supervisor.said_of_service(d).partition(". ")[2] for d in supervisor.services_down(home)} == {
             "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
             "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
         }
     finally:
         running.stop()
-    assert services_down(home) == []
+    assert supervisor.services_down(home) == []
     everything = "\n".join(said)
     assert "broken ended with exit code 1; it starts again in 1 s. The end of" in everything
     assert "port 15002 is taken" in everything
@@ -149,7 +139,7 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried_again_while_the_oth
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("says", ["no", "nothing", "an error"])
-def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(home: Path, says: str) -> None:
+def test_a_service_that_does_not_answer_is_started_again(home: Path, says: str) -> None:
     hung, goes_on = threading.Event(), threading.Event()
     goodbye = home / "goodbye"
 
@@ -171,9 +161,7 @@ def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(hom
         # as somebody stops it, or a machine: it is asked to end all the same
         os.kill(before, signal.SIGSTOP)
         hung.set()
-        wait_until(
-            told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is given up"
-        )
+        wait_until(told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is left")
         assert states(running)["family"] == "ready"
         (processes := members(home))[0].kill()
         (home / "family.pids").unlink()
@@ -187,9 +175,7 @@ def test_a_service_that_does_not_answer_is_started_again_and_holds_nobody_up(hom
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_is_left_alone_while_nobody_can_ask_it_or_it_misses_less_than_three_times_in_a_row(
-    home: Path,
-) -> None:
+def test_a_service_is_left_alone_until_it_misses_three_times(home: Path) -> None:
     says = [True, False, None, False, True, False, None, False, None]
     asked: list[bool | None] = []
 
@@ -215,9 +201,9 @@ def test_the_services_of_a_killed_supervisor_are_not_down(home: Path) -> None:
     written["services"][0]["state"] = "waiting"
     for created, names in ((written["created"], ["one"]), (written["created"] - 60, [])):
         (home / "services.json").write_text(json.dumps({**written, "created": created}))
-        assert [down.name for down in services_down(home)] == names
+        assert [down.name for down in supervisor.services_down(home)] == names
     (home / "services.json").write_text('{"pid": 1')
-    assert services_down(home) == []
+    assert supervisor.services_down(home) == []
 
 
 def test_a_program_that_is_not_there_is_an_error(home: Path) -> None:

@@ -1,7 +1,4 @@
-"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines.
-
-Not here: its other starts, stops and deaths (`processes/test_up.py`), nor its services (`test_services.py`).
-"""
+"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines."""
 
 import fcntl
 import os
@@ -33,7 +30,7 @@ from tests.support.running.deployment import started, until
 
 
 @pytest.mark.timeout(1200)
-def test_a_new_repository_comes_up_shows_its_rows_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
+def test_a_new_repository_comes_up_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
     """Spark is that of the tests: to start one is among `processes/test_services.py`."""
     folder = home.parent / "our_platform"
     make_repository(folder)
@@ -56,7 +53,7 @@ def home() -> Iterator[Path]:
         yield Path(folder) / "home"
 
 
-def test_the_names_of_services_are_shown_whole_also_where_nothing_is_said_of_any() -> None:
+def test_the_names_of_services_are_shown_whole() -> None:
     shown = StringIO()
     Console(width=80, file=shown).print(_table([ServiceState("sequence", "ready", 1, 0, "")], []))
     assert "sequence  ready" in shown.getvalue()
@@ -92,7 +89,7 @@ def test_a_lock_just_taken_is_refused_too(home: Path) -> None:
             up(Settings(home=home))
 
 
-def test_what_cannot_start_is_named_with_the_variable_before_anything_is_started(home: Path) -> None:
+def test_what_cannot_start_is_named_before_anything_starts(home: Path) -> None:
     left = home.with_name("left")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

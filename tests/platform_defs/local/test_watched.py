@@ -1,7 +1,4 @@
-"""`millrace run service`: one service by itself, and what systemd is told.
-
-Not here: the units (`docs/test_deploying.py`).
-"""
+"""`millrace run service`: one service by itself, and what systemd is told."""
 
 import os
 import signal
@@ -30,9 +27,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_the_sequencer_is_watched_and_who_watches_it_says_so(
-    tmp_path: Path, dsn: str, store: EventStore, systemd: socket.socket
-) -> None:
+def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: EventStore, systemd: socket.socket) -> None:
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("MILLRACE_", "SPARK_"))},
         "MILLRACE_HOME": str(tmp_path),
@@ -40,18 +35,16 @@ def test_the_sequencer_is_watched_and_who_watches_it_says_so(
         "MILLRACE_DAGSTER_DSN": dsn,
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
-    with subprocess.Popen(
-        [MILLRACE, "run", "service", "sequence"], env=env, stdout=subprocess.PIPE, text=True
-    ) as watching:
+    with subprocess.Popen([MILLRACE, "run", "service", "sequence"], env=env, stdout=subprocess.PIPE, text=True) as one:
         try:
             assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
             assert store.is_attended()
             assert services_down(tmp_path) == []
-            watching.send_signal(signal.SIGTERM)
-            assert watching.communicate(timeout=patience())[0] == "Starting sequence ...\nStopping sequence ...\n"
-            assert watching.returncode == 0
+            one.send_signal(signal.SIGTERM)
+            assert one.communicate(timeout=patience())[0] == "Starting sequence ...\nStopping sequence ...\n"
+            assert one.returncode == 0
         finally:
-            watching.kill()
+            one.kill()
             assert end_leftovers(tmp_path / "watched" / "sequence") == []
     wait_until(lambda: not store.is_attended(), "nobody attends the log")
 
@@ -59,9 +52,7 @@ def test_the_sequencer_is_watched_and_who_watches_it_says_so(
 @pytest.mark.parametrize(
     ("dsn_of", "refusal"), [("postgresql://u@/x", "There is no service 'spark'"), (None, "MILLRACE_DSN is not set")]
 )
-def test_what_cannot_be_watched_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn_of: str | None, refusal: str
-) -> None:
+def test_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn_of: str | None, refusal: str) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv("MILLRACE_DAGSTER_DSN", "postgresql://u@/y")
     with pytest.raises(MillraceError, match=refusal):

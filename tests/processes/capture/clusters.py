@@ -1,8 +1,4 @@
-"""Servers that take over from each other, each a standby that is promoted, and a capture of a database on them.
-
-Belongs here: making a standby, with and without the capture's slot, and letting it take over. Not here: captures of one
-server (`captured`), what a test asserts.
-"""
+"""Servers that take over from each other, each a standby that is promoted, and a capture of a database on them."""
 
 import shutil
 from collections.abc import Iterator
@@ -32,27 +28,19 @@ class Standby(EmbeddedPostgres):
     """A server that begins as a copy of another one, keeps its place there with a slot, and can keep slots of it."""
 
     def copy(self, primary: EmbeddedPostgres) -> None:
-        """Copy a running server that has a slot of our name."""
         self.directory.mkdir()
         name = self.directory.name
         source = f"host={primary.socket} user=postgres dbname=postgres application_name={name}"
         with self._locked():
             self._own(self.data)
-            self._run(
-                "pg_basebackup", ["-D", str(self.data), "-d", source, "-c", "fast", "-X", "stream", "-S", name, "-R"]
-            )
+            self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-cfast", "-Xstream", "-S", name, "-R"])
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.write(f"hot_standby_feedback = on\nprimary_conninfo = '{source}'\n")
 
 
 @dataclass
 class Cluster:
-    """Servers of which one is the primary.
-
-    Attributes:
-        folder: Where they are.
-        primary: The one that takes writes.
-    """
+    """Servers of which one is the primary."""
 
     folder: Path
     primary: EmbeddedPostgres
@@ -60,15 +48,12 @@ class Cluster:
 
     @property
     def syncs_slots(self) -> bool:
-        """Whether its standbys can keep slots of the primary."""
         return major_version(self.primary.programs) >= 17
 
     def dsn(self, database: str) -> str:
-        """Return where the database is now."""
         return self.primary.dsn(database)
 
     def standby(self) -> Standby:
-        """Make a standby that has all that the primary has, and follows it."""
         name = f"s{next(self._numbers)}"
         standby = Standby(self.folder / name, self.primary.programs)
         with psycopg.connect(self.primary.dsn("postgres"), autocommit=True) as admin:
@@ -116,12 +101,10 @@ class Cluster:
             return rows(following, kept, slot) == [(True,)]
 
     def take_over(self, standby: Standby) -> None:
-        """Let the primary end as by a power cut, and the standby be the primary."""
         crash(self.primary)
         self.move(standby)
 
     def move(self, standby: Standby) -> None:
-        """Promote the standby, whatever the primary does."""
         standby.start()
         with psycopg.connect(standby.dsn("postgres"), autocommit=True) as admin:
             assert value(admin, "select pg_promote()")
@@ -130,12 +113,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Moving:
-    """A captured database on a cluster.
-
-    Attributes:
-        cluster: Where it is.
-        captured: Its capture; the source's session is one to the first primary.
-    """
+    """A captured database on a cluster; the source's session is one to the first primary."""
 
     cluster: Cluster
     captured: Captured
@@ -154,13 +132,11 @@ class Moving:
         return None if found is None else str(found)
 
     def run(self, *statements: str) -> None:
-        """Do something in the database, wherever it is now."""
         with psycopg.connect(self.captured.capture.source(), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     def table(self) -> list[dict[str, object]]:
-        """Return the rows that the source has now."""
         with psycopg.connect(self.captured.capture.source(), autocommit=True) as connection:
             return sorted((row for (row,) in rows(connection, "select to_jsonb(t) from items t")), key=str)
 

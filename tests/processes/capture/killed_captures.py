@@ -3,8 +3,6 @@
 The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
 source changes meanwhile. test_random_kills.py captures the rest and asserts what is there then. This is a
 program of its own because pytest has threads, which a fork does not survive.
-
-Belongs here: killing. Not here: the steps (`tests.support.capturing.kill_steps`), pytest, what the source does.
 """
 
 import json
@@ -33,13 +31,11 @@ SAME = "id > 0"
 
 
 def declared(source: str, where: str | None = None) -> Capture:
-    """Declare the capture of the source's tables."""
     tables = (CapturedTable("items", where=where), CapturedTable("notes"), CapturedTable("journal"))
     return Capture("shop", lambda: source, tables)
 
 
 def kill_at(place: object, name: str, after: bool, number: int) -> None:
-    """Let this process kill itself at a call."""
     original: Callable[..., Any] = getattr(place, name)
     left = number
 
@@ -57,7 +53,6 @@ def kill_at(place: object, name: str, after: bool, number: int) -> None:
 
 
 def kill_in_copy(number: int) -> None:
-    """Let this process kill itself while it copies rows."""
     original = CaptureStore.copy_changes
 
     def watched(changes: Iterable[Change]) -> Iterator[Change]:
@@ -73,8 +68,6 @@ def kill_in_copy(number: int) -> None:
 
 
 def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> int:
-    """Start a capture."""
-
     def work() -> int:
         # small, so that one run takes each step several times
         capture.MOST_CHANGES, capture.PIECE, capture.EMIT = 60, 25, 40

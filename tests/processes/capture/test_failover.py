@@ -28,7 +28,6 @@ def gaps(moving: Moving) -> list[CaptureGap]:
 
 
 def switched_at(moving: Moving) -> Lsn:
-    """Return where the present primary's log left its last timeline."""
     timelines = moving.timelines
     with psycopg.connect(moving.captured.capture.source(), autocommit=True) as source:
         present = value(source, "select left(pg_walfile_name(pg_current_wal_lsn()), 8)")
@@ -60,9 +59,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
-def test_killed_at_a_step_and_then_the_source_s_standby_takes_over_with_its_slot(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch, step: Step
-) -> None:
+def test_a_standby_takes_over_after_a_kill(moving: Moving, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
     moving.run("insert into items values (1, 'a')")
@@ -83,9 +80,7 @@ def test_killed_at_a_step_and_then_the_source_s_standby_takes_over_with_its_slot
     assert str(moving.timelines).endswith(f" {switched_at(moving)}, {1 + str(moving.timelines).count(',')}")
 
 
-def test_the_slot_is_one_that_standbys_synchronize_by_themselves(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standbys_synchronize_the_slot_by_themselves(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     if not moving.cluster.syncs_slots:
         pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
     captured = moving.captured
@@ -109,9 +104,7 @@ def test_the_slot_is_one_that_standbys_synchronize_by_themselves(
     assert gaps(moving) == []
 
 
-def test_a_slot_that_standbys_would_not_have_is_said_with_the_remedy(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_standbys_would_lack_is_said(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     if not moving.cluster.syncs_slots:
         pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
     captured = moving.captured
@@ -164,9 +157,7 @@ def test_a_slot_that_standbys_would_not_have_is_said_with_the_remedy(
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["behind what is stored", "beyond what is stored"])
-def test_a_standby_that_takes_over_without_what_was_captured_is_a_gap_with_its_range(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch, ahead: bool
-) -> None:
+def test_what_the_new_primary_lacks_is_a_gap(moving: Moving, monkeypatch: pytest.MonkeyPatch, ahead: bool) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
     moving.run("insert into items values (1, 'stays'), (2, 'stays'), (3, 'stays')")
@@ -192,9 +183,7 @@ def test_a_standby_that_takes_over_without_what_was_captured_is_a_gap_with_its_r
     assert {change["record_pk"] for change in captured.changes() if change["action"] == "deleted"} >= {"[4]"}
 
 
-def test_a_standby_that_lacks_nothing_of_the_captured_tables_goes_on_from_where_it_left(
-    moving: Moving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_standby_with_all_captured_rows_goes_on(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
     moving.run("create table others (text text)", "insert into items values (1, 'a')")
@@ -245,7 +234,7 @@ def test_another_standby_whose_timeline_has_the_same_number_is_a_gap(moving: Mov
     assert_begins_anew(moving)
 
 
-def test_a_run_that_goes_on_with_the_former_primary_is_fenced_by_the_one_that_follows(moving: Moving) -> None:
+def test_a_run_on_the_former_primary_is_fenced(moving: Moving) -> None:
     captured = moving.captured
     standby = moving.cluster.standby()
     captured.drain()
@@ -267,7 +256,7 @@ def test_a_run_that_goes_on_with_the_former_primary_is_fenced_by_the_one_that_fo
     assert gaps(moving) == []
 
 
-def test_a_role_that_may_only_replicate_learns_where_the_log_left_each_timeline(cluster: Cluster) -> None:
+def test_who_may_only_replicate_learns_where_timelines_ended(cluster: Cluster) -> None:
     first = cluster.primary.dsn("postgres", "replicates")
     with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create role replicates login replication")

@@ -4,12 +4,10 @@ import psycopg
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import ITEMS, Captured, captured, did, new_source
+from tests.support.capturing.captured import ITEMS, Captured, did
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source
 from tests.support.running.own_server import own_server
-
-__all__ = ["captured", "new_source"]
 
 
 def test_both_servers_may_restart(postgres: EmbeddedPostgres) -> None:

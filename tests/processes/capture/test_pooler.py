@@ -11,12 +11,10 @@ import pytest
 from millrace.resources.capture.follow import follow
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.sessions import SessionsShared
-from tests.support.capturing.captured import Captured, captured, did, new_source
+from tests.support.capturing.captured import Captured, did
 from tests.support.factories import at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
-
-__all__ = ["captured", "new_source"]
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 
@@ -24,9 +22,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not instal
 @pytest.mark.parametrize(
     ("sessions", "settings"), [(1, ""), (5, ""), (5, "server_round_robin = 1")], ids=["one", "five", "five in turn"]
 )
-def test_a_follower_behind_a_pool_in_transaction_mode_is_refused(
-    captured: Captured, sessions: int, settings: str
-) -> None:
+def test_following_through_a_pool_of_transactions_is_refused(captured: Captured, sessions: int, settings: str) -> None:
     lent = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     others = rows(captured.store, lent)
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach

@@ -1,7 +1,6 @@
 """A capture that is killed at random while its source changes: in the end its history is the source's, once."""
 
 import json
-import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
@@ -17,12 +16,11 @@ import pytest
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.settings import PROJECT
 from tests.processes.capture.killed_captures import declared
-from tests.support.capturing.captured import new_source, replay
+from tests.support.capturing.captured import replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
 from tests.support.patience import patience
-
-__all__ = ["new_source"]
+from tests.support.running.programs import ran
 
 # items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did
 SCHEMA = (
@@ -60,20 +58,16 @@ def write(dsn: str, writer: int, stop: threading.Event) -> int:
 
 def change(connection: psycopg.Connection, random: Random) -> list[str]:
     """Change a row, perhaps twice; return what that was, as the captured history says it."""
-    table = random.choice(["items", "notes"])
+    table, execute = random.choice(["items", "notes"]), connection.execute
     key, other = random.randint(1, KEYS), random.randint(1, KEYS)
     # longer than what a row keeps in itself, half of the times
     note = f"{random.random()}" * random.choice([1, 200])
     match random.choice(["insert", "insert", "update", "twice", "move", "delete"]):
         case "insert":
-            done = connection.execute(
-                f"insert into {table} values (%s, 'new', %s, 1) on conflict do nothing".encode(), (key, note)
-            )
+            done = execute(f"insert into {table} values (%s, 'n', %s, 1) on conflict do nothing".encode(), (key, note))
             return [f"inserted {table} [{key}]"] * done.rowcount
         case "update":
-            done = connection.execute(
-                f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key)
-            )
+            done = execute(f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key))
             return [f"updated {table} [{key}]"] * done.rowcount
         case "twice":
             # each by itself: another writer may insert the row in between
@@ -83,13 +77,13 @@ def change(connection: psycopg.Connection, random: Random) -> list[str]:
             ]
             return [f"updated {table} [{key}]"] * sum(updates)
         case "move":
-            done = connection.execute(
+            done = execute(
                 f"update {table} set id = %s where id = %s and not exists (select from {table} where id = %s)".encode(),
                 (other, key, other),
             )
             return [f"deleted {table} [{key}]", f"updated {table} [{other}]"] * done.rowcount
         case _:
-            done = connection.execute(f"delete from {table} where id = %s".encode(), (key,))
+            done = execute(f"delete from {table} where id = %s".encode(), (key,))
             return [f"deleted {table} [{key}]"] * done.rowcount
 
 
@@ -142,9 +136,7 @@ def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.
         assert found == dict(source.execute(query.encode()).fetchall())
 
 
-def test_killed_at_random_the_history_is_whole_and_leads_to_the_source_s_rows(
-    new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config
-) -> None:
+def test_kills_leave_the_history_whole(new_source: Callable[[], Source], dsn: str, pytestconfig: pytest.Config) -> None:
     kills = max(1, pytestconfig.getoption("--kills") // 2)
     source = new_source()
     source.run(*SCHEMA)
@@ -152,13 +144,12 @@ def test_killed_at_random_the_history_is_whole_and_leads_to_the_source_s_rows(
     source.run("insert into notes select n, 'old', repeat('y', 3000), 0 from generate_series(1, 30) n")
     stop = threading.Event()
     writers = [start(partial(write, source.dsn, writer, stop)) for writer in range(2)]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.processes.capture.killed_captures", dsn, source.dsn, str(kills), "1"],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=10 * patience(),
-    )  # fmt: skip
-    stop.set()
+    killing = (sys.executable, "-m", "tests.processes.capture.killed_captures", dsn, source.dsn, kills, 1)
+    try:
+        done = ran(*killing, cwd=PROJECT, patiences=10)
+    finally:
+        stop.set()
     transactions = [writer.result(patience()) for writer in writers]
-    assert done.returncode == 0, done.stderr
     killed = Counter(json.loads(done.stdout))
     assert killed.total() >= kills
     with CaptureDrain(dsn, declared(source.dsn), "test") as capturing:

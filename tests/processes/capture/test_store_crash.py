@@ -11,12 +11,10 @@ import pytest
 from millrace.resources.capture.setup import GapOpen, restart
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
-from tests.support.capturing.captured import Captured, captured, new_source
+from tests.support.capturing.captured import Captured
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
 from tests.support.running.own_server import own_server
-
-__all__ = ["captured", "new_source"]
 
 ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where backend_type = 'walwriter'"
 
@@ -59,9 +57,7 @@ def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object
     server.start()
 
 
-def test_a_slot_is_never_moved_past_what_a_crash_of_the_store_forgets(
-    captured: Captured, fragile: EmbeddedPostgres
-) -> None:
+def test_a_slot_stays_behind_what_a_crash_forgets(captured: Captured, fragile: EmbeddedPostgres) -> None:
     with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
         there = replace(captured, dsn=fragile.dsn("store"), store=store)
         there.source.run("insert into items values (1, 'a')")

@@ -1,5 +1,6 @@
 """Rounds need here what they need in `tests/consumption`."""
 
 from tests.consumption.conftest import slow_machine
+from tests.support.building.drains import observer, things
 
-__all__ = ["slow_machine"]
+__all__ = ["observer", "slow_machine", "things"]

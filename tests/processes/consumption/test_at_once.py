@@ -4,24 +4,19 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption import drain as draining
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import LeaseLost, PartitionLeased
 from millrace.resources.event_store import EventStore
 from tests.long import seeds
-from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill, things
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill
 from tests.support.building.shared_drains import TOGETHER, positions, share
 from tests.support.factories import Connect, start
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 
 def reached(store: EventStore) -> int:
@@ -30,13 +25,8 @@ def reached(store: EventStore) -> int:
 
 # the same seed would give the same events, which are stored already
 @pytest.mark.parametrize("seed", seeds(2))
-def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_leave_what_one_alone_builds(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
+def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
     fill(things, 100, seed)
@@ -56,10 +46,7 @@ def test_shared_drains_drains_of_a_view_and_rebuilds_at_once_while_events_come_l
 
     def rebuild(times: int) -> None:
         model = TOGETHER[(seed + times) % len(TOGETHER)]
-        with (
-            suppress(PartitionLeased, LeaseLost),
-            Consumer(dsn, model, lambda: spark, "rebuilding") as consumer,
-        ):
+        with suppress(PartitionLeased, LeaseLost), Consumer(dsn, model, lambda: spark, "rebuilding") as consumer:
             consumer.rebuild(partition, wait_s=1)
 
     partition = busiest(things)

@@ -5,15 +5,14 @@ No view waits for it longer than a bound, and the process that it runs in ends. 
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
@@ -24,25 +23,13 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
-from tests.support.building.drains import (
-    Counted,
-    assert_equals_a_clean_run,
-    fill,
-    observer,
-    thing,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, assert_equals_a_clean_run, fill, thing, wait_blocked_in
 from tests.support.building.hanging import Hanging, all_over, hang_at, processes
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import FEW, locking_events, positions, share, why_away
 from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
+from tests.support.running.programs import ran
 
 Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
 WELL = [Counted, Other, Third]
@@ -56,16 +43,14 @@ def soon() -> Limits:
 
 
 @pytest.fixture
-def warm(things: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
+def warm(things: EventStore, dsn: str, spark: SparkSession) -> EventStore:
     """Build once what all tests build: the first time takes longer than the bounds of these tests."""
     fill(things, 40)
     share(dsn, spark, [*WELL, Hanging])
     return things
 
 
-def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_its_event(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
     with Drain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -74,17 +59,14 @@ def test_a_function_that_does_not_return_leaves_its_round_by_itself_and_names_it
         assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
         assert away == ALL_WELL
         # it would be so again: a run of its own is over before it comes back
-        assert not shared.members[-1].may_join(
-            next(iter(warm.poll_views(["hanging"]))), warm.drain_states("hanging")["hanging"]
-        )
+        (poll,) = warm.poll_views(["hanging"])
+        assert not shared.members[-1].may_join(poll, warm.drain_states("hanging")["hanging"])
     assert len(processes(tmp_path / "told")) == 1
     assert positions(warm.connection, "hanging") == 40
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_the_others_go_on(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True)])
     with Drain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
@@ -99,8 +81,8 @@ def test_a_function_that_nothing_in_python_ends_is_ended_with_its_process_and_th
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does_not_return_from(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_in_a_run_of_its_own_only_the_endless_stream_waits(
+    warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
@@ -116,9 +98,7 @@ def test_in_a_run_of_its_own_only_the_stream_waits_whose_event_the_function_does
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition_and_no_other(
-    warm: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
@@ -134,8 +114,8 @@ def test_in_a_run_of_its_own_what_nothing_in_python_ends_fails_its_log_partition
     assert rows(warm.connection, "select count(*) from event_store.stream_locks") == [(0,)]
 
 
-def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
-    warm: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+def test_a_lock_before_all_tasks_makes_no_view_leave(
+    warm: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(warm, 40, seed=2)
     holder = connect(autocommit=False)
@@ -152,12 +132,8 @@ def test_a_lock_that_no_task_gets_past_makes_no_view_leave(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leases_back(
-    warm: EventStore,
-    dsn: str,
-    spark_remote: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_silent_spark_server_ends_the_drain(
+    warm: EventStore, dsn: str, spark_remote: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
@@ -174,9 +150,7 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_rebuild_that_does_not_end_is_cancelled_and_says_so(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_an_endless_rebuild_is_cancelled(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
     (event,) = things.append_events([hang_at(told, stubborn=True)])
     things.sequence_events()
@@ -210,21 +184,10 @@ with spark_session() as spark:
 """
 
 
-def test_in_a_local_session_a_function_that_nothing_in_python_ends_is_ended_too(
-    things: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_deaf_function_in_a_local_session_is_ended(things: EventStore, dsn: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
     things.append_events([hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    done = subprocess.run(
-        [sys.executable, "-c", LOCALLY, dsn, str(told)],
-        cwd=PROJECT,
-        env=env | {"SPARK_MASTER": "local[2]"},
-        capture_output=True,
-        text=True,
-        timeout=2 * patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = ran(sys.executable, "-c", LOCALLY, dsn, told, cwd=PROJECT, env=env | {"SPARK_MASTER": "local[2]"})
     assert re.search(f"'hanging': '{NOT_ENDED}'", done.stdout)
     assert [positions(things.connection, model.view) for model in FEW] == [3, 3, 3]

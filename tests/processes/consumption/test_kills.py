@@ -3,124 +3,66 @@
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version
+from tests.support.building import drains
+from tests.support.building import killed_drains as kills
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    close,
-    drain,
-    fill,
-    held,
-    later,
-    machines,
-    observer,
-    rows_of,
-    things,
-)
-from tests.support.building.killed_drains import (
-    consumed,
-    kill_at,
-    lease_taken,
-    merged_but_not_committed,
-    rows_staged,
-    sharing_victim,
-    some_commits,
-    victim,
-)
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER, share
 from tests.support.factories import Connect
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
-
 Step = Callable[[psycopg.Connection], bool]
 Uses = cast("ReadModel", models.uses)
-EXPECTED = {model.name: partial(expected_rows, model) for model in (Everything, machines)} | {"uses": expected_uses}
+EXPECTED = {model.name: partial(expected_rows, model) for model in (drains.Everything, drains.machines)} | {
+    "uses": expected_uses
+}
+STEPS = [kills.lease_taken, kills.rows_staged, kills.merged_but_not_committed, kills.some_commits]
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 
 @pytest.mark.usefixtures("spark_remote")
-@pytest.mark.parametrize("step", [lease_taken, rows_staged, merged_but_not_committed, some_commits])
-@pytest.mark.parametrize("model", [Everything, machines, Uses], ids=NAMES)
-def test_after_a_kill_at_any_step_the_next_consumer_makes_the_model_equal_a_clean_run(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    model: ReadModel,
-    step: Step,
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("model", [drains.Everything, drains.machines, Uses], ids=NAMES)
+def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, model: ReadModel, step: Step
 ) -> None:
-    fill(things, 200)
+    drains.fill(things, 200)
     ensure_version(things.connection, model)
-    mode = "share" if step is merged_but_not_committed else "access share"
+    mode = "share" if step is kills.merged_but_not_committed else "access share"
     with (
-        held(connect(), f"lock table read_models.{model.state_table} in {mode} mode"),
-        victim(dsn, batch_events=40, model=NAMES[model.name]) as process,
+        drains.held(connect(), f"lock table read_models.{model.state_table} in {mode} mode"),
+        kills.victim(dsn, batch_events=40, model=NAMES[model.name]) as process,
     ):
-        kill_at(process, connect(), step)
-    assert consumed(things.connection) < 200
-    drain(later(dsn), spark, model)
-    assert close(rows_of(things.connection, model)) == close(EXPECTED[model.name](all_events(things)))
+        kills.kill_at(process, connect(), step)
+    assert kills.consumed(things.connection) < 200
+    drains.drain(drains.later(dsn), spark, model)
+    assert drains.close(drains.rows_of(things.connection, model)) == drains.close(
+        EXPECTED[model.name](drains.all_events(things))
+    )
     assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
 
 
 @pytest.mark.usefixtures("spark_remote")
-@pytest.mark.parametrize("step", [lease_taken, some_commits])
-def test_after_a_kill_of_a_shared_drain_every_view_is_as_if_it_had_not_been(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, step: Step
-) -> None:
-    fill(things, 200)
-    with sharing_victim(dsn, 40) as process:
-        kill_at(process, observer, step)
-    assert consumed(observer) < 200 * len(TOGETHER)
-    share(later(dsn), spark)
-    assert_equals_a_clean_run(things, *TOGETHER)
-
-
-@pytest.mark.usefixtures("spark_remote")
-def test_kills_of_a_drain_at_random_points_while_events_are_appended_leave_no_trace(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
-) -> None:
-    dice = random.Random(20260)
-    fill(things, 100, seed=0)
-    ensure_version(things.connection, Everything)
-    for seed in (1, 2):
-        goal, stage = consumed(observer) + dice.randrange(1, 80), dice.choice([lease_taken, rows_staged])
-        with victim(dsn, batch_events=dice.randrange(20, 50)) as process:
-            fill(things, 60, seed)
-            kill_at(
-                process,
-                observer,
-                lambda seen, goal=goal, stage=stage: consumed(seen) >= goal and stage(seen),  # type: ignore[misc]
-            )
-        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
-    drain(dsn, spark)
-    assert_equals_a_clean_run(things)
-
-
-@pytest.mark.usefixtures("spark_remote")
-def test_kills_of_a_shared_drain_at_random_points_while_events_are_appended_leave_no_trace(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
+@pytest.mark.parametrize("models", [[drains.Everything], TOGETHER], ids=["a drain", "a shared drain"])
+def test_random_kills_leave_no_trace(
+    things: EventStore, dsn: str, spark: SparkSession, observer: psycopg.Connection, models: list[ReadModel]
 ) -> None:
     dice = random.Random(7)
     for seed in range(3):
-        fill(things, 100, seed)
-        goal = consumed(observer) + dice.randrange(1, 100 * len(TOGETHER))
-        with sharing_victim(dsn, dice.randrange(10, 60)) as process:
-            kill_at(process, observer, lambda seen, goal=goal: consumed(seen) >= goal)  # type: ignore[misc]
+        drains.fill(things, 100, seed)
+        goal = kills.consumed(observer) + dice.randrange(1, 100 * len(models))
+        victim = kills.victim if models is not TOGETHER else kills.sharing_victim
+        with victim(dsn, dice.randrange(10, 60)) as process:
+            kills.kill_at(process, observer, lambda seen, goal=goal: kills.consumed(seen) >= goal)  # type: ignore[misc]
         things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
-    share(dsn, spark)
-    assert_equals_a_clean_run(things, *TOGETHER)
+    share(dsn, spark, models)
+    drains.assert_equals_a_clean_run(things, *models)

@@ -1,25 +1,21 @@
 """Who builds a model beside, is stopped for longer than its leases last, and goes on: it ends with what there is."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption import staged
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.event_store import EventStore, LogMark
-from tests.support.building.drains import Counted, drain, fill, later, things
+from tests.support.building.drains import Counted, drain, fill, later
 from tests.support.building.model_versions import relations
 from tests.support.factories import rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
-
-Build = Callable[[str, Callable[[], "SparkSession"], LogMark], object]
+Build = Callable[[str, Callable[[], SparkSession], LogMark], object]
 BUILDS: dict[str, Build] = {
     "as of": lambda dsn, spark, mark: build_as_of(dsn, Counted, spark, mark).built_at,
     "diff": lambda dsn, spark, _: diff_with_serving(dsn, Counted, spark),
@@ -33,7 +29,7 @@ STEPS: list[tuple[object, str]] = [(Rebuild, "_build"), (staged, "_commit")]
 def test_stopped_while_another_one_builds_it_ends_with_the_same(
     things: EventStore,
     dsn: str,
-    spark: "SparkSession",
+    spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     build: Build,
     owner: object,

@@ -2,24 +2,20 @@
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from millrace import count, fold, read_model, set_union, stream_id, sum_
 from millrace.ops import ReadModel
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.rows import FoldEvent, State
 from tests.long import seeds
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import drain, thing
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
 from tests.support.factories import rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 MOST_DAYS = 28
 
@@ -70,9 +66,7 @@ def assert_in_order(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_failing_streams_are_delivered_in_order_and_once_whoever_consumes_beside_them(
-    things: EventStore, dsn: str, spark: "SparkSession", seed: int
-) -> None:
+def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, spark: SparkSession, seed: int) -> None:
     dice = random.Random(seed)
     appended: dict[str, list[int]] = defaultdict(list)
     given_up: set[tuple[str, int]] = set()
@@ -100,16 +94,13 @@ def test_failing_streams_are_delivered_in_order_and_once_whoever_consumes_beside
     # first some fail, so that there is something to try again and to give up
     for step in ("own", *dice.choices(["rounds", "own", "retry", "discard"], k=3)):
         append(dice.randrange(4, 10), 0.2)
-        match step:
-            case "own":
-                day += 1
-                drain(on_day(dsn, day), spark, dice.choice(FAILING))
-            case "retry":
-                things.retry_dead_letters(dice.choice(FAILING).view)
-            case "discard":
-                give_up(0.5)
-            case _:
-                pass
+        if step == "own":
+            day += 1
+            drain(on_day(dsn, day), spark, dice.choice(FAILING))
+        elif step == "retry":
+            things.retry_dead_letters(dice.choice(FAILING).view)
+        elif step == "discard":
+            give_up(0.5)
         share(on_day(dsn, day), spark, FAILING)
         assert_in_order(things, appended, given_up, whole=False)
     append(6, 0)

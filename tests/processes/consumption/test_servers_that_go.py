@@ -5,12 +5,12 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.connection import connect_patiently
@@ -20,14 +20,7 @@ from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
-from tests.support.building.drains import (
-    assert_equals_a_clean_run,
-    fill,
-    held,
-    observer,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import assert_equals_a_clean_run, fill, held, wait_blocked_in
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.building.relay import Relay
 from tests.support.building.shared_drains import ALL_WELL, FEW, locking_events, share, why_away
@@ -35,11 +28,6 @@ from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 from tests.support.patience import patience
 from tests.support.running.own_server import own_server
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
 
 WITH_WAITING = [*FEW, Waiting]
 READING = "event_store.event_log s where"
@@ -68,9 +56,7 @@ def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
             store.append_events(more)
 
 
-def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     share(dsn, spark, WITH_WAITING)
     fill(things, 60)
     told = tmp_path / "told"
@@ -85,7 +71,7 @@ def test_a_python_worker_that_is_killed_in_a_round_costs_no_view_its_place(
 def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     things: EventStore,
     dsn: str,
-    spark: "SparkSession",
+    spark: SparkSession,
     connect: Connect,
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,30 +87,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     assert_equals_a_clean_run(things, *FEW)
 
 
-def test_the_connections_of_the_worker_and_the_drain_that_are_killed_while_the_worker_reads_are_replaced(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    observer: psycopg.Connection,
-) -> None:
-    share(dsn, spark, FEW)
-    fill(things, 60)
-    holder = connect(autocommit=False)
-    with Drain(dsn, FEW, locking_events(spark, holder), "rounds") as shared:
-        running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
-        terminate(observer, wait_blocked_in(observer, READING))
-        terminate(observer, shared._store.connection.info.backend_pid)
-        holder.rollback()
-        running.result(patience())
-        assert why_away(shared) == ALL_WELL
-    assert things.owned_leases("rounds") == {}
-    assert_equals_a_clean_run(things, *FEW)
-
-
-def test_a_postgres_that_restarts_between_two_rounds_while_the_worker_reads_and_while_it_folds(
-    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_postgres_may_restart(own_dsn: tuple[EmbeddedPostgres, str], spark: SparkSession, tmp_path: Path) -> None:
     server, dsn = own_dsn
     fill_anew(dsn, 40)
     with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
@@ -163,9 +126,7 @@ def restart(server: EmbeddedPostgres) -> None:
     server.start()
 
 
-def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
-    own_dsn: tuple[EmbeddedPostgres, str], spark: "SparkSession"
-) -> None:
+def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str], spark: SparkSession) -> None:
     _, admin = own_dsn
     with store_at(admin) as store:
         rules = Path(str(store.connection.execute("show hba_file").fetchone()[0]))  # type: ignore[index]
@@ -190,11 +151,11 @@ def test_a_password_that_is_changed_ends_the_drain_which_gives_its_leases_back(
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
-def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_leases_back(
+def test_a_spark_server_that_goes_ends_the_drain(
     things: EventStore,
     dsn: str,
     spark_remote: str,
-    spark: "SparkSession",
+    spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -215,22 +176,7 @@ def test_a_spark_server_that_goes_in_mid_round_ends_the_drain_which_gives_its_le
     assert_equals_a_clean_run(things, *WITH_WAITING)
 
 
-def test_a_session_that_somebody_ended_ends_the_drain_which_gives_its_leases_back(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, spark_remote: str
-) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", spark_remote.split(";", maxsplit=1)[0])
-    fill(things, 40)
-    with spark_session() as session, Drain(dsn, FEW, lambda: session, "rounds") as shared:
-        shared.run(budget_s=patience(), idle_s=0)
-        session.client.release_session()
-        fill(things, 40, seed=2)
-        with pytest.raises(Unreachable, match="Spark"):
-            shared.run(budget_s=patience(), idle_s=0)
-    assert things.owned_leases("rounds") == {}
-    assert share(dsn, spark, FEW) == ALL_WELL
-    assert_equals_a_clean_run(things, *FEW)
-
-
 def assert_whole(dsn: str, models: Sequence[ReadModel]) -> None:
     with store_at(dsn) as store:
+        assert store.owned_leases("rounds") == {}
         assert_equals_a_clean_run(store, *models)

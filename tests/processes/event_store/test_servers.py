@@ -28,7 +28,6 @@ from tests.support.views.pooler import PROGRAM, pooled
 
 @pytest.fixture
 def followed(pytestconfig: pytest.Config) -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """Yield a server that the test may stop, and the DSN of a store in it."""
     with own_server("followed", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         yield server, server.dsn("followed")
 
@@ -81,9 +80,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
                 producers.begin_transaction("p", 0, 1, 0, 600)
             wait_until(lambda: screen.ids() == ["a"], "the first one")
             with psycopg.connect(second.dsn("store"), autocommit=True) as standby:
-                wait_until(
-                    lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what was begun"
-                )
+                wait_until(lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what began")
                 assert EventStore(standby).standing() == []
                 assert "millrace_producer_open_messages" in {family.name for family in metrics_of(standby)}
             with Wakeups(second.dsn("store")) as positions:
@@ -109,9 +106,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_behind_a_pooler_of_transactions_a_wait_polls_and_leaves_nobody_listening(
-    store: EventStore, dsn: str, sessions: int
-) -> None:
+def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: EventStore, dsn: str, sessions: int) -> None:
     register_orders(store)
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), sessions) as address:
         with Wakeups(address, poll_s=0.05) as positions:

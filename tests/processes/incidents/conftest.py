@@ -18,13 +18,10 @@ STORE = "store"
     scope="module",
     params=[
         pytest.param(PROGRAMS, id="embedded"),
-        pytest.param(
-            DEBIAN, id="debian", marks=pytest.mark.skipif(not DEBIAN.exists(), reason=f"no server in {DEBIAN}")
-        ),
+        pytest.param(DEBIAN, id="debian", marks=pytest.mark.skipif(not DEBIAN.exists(), reason=f"no {DEBIAN}")),
     ],
 )
 def programs(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of a server's programs, of each that is here."""
     return Path(request.param)
 
 

@@ -11,14 +11,8 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.processes.incidents.conftest import STORE
-from tests.support.factories import (
-    append_many,
-    assert_log_holds_every_event_once,
-    register_orders,
-    rows,
-    set_clock,
-    value,
-)
+from tests.support import factories
+from tests.support.factories import append_many, rows, value
 from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import declare, incident
 from tests.support.incidents.servers import room
@@ -33,7 +27,7 @@ def free(disk: Path) -> int:
     return state.f_bavail * state.f_frsize
 
 
-def test_what_was_acknowledged_is_there_and_appends_go_on(
+def test_after_a_full_disk_appends_go_on(
     programs: Path, started: Callable[[EmbeddedPostgres, str], EmbeddedPostgres], tmp_path: Path
 ) -> None:
     declare(tmp_path)
@@ -42,20 +36,16 @@ def test_what_was_acknowledged_is_there_and_appends_go_on(
         last.callback(server.stop)
         dsn = server.dsn(STORE)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            register_orders(EventStore(connection))
-            set_clock(connection, "2026-01-05 12:00:00+00")
+            factories.register_orders(EventStore(connection))
+            factories.set_clock(connection, "2026-01-05 12:00:00+00")
             append_many(connection, OLD, "old")
             EventStore(connection).sequence_events()
         old = {event_id for (event_id,) in _events(dsn)}
         for partition in range(16):
             archive_partition(dsn, tmp_path / "archive", partition, min_events=1, tail=True)
         writer = Appender("new", data={"text": os.urandom(150_000).hex()})
-        variables = {
-            "MILLRACE_DSN": dsn,
-            "ADMIN_DSN": dsn,
-            "DISK": str(disk),
-            "MILLRACE_ARCHIVE_DIR": str(tmp_path / "archive"),
-        }
+        variables = {"MILLRACE_DSN": dsn, "ADMIN_DSN": dsn, "DISK": str(disk)}
+        variables["MILLRACE_ARCHIVE_DIR"] = str(tmp_path / "archive")
         with incident("The disk is full", tmp_path, **variables) as operator:
             operator.follow()
             with going_on(dsn, writer):
@@ -73,7 +63,7 @@ def test_what_was_acknowledged_is_there_and_appends_go_on(
                 assert set(writer.acknowledged) | old <= stored
                 assert len(stored - set(writer.acknowledged) - old) <= 1
                 EventStore(connection).sequence_events()
-                assert_log_holds_every_event_once(connection)
+                factories.assert_log_holds_every_event_once(connection)
                 operator.follow()
                 assert {event_id for (event_id,) in _events(dsn)} == stored - old
                 size = "select pg_relation_size('event_store.events')"

@@ -47,9 +47,7 @@ def permits(store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         del sys.modules[name]
 
 
-def test_the_partition_is_built_anew_and_green(
-    permits: EventStore, dsn: str, spark_remote: str, tmp_path: Path
-) -> None:
+def test_a_partition_is_built_anew_and_green(permits: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
     assert spark_remote
     home = tmp_path / "dagster"
     home.mkdir()
@@ -70,14 +68,11 @@ def test_the_partition_is_built_anew_and_green(
         operator.follow()
     assert status(home) == {"p03": "MATERIALIZED", "p04": None}
     one, two = ids_of_one_partition(permits.connection, 2, 3)
-    assert rows(permits.connection, "select permit_id, events from read_models.permits order by events") == [
-        (one, 1),
-        (two, 2),
-    ]
+    built = rows(permits.connection, "select permit_id, events from read_models.permits order by events")
+    assert built == [(one, 1), (two, 2)]
 
 
 def status(home: Path) -> dict[str, str | None]:
-    """Return what Dagster shows of two log partitions."""
     with dg.DagsterInstance.from_config(str(home)) as instance:
         found = instance.get_status_by_partition(KEY, ["p03", "p04"], log_partitions(16))
     assert found is not None

@@ -1,9 +1,7 @@
 """A migration of a newer version is applied while older code appends and consumes."""
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from millrace.resources.settings import PROJECT
 from tests.support.factories import assert_log_holds_every_event_once, register_orders, rows, value
 from tests.support.incidents.clients import Appender, BulkConsumer, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
+from tests.support.running.programs import ran
 
 # it changes a table that every consumer's call reads, and one that every append writes
 MIGRATION = """
@@ -46,16 +45,12 @@ def newer_version(folder: Path) -> Path:
 
 def test_the_copy_is_newer_code(tmp_path: Path) -> None:
     programs = newer_version(tmp_path)
-    said = subprocess.run(
-        [sys.executable, "-c", re.sub(r"sys\.exit\(.*", "import millrace; print(millrace.__file__)", (programs / "millrace").read_text())],
-        capture_output=True, text=True, check=True, cwd=tmp_path, env=os.environ,
-    )  # fmt: skip
-    assert Path(said.stdout.strip()) == tmp_path / "millrace" / "__init__.py"
+    where = "import millrace; print(millrace.__file__)"
+    script = re.sub(r"sys\.exit\(.*", where, (programs / "millrace").read_text())
+    assert Path(ran(sys.executable, "-c", script, cwd=tmp_path).stdout.strip()) == tmp_path / "millrace" / "__init__.py"
 
 
-def test_older_code_appends_and_consumes_while_the_schema_is_upgraded(
-    store: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_older_code_goes_on_while_the_schema_is_upgraded(store: EventStore, dsn: str, tmp_path: Path) -> None:
     declare(tmp_path)
     register_orders(store)
     store.register_view("orders", "-infinity", mode="bulk")

@@ -4,8 +4,6 @@ It forks workers that send the same source, one at a time or several at once, an
 session. When so many are killed, a last worker sends a few more messages and ends.
 `test_exactly_once_kills` asserts the result. This is a program of its own because pytest has threads, which a fork does
 not survive.
-
-Belongs here: the source, the work of a message, killing. Not here: pytest.
 """
 
 import json
@@ -36,7 +34,6 @@ class WorkFailed(Exception):
 
 
 def payments(number: int) -> list[tuple[str, int]]:
-    """Return the content of a message: streams and amounts."""
     random = Random(number)
     return [(f"s-{random.randrange(STREAMS)}", random.randrange(100)) for _ in range(random.randrange(4))]
 
@@ -66,7 +63,6 @@ def work(number: int, *, prefix: str = "", fails: bool = False) -> Work:
 
 
 def send(exactly_once: ExactlyOnce, producer: IdempotentProducer, end: int, random: Random) -> None:
-    """Send the source from where the producer is up to `end`."""
     stamp = producer.issue()
     while stamp.sequence < end:
         try:
@@ -80,8 +76,6 @@ def send(exactly_once: ExactlyOnce, producer: IdempotentProducer, end: int, rand
 
 
 def fork_worker(dsn: str, racing: RegisteredProducer | None, seed: int) -> int:
-    """Start a worker that registers itself, or shares the registration of others."""
-
     def work() -> int:
         try:
             with ExactlyOnce(make_conninfo(dsn, application_name=f"victim-{os.getpid()}")) as exactly_once:
@@ -97,7 +91,6 @@ def fork_worker(dsn: str, racing: RegisteredProducer | None, seed: int) -> int:
 
 
 def reap(children: set[int], *, block: bool = False) -> None:
-    """Forget workers that have ended; one that failed otherwise than by a kill is a fault."""
     for child in tuple(children):
         pid, status = os.waitpid(child, 0 if block else os.WNOHANG)
         if pid:

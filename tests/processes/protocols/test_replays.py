@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
+from typing import LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -14,31 +15,16 @@ from millrace.resources.errors import LeaseLost, UnknownView
 from millrace.resources.event_store import EventStore, Lease
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, stream_id
-from millrace.resources.read_models.stored import versions as read_model_versions
+from millrace.resources.read_models.stored import versions as stored
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.tables import create_view, state_schema
-from millrace.resources.read_models.stored.versions import (
-    drop_unused_versions,
-    ensure_version,
-    is_ready_to_serve,
-    reset_model,
-    serve_if_caught_up,
-)
 from tests.support.building.model_versions import consume
-from tests.support.factories import (
-    Connect,
-    Killed,
-    ids_of_one_partition,
-    new_event,
-    rows,
-    set_clock,
-    start,
-    value,
-)
+from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import State, check
 
+Graph = Mapping[State, Sequence[tuple[str, State]]]
 BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
 
 
@@ -54,7 +40,6 @@ class Consumers:
     held: dict[str, Lease] = field(default_factory=dict)
 
     def do(self, step: str) -> bool:
-        """Do a step of the protocol; return whether it was refused."""
         name, *words = step.split()
         if step == "the lease is past its time":
             self.now += timedelta(seconds=LEASE_S + 1)
@@ -81,7 +66,6 @@ class Consumers:
         return False
 
     def state(self) -> lease.State:
-        """Return the state of the store, as the protocol has it."""
         ((position, owner, token, until),) = rows(
             self.store.connection,
             "select position, lease_owner, lease_token, leased_until from event_store.checkpoints where view = 'v' and partition = 0",
@@ -102,7 +86,7 @@ class Consumers:
         )
 
 
-def test_leases_and_commits_go_as_the_protocol_says_in_each_step_of_each_state(orders: EventStore) -> None:
+def test_leases_take_each_step(orders: EventStore) -> None:
     connection = orders.connection
     (stream,) = ids_of_one_partition(connection, 1)
     set_clock(connection, BEGAN.isoformat())
@@ -144,7 +128,6 @@ class Walk:
     marks: frozenset[tuple[int, int]] = frozenset()
 
     def do(self, step: str) -> None:
-        """Do a step of the protocol."""
         who, *words = step.split()
         if who == "marks":
             found = value(self.observer, "select marks from event_store_private.add_mark('a walk')")
@@ -160,7 +143,6 @@ class Walk:
             self.sequencers[who].rollback()
 
     def log(self) -> frozenset[tuple[int, int, int]]:
-        """Return the log of this walk, as the protocol has it."""
         of = {stream: one for one, streams in self.streams.items() for stream in streams}
         found = rows(
             self.observer,
@@ -172,9 +154,7 @@ class Walk:
         return frozenset((partition, at - self.base[partition], of[stream]) for partition, at, stream in found)
 
 
-def test_transactions_are_sequenced_as_the_protocol_says_in_each_step_of_each_state(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_sequencing_takes_each_step(orders: EventStore, connect: Connect) -> None:
     graph = check(sequencer.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     transactions = {one: connect(autocommit=False) for one in sequencer.TRANSACTIONS}
@@ -197,9 +177,7 @@ def test_transactions_are_sequenced_as_the_protocol_says_in_each_step_of_each_st
         orders.sequence_events()
 
 
-def steps_to(
-    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
-) -> Iterator[tuple[str, State]]:
+def steps_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> Iterator[tuple[str, State]]:
     """Yield steps, with the states behind them, while one that is left can be reached; these are left no more."""
     state = first
     while way := way_to(graph, state, left):
@@ -209,9 +187,7 @@ def steps_to(
             state = after
 
 
-def way_to(
-    graph: Mapping[State, Sequence[tuple[str, State]]], first: State, left: set[tuple[State, str]]
-) -> list[tuple[str, State]]:
+def way_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> list[tuple[str, State]]:
     """Return a shortest way that ends with a step that is left; empty where none does."""
     todo: list[tuple[State, list[tuple[str, State]]]] = [(first, [])]
     seen = {first}
@@ -239,10 +215,10 @@ class Switch:
         self._reached: SimpleQueue[None] = SimpleQueue()
         self._may_go_on: SimpleQueue[bool] = SimpleQueue()
         self._outcome: Future[bool] | None = None
-        monkeypatch.setattr(read_model_versions, "create_view", self._create_view)
-        monkeypatch.setattr(read_model_versions, "is_ready_to_serve", self._is_ready_to_serve)
+        monkeypatch.setattr(stored, "create_view", self._create_view)
+        monkeypatch.setattr(stored, "is_ready_to_serve", self._is_ready_to_serve)
         # who lets a version serve may be killed before it removes the one before
-        monkeypatch.setattr(read_model_versions, "drop_unused_versions", lambda *_: None)
+        monkeypatch.setattr(stored, "drop_unused_versions", lambda *_: None)
 
     def _create_view(self, connection: psycopg.Connection, model: ReadModel) -> None:
         create_view(connection, model)
@@ -252,7 +228,7 @@ class Switch:
 
     def _is_ready_to_serve(self, connection: psycopg.Connection, model: ReadModel) -> bool:
         # the look before the transaction only spares readers the lock: no promise rests on it
-        found = not self._is_locking or is_ready_to_serve(connection, model)
+        found = not self._is_locking or stored.is_ready_to_serve(connection, model)
         if self._is_locking and found:
             self._stop_here()
         return found
@@ -264,17 +240,14 @@ class Switch:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it began, and did not end."""
         return self._outcome is not None
 
     def lock(self, model: ReadModel) -> None:
-        """Begin, and lock readers out."""
         self._is_locking = False
-        self._outcome = start(lambda: serve_if_caught_up(self._session, model))
+        self._outcome = start(lambda: stored.serve_if_caught_up(self._session, model))
         self._reached.get(timeout=patience())
 
     def compare(self) -> None:
-        """Compare the checkpoints."""
         self._may_go_on.put(True)
         self._reached.get(timeout=patience())
 
@@ -302,7 +275,6 @@ class Versions:
     most_read: int = 0
 
     def begin(self) -> None:
-        """Make the first version."""
         set_clock(self.store.connection, self.now.isoformat())
         self.models["old"] = self._consumed(OLD)
 
@@ -311,10 +283,9 @@ class Versions:
         if self.switch.is_under_way:
             self.switch.end(killed=True)
         self._later()
-        reset_model(self.store.connection, OLD)
+        stored.reset_model(self.store.connection, OLD)
 
     def do(self, step: str) -> None:
-        """Do a step of the protocol."""
         name = "new" if "new" in step.split() else "old"
         if step == "an event comes":
             self.store.append_events([new_event(self.stream)])
@@ -352,10 +323,10 @@ class Versions:
         if late is not None:
             # a drain that is at work keeps it; one that was killed, or is late, does not
             self.store.extend_lease(self.models["old"].view, [late], LEASE_S)
-            drop_unused_versions(self.store.connection, self.models["new"])
+            stored.drop_unused_versions(self.store.connection, self.models["new"])
             assert self.state().old is not None
             self._later()
-        drop_unused_versions(self.store.connection, self.models["new"])
+        stored.drop_unused_versions(self.store.connection, self.models["new"])
         if late is not None:
             with pytest.raises(UnknownView):
                 self._commit("old")
@@ -378,21 +349,18 @@ class Versions:
 
     def _consumed(self, declared: ReadModel) -> ReadModel:
         """Make the version of a declaration, which stands where this walk began."""
-        model = ensure_version(self.store.connection, declared)
+        model = stored.ensure_version(self.store.connection, declared)
         if self.base:
             consume(self.store, model, self.base)
         return model
 
     def read(self) -> int:
-        """Return how many events the rows have that a reader finds."""
         return int(value(self.store.connection, "select coalesce(sum(events), 0) from read_models.orders"))
 
     def state(self) -> versions.State:
-        """Return the state of the store, as the protocol has it."""
         connection = self.store.connection
-        stands = dict(
-            rows(connection, "select view, position - %s from event_store.checkpoints where partition = 0", self.base)
-        )
+        checkpoint: LiteralString = "from event_store.checkpoints where partition = 0"
+        stands = dict(rows(connection, f"select view, position - %s {checkpoint}", self.base))
         of = {name: stands.get(model.view) for name, model in self.models.items()}
         building = {name: mine.to_position - self.base for name, mine in self.held.items() if mine}
         serving = value(connection, "select version from read_models.declarations where model = 'orders' and serves")
@@ -405,9 +373,7 @@ class Versions:
             "old" if serving == 1 else "new",
             self._is_locked("lock table read_models.orders in access share mode nowait"),
             of["old"] is not None
-            and self._is_locked(
-                "select from event_store.checkpoints where view = 'orders' and partition = 0 for no key update nowait"
-            ),
+            and self._is_locked(f"select {checkpoint} and view = 'orders' for no key update nowait"),
             self.most_read,
         )
 
@@ -420,9 +386,7 @@ class Versions:
         return False
 
 
-def test_versions_are_built_and_switched_as_the_protocol_says_in_each_step_of_each_state(
-    orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_take_each_step(orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = check(versions.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     switch = Switch(connect(), monkeypatch)

@@ -6,7 +6,6 @@ processes work in folders of their own, so what tasks import of ours is what the
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -24,27 +23,21 @@ from millrace.resources.settings import Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN, require_master
 from tests.long import LONG
-from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing, things
+from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
-
-__all__ = ["things"]
+from tests.support.running.programs import ran
 
 EVENTS = 400
 # six Javas that live for a minute: what makes them fast later is not worth its time
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # what workers of 512 MB and a driver on loopback need to be told
 CLUSTER = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.executor.memory": "512m",
-    "spark.cores.max": "2",
-    "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-}
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS, "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,35 +52,25 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "packages.pth").write_text("\n".join(found) + "\n")
     python = home / "bin" / "python"
 
-    def run(imports: str) -> subprocess.CompletedProcess[str]:
-        command = [str(python), "-c", f"import {imports}"]
-        env = {"PATH": os.defpath}
-        return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
-
-    assert run("pyspark, pyarrow, psycopg, adbc_driver_postgresql").returncode == 0
+    env = {"PATH": os.defpath}
+    ran(python, "-c", "import pyspark, pyarrow, psycopg, adbc_driver_postgresql", cwd=home, env=env)
     for module in ("millrace", "tests"):
-        assert "ModuleNotFoundError" in run(module).stderr
+        assert "ModuleNotFoundError" in ran(python, "-c", f"import {module}", code=1, cwd=home, env=env).stderr
     return python
 
 
 @pytest.fixture(scope="module")
 def master(stranger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a standalone master and two workers on loopback, in a folder of their own."""
     home = tmp_path_factory.mktemp("cluster")
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
     port = free_port()
     env = {
-        "PATH": os.environ["PATH"],
-        "JAVA_HOME": str(find_java(Settings(home=home).home / "java").home),
-        "SPARK_HOME": str(spark_home),
-        "SPARK_LOCAL_DIRS": str(home / "local"),
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
-        "PYSPARK_PYTHON": str(stranger),
-    }
+        "PATH": os.environ["PATH"], "JAVA_HOME": str(find_java(Settings(home=home).home / "java").home),
+        "SPARK_HOME": str(spark_home), "SPARK_LOCAL_DIRS": str(home / "local"), "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS, "PYSPARK_PYTHON": str(stranger),
+    }  # fmt: skip
 
     def service(name: str, *arguments: str) -> Service:
         folder = home / name
@@ -135,9 +118,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.timeout(600)  # a cluster and its application on a machine that does other things, too
-def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_runs(
-    things: EventStore, dsn: str, place: Place, tmp_path: Path
-) -> None:
+def test_rows_are_the_same_wherever_spark_runs(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
     fill(things, EVENTS)
     things.sequence_events()
     log = rows(
@@ -150,21 +131,18 @@ def test_a_read_model_a_batch_and_a_stream_give_the_same_rows_wherever_spark_run
     assert list(map(tuple, built.stream)) == log
     assert_equals_a_clean_run(things)
     assert {python for _, _, python in built.origins} == {place.python}
-    if "SPARK_MASTER" in place.env:
+    if "SPARK_MASTER" not in place.env:
+        assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
+    else:
         # as the cluster's configuration says; two workers of a core each
         assert built.sizes == [7, 2, 6, 500_000]
-    else:
-        assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
-    if "SPARK_MASTER" in place.env:
         # both workers took part, with what the session brought along
         assert len({folder for _, folder, _ in built.origins}) == 2
         assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_the_users_own_package_runs_where_only_the_session_brings_it(
-    things: EventStore, dsn: str, place: Place, tmp_path: Path
-) -> None:
+def test_a_users_fold_is_brought_by_the_session(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
     things.append_events([thing("a"), thing("b"), thing("a")])
     things.sequence_events()
     declare(tmp_path, "hello")

@@ -1,12 +1,11 @@
 """Spark runs on the Java of PyPI, where no other one is installed."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from millrace.resources.spark.java import find_java
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 COUNT = """
 from pyspark.sql import SparkSession
@@ -28,13 +27,5 @@ def test_spark_counts_on_the_java_of_pypi(tmp_path: Path) -> None:
     found = find_java(tmp_path / "it's a shim", {"PATH": str(tools)})
     assert found.home == tmp_path / "it's a shim"
     env = {"PATH": str(tools), "JAVA_HOME": str(found.home), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", COUNT],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=False,
-    )
+    done = ran(sys.executable, "-W", "ignore", "-c", COUNT, env=env, cwd=tmp_path)
     assert f"rows 500 on {found.version}" in done.stdout, done.stderr

@@ -1,29 +1,14 @@
 """A rebuild in a process of its own, as a run of Dagster is one, killed between two log partitions."""
 
-from typing import TYPE_CHECKING
-
 import psycopg
+from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
-from tests.support.building.drains import (
-    Everything,
-    all_blocked,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    held,
-    observer,
-    things,
-)
+from tests.support.building.drains import Everything, all_blocked, assert_equals_a_clean_run, drain, fill, held
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["observer", "things"]
 
 STATE = "select partition, thing_id, s::text from read_models.everything_state s order by 1, 2"
 VICTIM = """
@@ -36,8 +21,8 @@ with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, 
 """
 
 
-def test_killed_between_two_log_partitions_each_is_rebuilt_or_as_before_and_the_next_rebuild_mends_the_rest(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
+def test_a_killed_rebuild_leaves_each_log_partition_whole(
+    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(things, 120)
     drain(dsn, spark)

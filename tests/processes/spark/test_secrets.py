@@ -12,10 +12,8 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN
-from tests.support.building.drains import busiest, fill, things
+from tests.support.building.drains import busiest, fill
 from tests.support.building.spark_places import build_at
-
-__all__ = ["things"]
 
 PASSWORD = "hunter2-of-this-test"
 DEFAULTS = """\
@@ -39,13 +37,9 @@ def test_the_event_log_of_a_spark_server_has_no_password(things: EventStore, dsn
     )
     settings, port = Settings(home=tmp_path / "home"), free_port()
     env = {
-        **os.environ,
-        "JAVA_HOME": str(find_java(settings.home / "java").home),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(PROJECT),
-        "SPARK_CONF_DIR": str(tmp_path / "conf"),
-        SPARK_TOKEN: "a-token-of-this-test",
-    }
+        **os.environ, "JAVA_HOME": str(find_java(settings.home / "java").home), "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(PROJECT), "SPARK_CONF_DIR": str(tmp_path / "conf"), SPARK_TOKEN: "a-token-of-this-test",
+    }  # fmt: skip
     with Supervisor(settings.home, [spark_service(settings, port, env)]):
         for number, way in enumerate(ways):
             (folder := tmp_path / str(number)).mkdir()

@@ -1,30 +1,24 @@
 """A streaming query that is started again and again, each time with processes of its own on the server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from millrace.resources.event_store import EventStore
 from tests.support.building.event_log_reads import filed, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def grow(log: EventStore, sizes: dict[int, int]) -> None:
-    """Append and sequence so many events in each log partition."""
     for partition, size in sizes.items():
         append_to(log, *ids_of_one_partition(log.connection, 1, partition) * size)
     log.sequence_events()
 
 
-def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before(
-    store: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     register_orders(store)
     files = tmp_path / "files"
 
@@ -39,9 +33,7 @@ def test_a_restarted_query_goes_on_where_it_was_and_says_what_was_removed_before
     assert filed(files) == begun
     grow(store, {0: 3, 2: 1})
     purge(store, 0, 6)
-    with pytest.raises(
-        StreamingQueryException, match=r"stands at position 4 of log partition 0.*'failOnDataLoss' is 'true'"
-    ):
+    with pytest.raises(StreamingQueryException, match=r"at position 4 of log partition 0.*'failOnDataLoss' is 'true'"):
         run(startingOffsets="latest")
     # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
     run(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])

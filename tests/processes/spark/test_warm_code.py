@@ -27,7 +27,7 @@ def say(place: Place, folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_a_helper_that_is_changed_added_or_removed_is_so_in_the_next_session(shared: Place, tmp_path: Path) -> None:
+def test_changed_helpers_count_in_the_next_session(shared: Place, tmp_path: Path) -> None:
     declare(tmp_path, "hello")
     assert say(shared, tmp_path) == ["hello"]
     declare(tmp_path, "goodbye")

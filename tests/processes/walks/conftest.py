@@ -64,7 +64,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that pictures go to."""
     folder: Path = pytestconfig.getoption("screenshots", None) or tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -111,8 +110,6 @@ def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
 
 @pytest.fixture
 def picture(page: Page, pictures: Path) -> Callable[[str], None]:
-    """Return what takes a picture of the page."""
-
     def take(name: str) -> None:
         # nothing is pointed at
         page.mouse.move(0, 0)
@@ -135,7 +132,6 @@ def timed(pytestconfig: pytest.Config) -> Callable[[str], object]:
 
 
 def shop(deployment: Deployment, events: int) -> None:
-    """Let customers order: append so many events."""
     simulate(deployment.dsn, rate=None, events=events, stop=Event())
 
 

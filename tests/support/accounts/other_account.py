@@ -1,8 +1,4 @@
-"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`.
-
-Belongs here: the rows of that page, and the look at a running Millrace that makes the same. Not here: what is asserted
-(processes/walks), parts of it alone (processes/test_services.py).
-"""
+"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +17,6 @@ SEES = "sees that it runs, and its command line"
 REFUSED = "connects, and is not served without its secret"
 READS = "reads the metrics, with the names of views, captures and sensors; it is off by default"
 USES = "uses it; with `MILLRACE_UI_TOKEN`, only who has the token"
-
 HOME, POSTGRES, ELSEWHERE = (
     "`MILLRACE_HOME`, with all that is not named here",
     "Postgres",
@@ -157,7 +152,6 @@ def _files(home: Path) -> Iterator[Thing]:
 
 
 def _mapped(process: psutil.Process) -> Iterator[Path]:
-    """Return the files that a process has in its memory."""
     for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
         _, slash, path = line.partition("/")
         yield Path(slash + path)
@@ -169,7 +163,6 @@ def _is_temporary(path: Path, home: Path) -> bool:
 
 
 def _processes(home: Path, up: psutil.Process) -> dict[psutil.Process, str]:
-    """Return the processes, children too, and their rows."""
     found = {up: "`millrace up`"}
     for file in (home / "run").glob("*.json"):
         service = psutil.Process(json.loads(file.read_text())["pid"])

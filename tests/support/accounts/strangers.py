@@ -5,10 +5,11 @@ import pwd
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 # beside ours, which may stand where only we may look
 PYTHON = Path(f"/usr/bin/python{sysconfig.get_python_version()}")
@@ -21,22 +22,9 @@ def as_stranger(program: str, *arguments: object) -> subprocess.CompletedProcess
         pytest.skip("Only root can run a program under another account: run this test as root.")
     if not PYTHON.exists():
         pytest.skip(f"There is no {PYTHON} for another account: install Debian's package python3.")
-    account = pwd.getpwnam(NOBODY)
-    return subprocess.run(
-        [PYTHON, "-c", program, *map(str, arguments)],
-        user=account.pw_uid,
-        group=account.pw_gid,
-        extra_groups=[],
-        cwd="/",
-        env={"PATH": os.defpath, "PYTHONPATH": _packages(), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=2 * patience(),
-        check=False,
-    )
-
-
-def _packages() -> str:
     import psycopg
 
-    return str(Path(psycopg.__file__).parents[1])
+    account, packages = pwd.getpwnam(NOBODY), str(Path(psycopg.__file__).parents[1])
+    who: dict[str, Any] = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": [], "cwd": "/"}
+    env = {"PATH": os.defpath, "PYTHONPATH": packages, "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    return ran(PYTHON, "-c", program, *arguments, code=None, env=env, **who)

@@ -1,8 +1,5 @@
 """One log of good, odd and hostile values, and the models that are built of it once, by each door.
 
-Belongs here: what is appended, what is declared, who builds it, and the rows that each door left. Not here: what the
-rows must be, but for the values that stand beside what is appended.
-
 A door is a way to rows: rounds that views share, a drain of a view's own, a rebuild from the log, and one from the
 archive. A drain takes a second, so tests of values read the rows of these and build nothing by themselves.
 """
@@ -44,9 +41,7 @@ TYPES = {
 # keys of data that are told apart, and one that is longer than Postgres keeps a name
 ODD_KEYS = ["id", "ID", "a`b", 'q"q', "it's", "back\\slash", "ключ", "with space"]
 LONG_KEY = "a name that nobody would call short, and that goes on and on " * 2
-
 ODD, REFUSED_BY = "odd value", "refused value"
-
 Values = read_model(view="values_of_types", deciders=[ODD], key=["value_id"])(
     type(
         "ValuesOfTypes",
@@ -77,7 +72,6 @@ Refusing = read_model(view="refusing", deciders=[REFUSED_BY], key=["value_id"])(
         | {f"last_{name}": last(f"data.{name}", type=type_) for name, type_ in TYPES.items()},
     )
 )
-
 # A field, its value in JSON, and the text of what Postgres must hold: the value that the JSON says, digit by digit.
 TAKEN: list[tuple[str, str, str]] = [
     ("int", "5", "5"),
@@ -154,12 +148,7 @@ IN_PARTS = ("everything", "going_across", "machines", "values_of_types", "model_
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A log and what was built of it.
-
-    Attributes:
-        store: The log, and the tables of the models.
-        rows: By door and by the name of the model, the rows at the end of the log.
-    """
+    """A log, and by door and by the name of the model the rows that were built of it."""
 
     store: EventStore
     rows: dict[str, dict[str, Rows]]
@@ -213,13 +202,11 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
 
 
 def empty(store: EventStore, model: ReadModel) -> None:
-    """Remove all rows of a model, and their parts where it has some."""
     for table in (model.state_table, *([model.parts_table] if model.crosses_streams else [])):
         store.connection.execute(f"delete from read_models.{table}".encode())
 
 
 def odd_values(part: int) -> list[tuple[str, str, str]]:
-    """Return a part of the odd values: (stream, event, data as JSON)."""
     if part == 0:
         return [(f"taken-{n:03}", "made", f'{{"{name}": {value}}}') for n, (name, value, _) in enumerate(TAKEN)]
     if part == 1:

@@ -1,7 +1,4 @@
-"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up.
-
-Belongs here: what several tests of the consumer share, its fixtures too. Not here: what a test asserts by itself.
-"""
+"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up."""
 
 import random
 from collections.abc import Iterator
@@ -43,7 +40,6 @@ def things(store: EventStore) -> EventStore:
 
 @pytest.fixture
 def observer(connect: Connect) -> psycopg.Connection:
-    """Open a second session, to look and to interfere."""
     return connect()
 
 
@@ -102,7 +98,6 @@ def later(dsn: str) -> str:
 
 
 def all_blocked(observer: psycopg.Connection, statement: str) -> list[int]:
-    """Return the sessions of this database that wait for a lock in such a statement."""
     found = rows(
         observer,
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -119,14 +114,12 @@ def wait_blocked_in(observer: psycopg.Connection, statement: str) -> int:
 
 @contextmanager
 def held(connection: psycopg.Connection, statement: str) -> Iterator[None]:
-    """Keep what a statement locks, until the end of the block."""
     with connection.transaction():
         connection.execute(statement.encode())
         yield
 
 
 def busiest(store: EventStore) -> int:
-    """Return the log partition with most events."""
     return int(
         value(store.connection, "select partition from event_store.event_log group by 1 order by count(*) desc limit 1")
     )

@@ -3,18 +3,16 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
 from millrace.resources.event_store import EventStore, NewEvent
 from tests.support.factories import ids_of_one_partition, register_orders
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def fill(store: EventStore) -> EventStore:
@@ -23,14 +21,7 @@ def fill(store: EventStore) -> EventStore:
     for partition, number in ((0, 5), (1, 3), (2, 1)):
         (decider_id,) = ids_of_one_partition(store.connection, 1, partition)
         store.append_events(
-            NewEvent(
-                "order" if n % 2 == 0 else "invoice",
-                decider_id,
-                "placed" if n < 2 else "paid",
-                uuid4(),
-                {"n": n},
-                uuid4(),
-            )
+            NewEvent(("order", "invoice")[n % 2], decider_id, "placed" if n < 2 else "paid", uuid4(), {"n": n}, uuid4())
             for n in range(number)
         )
     store.sequence_events()
@@ -44,14 +35,10 @@ KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "
 def append_odd(store: EventStore) -> None:
     """Append one event of an odd stream whose data has such keys, and values of every kind."""
     data = {key: f"value of {key}" for key in KEYS} | {
-        "null": None,
-        "number": 12.50,
-        "big": 10**30,
-        "truth": True,
-        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}},
-        "empty": "",
+        "null": None, "number": 12.50, "big": 10**30, "truth": True,
+        "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}}, "empty": "",
         "text": "a'b\"c\\d\ne\U0001f600",
-    }
+    }  # fmt: skip
     store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
     store.sequence_events()
 
@@ -73,12 +60,9 @@ def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str
 
 
 SPARK_TYPES = {
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "string": StringType(),
-    "boolean": BooleanType(),
+    "int": IntegerType(), "bigint": LongType(), "string": StringType(), "boolean": BooleanType(),
     "timestamp": TimestampType(),
-}
+}  # fmt: skip
 
 
 def read(dsn: str, **options: object) -> list[dict[str, Any]]:
@@ -89,9 +73,7 @@ def read(dsn: str, **options: object) -> list[dict[str, Any]]:
 
 def reader_of(dsn: str, **options: object) -> EventLogReader:
     parsed = options_of(dsn=dsn, **options)
-    types = {name: SPARK_TYPES[COLUMNS[name][0]] for name in parsed.columns} | dict.fromkeys(
-        parsed.extract, StringType()
-    )
+    types = {n: SPARK_TYPES[COLUMNS[n][0]] for n in parsed.columns} | dict.fromkeys(parsed.extract, StringType())
     return EventLogReader(parsed, StructType([StructField(name, type_) for name, type_ in types.items()]))
 
 
@@ -99,11 +81,11 @@ def options_of(**options: object) -> EventLogOptions:
     return EventLogOptions.read(_said(options))
 
 
-def load(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+def load(spark: SparkSession, dsn: str, **options: object) -> DataFrame:
     return spark.read.format("event_log").options(dsn=dsn, **_said(options)).load()
 
 
-def stream(spark: "SparkSession", dsn: str, **options: object) -> "DataFrame":
+def stream(spark: SparkSession, dsn: str, **options: object) -> DataFrame:
     return spark.readStream.format("event_log").options(dsn=dsn, **_said(options)).load()
 
 

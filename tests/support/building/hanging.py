@@ -1,8 +1,4 @@
-"""A fold that never returns from an event, in two ways, and tells which process it runs in.
-
-Belongs here: the fold, the events that it hangs at, the ways to know that it does and that it ended. Not here: what a
-test does to it meanwhile.
-"""
+"""A fold that never returns from an event, in two ways, and tells which process it runs in."""
 
 import os
 import time
@@ -44,18 +40,14 @@ def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> NewEv
 
 
 def processes(path: Path) -> list[int]:
-    """Return the processes in which the fold came to such an event, one for each time."""
     with suppress(FileNotFoundError):
         return [int(line) for line in path.read_text().splitlines()]
     return []
 
 
 def all_over(path: Path) -> None:
-    """Wait until all of these processes have ended."""
     assert processes(path)
-    wait_until(
-        lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function that hangs end"
-    )
+    wait_until(lambda: not [pid for pid in processes(path) if _lives(pid)], "the processes of the function end")
 
 
 def _lives(pid: int) -> bool:

@@ -1,14 +1,11 @@
-"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside.
-
-Belongs here: what several tests of kills share. Not here: what must hold afterwards.
-"""
+"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside."""
 
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import psycopg
 
@@ -17,6 +14,7 @@ from tests.support.building.drains import all_blocked
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
 
+Victim = subprocess.Popen[bytes]
 # a drain in a process of its own, as a Dagster run is one
 VICTIM = """
 import sys
@@ -29,8 +27,6 @@ model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys
 with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
-
-
 # a drain of several views, as the run that shares one is one
 SHARING_VICTIM = """
 import sys
@@ -44,20 +40,16 @@ with spark_session() as spark, Drain(sys.argv[1], TOGETHER, lambda: spark, "vict
 """
 
 
-@contextmanager
-def victim(dsn: str, batch_events: int, model: str = "Everything") -> "Iterator[subprocess.Popen[bytes]]":
-    with killed_in_the_end(VICTIM, dsn, str(batch_events), model) as process:
-        yield process
+def victim(dsn: str, batch_events: int, model: str = "Everything") -> AbstractContextManager[Victim]:
+    return killed_in_the_end(VICTIM, dsn, str(batch_events), model)
+
+
+def sharing_victim(dsn: str, round_events: int) -> AbstractContextManager[Victim]:
+    return killed_in_the_end(SHARING_VICTIM, dsn, str(round_events))
 
 
 @contextmanager
-def sharing_victim(dsn: str, round_events: int) -> "Iterator[subprocess.Popen[bytes]]":
-    with killed_in_the_end(SHARING_VICTIM, dsn, str(round_events)) as process:
-        yield process
-
-
-@contextmanager
-def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+def killed_in_the_end(script: str, *arguments: str) -> Iterator[Victim]:
     process = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=PROJECT, start_new_session=True)
     try:
         yield process
@@ -67,10 +59,7 @@ def killed_in_the_end(script: str, *arguments: str) -> "Iterator[subprocess.Pope
         process.wait(patience())
 
 
-def kill_at(
-    process: "subprocess.Popen[bytes]", observer: psycopg.Connection, step: Callable[[psycopg.Connection], bool]
-) -> None:
-    """Kill a process as soon as it is at a step."""
+def kill_at(process: Victim, observer: psycopg.Connection, step: Callable[[psycopg.Connection], bool]) -> None:
     wait_until(lambda: step(observer) or process.poll() is not None, getattr(step, "__name__", "the step"))
     assert process.poll() is None, "it ended before the step"
     process.kill()

@@ -1,7 +1,4 @@
-"""What tests of versions of a read model share: changed declarations, a first version, what there is in the database.
-
-Belongs here: what several of their files use, fixtures too. Not here: drains (`drains`).
-"""
+"""What tests of versions of a model share: changed declarations, a first version, what there is in the database."""
 
 from dataclasses import replace
 
@@ -16,20 +13,13 @@ from tests.support.building.drains import Everything, fill
 from tests.support.factories import rows
 
 EventsOf = replace(Everything, columns={"events": count(), "status": last("event")})
-
-
 Latest = replace(Everything, columns={"status": last("event"), "seen": max_("created_at")})
-
-
 Impossible = replace(Everything, columns={"least": min_("data.text", type="date")})
-
-
 # also has all columns of the other, at the same places and with more behind
 Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at")})
 
 
 def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None:
-    """Move a version's checkpoints without any rows."""
     store.commit_batch(model.view, store.claim_batch(model.view, "test", limit))
 
 
@@ -44,9 +34,7 @@ def relations(connection: psycopg.Connection) -> set[str]:
 
 
 def columns(connection: psycopg.Connection) -> list[str]:
-    return [
-        column.name for column in connection.execute("select * from read_models.everything limit 0").description or ()
-    ]
+    return [each.name for each in connection.execute("select * from read_models.everything limit 0").description or ()]
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way.
-
-Belongs here: what each kind of column and a fold make of events. Not here: models; assertions.
-"""
+"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way."""
 
 import json
 import operator
@@ -20,7 +17,6 @@ from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]
 Rank = Callable[[Any], Any]
-
 READ: dict[str, Callable[[Any], Any]] = {
     "string": lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
     "bigint": int,
@@ -31,18 +27,11 @@ READ: dict[str, Callable[[Any], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
 }
-
 # what a condition compares: the type as which it reads a field of data
 COMPARED: dict[type, str] = {str: "string", bool: "boolean", Decimal: "decimal", datetime: "timestamp"}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 # by kind of column: from values, in the order of their events, and how they are compared, to its value
 VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
     "count": lambda values, _: len(values),

@@ -1,16 +1,12 @@
-"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own.
-
-Belongs here: what tests of the code that a session brings along share. Not here: assertions.
-"""
+"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own."""
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.resources.settings import PROJECT
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
 # value, and what it calls by name.
@@ -59,7 +55,6 @@ class Place:
 
 
 def unset() -> dict[str, str]:
-    """Return the environment without what leads to any Spark or Python."""
     return {name: word for name, word in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON"))}
 
 
@@ -73,14 +68,6 @@ def declare(folder: Path, word: str) -> None:
 
 def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
     """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}", *arguments],
-        cwd=folder,
-        env={**place.env, "MILLRACE_DECLARATIONS": "my_platform"},
-        capture_output=True,
-        text=True,
-        timeout=5 * patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return done.stdout
+    whole = f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}"
+    env = {**place.env, "MILLRACE_DECLARATIONS": "my_platform"}
+    return ran(sys.executable, "-c", whole, *arguments, cwd=folder, env=env, patiences=5).stdout

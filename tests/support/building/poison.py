@@ -1,8 +1,4 @@
-"""Streams that a read model cannot be built from: how they are made, seen and corrected.
-
-Belongs here: what several tests of failing streams in drains and rebuilds share. Not here: the SQL functions by
-themselves (`failing_streams`).
-"""
+"""Streams that a read model cannot be built from: how they are made, seen and corrected."""
 
 from collections.abc import Collection
 from typing import cast
@@ -46,7 +42,6 @@ def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
 
 
 def at(dsn: str, seconds: int) -> str:
-    """Return the connection string of the same database so many seconds after a beginning."""
     return f"{dsn}&options=-c%20event_store.clock%3D2030-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
 
 
@@ -59,7 +54,6 @@ def locks(store: EventStore) -> list[tuple[str, int]]:
 
 
 def assert_holds_all_but(store: EventStore, given_up: Collection[int], model: ReadModel = Everything) -> None:
-    """Assert that the model equals a clean run over all events but those at some offsets."""
     events = [event for event in all_events(store) if event.offset not in given_up]
     assert close(rows_of(store.connection, model)) == close(expected_rows(model, events))
 

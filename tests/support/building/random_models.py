@@ -1,7 +1,4 @@
-"""Random read models of columns, and events with values of every type that their columns read exactly.
-
-Belongs here: what is chosen at random. Not here: the rows that must come out (`oracle`).
-"""
+"""Random read models of columns, and events with values of every type that their columns read exactly."""
 
 import random
 from collections.abc import Sequence
@@ -33,19 +30,11 @@ FIELDS: dict[str, tuple[str, list[object]]] = {
     "nested": ("string", [{"cause": "rust"}, {"cause": None}, {"cause": ["x"]}]),
 }
 KEYS: dict[str, KeyColumn] = {
-    "by_stream": stream_id(),
-    "by_text": field("data.text"),
-    "by_units": field("data.units", type="bigint"),
-    "by_worth": field("data.worth", type="decimal(18,2)"),
-    "by_good": field("data.good", type="boolean"),
-    "by_day": field("data.day", type="date"),
-    "by_moment": field("data.moment", type="timestamp"),
-    "by_event": field("event"),
-    "by_created": field("created_at"),
-    "by_final": field("final"),
-}
-
-
+    "by_stream": stream_id(), "by_text": field("data.text"), "by_units": field("data.units", type="bigint"),
+    "by_worth": field("data.worth", type="decimal(18,2)"), "by_good": field("data.good", type="boolean"),
+    "by_day": field("data.day", type="date"), "by_moment": field("data.moment", type="timestamp"),
+    "by_event": field("event"), "by_created": field("created_at"), "by_final": field("final"),
+}  # fmt: skip
 # some of each kind, over what events have and over their data
 CONDITIONS: list[dict[str, object]] = [
     {"data.text": ["a", "9", ""]},
@@ -58,27 +47,20 @@ CONDITIONS: list[dict[str, object]] = [
 
 
 def random_column(dice: random.Random) -> Column:
-    """Return a column of any kind, over a field that it takes."""
     only = dice.choice([None, None, [dice.choice(EVENTS)], ["made", "used"]])
     looks: dict[str, Any] = {"events": only, "where": dice.choice([None, None, *CONDITIONS])}
     name = dice.choice([*FIELDS])
     type_, source = FIELDS[name][0], f"data.{name}"
     rank, rank_type = dice.choice([(f"data.{ranking}", FIELDS[ranking][0]) for ranking in FIELDS if ranking != "good"])
     kinds = [
-        lambda: count(**looks),
-        lambda: count(source, **looks),
-        lambda: first(source, type=type_, **looks),
-        lambda: last(source, type=type_, **looks),
-        lambda: last("event", **looks),
+        lambda: count(**looks), lambda: count(source, **looks), lambda: first(source, type=type_, **looks),
+        lambda: last(source, type=type_, **looks), lambda: last("event", **looks),
         lambda: first(source, type=type_, by=rank, by_type=rank_type, **looks),
         lambda: last(source, type=type_, by=rank, by_type=rank_type, **looks),
-        lambda: last("event", by="created_at", **looks),
-        lambda: max_("created_at", **looks),
-        lambda: min_("offset", **looks),
-        lambda: last("decider_id", **looks),
-        lambda: any_("final", **looks),
+        lambda: last("event", by="created_at", **looks), lambda: max_("created_at", **looks),
+        lambda: min_("offset", **looks), lambda: last("decider_id", **looks), lambda: any_("final", **looks),
         lambda: last("event_version", **looks),
-    ]
+    ]  # fmt: skip
     if type_ != "boolean":
         kinds += [lambda: min_(source, type=type_, **looks), lambda: max_(source, type=type_, **looks)]
     if type_ != "double":
@@ -98,15 +80,10 @@ def random_model(
     keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
     name = f"model_{number}"
     return ReadModel(
-        name=name,
-        view=name,
-        description="Some rows.",
-        keys={key: KEYS[key] for key in keys},
-        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))},
-        deciders=dice.choice(deciders),
-        events=dice.choice([None, None, ("made", "used")]),
-        deletes=dice.choice([(), (), ("used",)]),
-    )
+        name=name, view=name, description="Some rows.", keys={key: KEYS[key] for key in keys},
+        columns={f"c{n}": random_column(dice) for n in range(dice.randint(1, 9))}, deciders=dice.choice(deciders),
+        events=dice.choice([None, None, ("made", "used")]), deletes=dice.choice([(), (), ("used",)]),
+    )  # fmt: skip
 
 
 def of_lines(model: ReadModel) -> ReadModel:
@@ -150,5 +127,4 @@ def random_documents(
 
 
 def state(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str]]:
-    """Return the stored rows as texts."""
     return connection.execute(f"select s::text from read_models.{model.state_table} s order by 1".encode()).fetchall()

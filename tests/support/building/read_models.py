@@ -1,7 +1,4 @@
-"""Read models with every kind of column, key and function, and what they must hold, computed in Python.
-
-Belongs here: the models, events for them, and their rows by the independent way (`oracle`). Not here: assertions.
-"""
+"""Read models with every kind of column, key and function, and what they must hold, computed in Python."""
 
 import random
 from collections.abc import Iterable
@@ -9,22 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millrace import (
-    all_,
-    any_,
-    avg,
-    count,
-    field,
-    first,
-    fold,
-    last,
-    max_,
-    min_,
-    read_model,
-    set_union,
-    stream_id,
-    sum_,
-)
+import millrace as m
 from millrace.resources.event_store import Event, NewEvent
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
@@ -37,79 +19,79 @@ DECIDER = "thing"
 EVENTS = ("made", "used", "broken")
 
 
-@read_model(view="everything", deciders=[DECIDER], key=["thing_id"])
+@m.read_model(view="everything", deciders=[DECIDER], key=["thing_id"])
 class Everything:
     """One row per thing: every kind of column."""
 
-    thing_id = stream_id()
-    events = count()
-    with_text = count("data.text")
-    used = count(events=["used"])
-    units = sum_("data.units")
-    worth = sum_("data.worth", type="decimal(18,2)", events=["made", "used"])
-    mean = avg("data.worth", type="decimal(18,2)")
-    least_text = min_("data.text", type="string")
-    most_text = max_("data.text", type="string")
-    least_units = min_("data.units", type="bigint")
-    first_text = first("data.text")
-    last_text = last("data.text")
-    last_event = last("event")
-    richest_text = last("data.text", by="data.worth", by_type="decimal(18,2)")
-    last_broken = last("data.nested.cause", events=["broken"])
-    ever_good = any_("data.good")
-    always_good = all_("data.good")
-    seen_first = min_("created_at")
-    last_offset_seen = max_("offset")
-    texts = set_union("data.text")
-    worths = set_union("data.worth", type="decimal(18,2)", events=["used"])
-    goods = set_union("data.good", type="boolean")
-    moments = set_union("created_at", events=["broken"])
+    thing_id = m.stream_id()
+    events = m.count()
+    with_text = m.count("data.text")
+    used = m.count(events=["used"])
+    units = m.sum_("data.units")
+    worth = m.sum_("data.worth", type="decimal(18,2)", events=["made", "used"])
+    mean = m.avg("data.worth", type="decimal(18,2)")
+    least_text = m.min_("data.text", type="string")
+    most_text = m.max_("data.text", type="string")
+    least_units = m.min_("data.units", type="bigint")
+    first_text = m.first("data.text")
+    last_text = m.last("data.text")
+    last_event = m.last("event")
+    richest_text = m.last("data.text", by="data.worth", by_type="decimal(18,2)")
+    last_broken = m.last("data.nested.cause", events=["broken"])
+    ever_good = m.any_("data.good")
+    always_good = m.all_("data.good")
+    seen_first = m.min_("created_at")
+    last_offset_seen = m.max_("offset")
+    texts = m.set_union("data.text")
+    worths = m.set_union("data.worth", type="decimal(18,2)", events=["used"])
+    goods = m.set_union("data.good", type="boolean")
+    moments = m.set_union("created_at", events=["broken"])
 
 
-@read_model(view="counted", deciders=[DECIDER], key=["thing_id"])
+@m.read_model(view="counted", deciders=[DECIDER], key=["thing_id"])
 class Counted:
     """One row per thing, and no field of the data: the cheapest model to build."""
 
-    thing_id = stream_id()
-    events = count()
+    thing_id = m.stream_id()
+    events = m.count()
 
 
-@read_model(view="crossing", deciders=[DECIDER], key=["owner", "event"])
+@m.read_model(view="crossing", deciders=[DECIDER], key=["owner", "event"])
 class Crossing:
     """One row per owner and event, over all things."""
 
-    owner = field("data.owner")
-    event = field("event")
-    events = count()
-    units = sum_("data.units")
-    mean = avg("data.worth", type="decimal(18,2)")
-    first_text = first("data.text")
-    last_text = last("data.text")
-    smallest_event = first("event", by="data.text", by_type="string", events=["made", "used"])
-    most_text = max_("data.text", type="string")
-    texts = set_union("data.text")
+    owner = m.field("data.owner")
+    event = m.field("event")
+    events = m.count()
+    units = m.sum_("data.units")
+    mean = m.avg("data.worth", type="decimal(18,2)")
+    first_text = m.first("data.text")
+    last_text = m.last("data.text")
+    smallest_event = m.first("event", by="data.text", by_type="string", events=["made", "used"])
+    most_text = m.max_("data.text", type="string")
+    texts = m.set_union("data.text")
 
 
-@read_model(view="going", deciders=[DECIDER], key=["thing_id"], deletes=["broken"])
+@m.read_model(view="going", deciders=[DECIDER], key=["thing_id"], deletes=["broken"])
 class Going:
     """One row per thing that is not broken."""
 
-    thing_id = stream_id()
-    events = count()
-    last_text = last("data.text")
+    thing_id = m.stream_id()
+    events = m.count()
+    last_text = m.last("data.text")
 
 
-@read_model(view="going_across", deciders=[DECIDER], key=["owner"], deletes=["broken", "used"])
+@m.read_model(view="going_across", deciders=[DECIDER], key=["owner"], deletes=["broken", "used"])
 class GoingAcross:
     """One row per owner whose last event made something, over all things."""
 
-    owner = field("data.owner")
-    events = count()
-    units = sum_("data.units")
-    texts = set_union("data.text")
+    owner = m.field("data.owner")
+    events = m.count()
+    units = m.sum_("data.units")
+    texts = m.set_union("data.text")
 
 
-@fold(
+@m.fold(
     view="machines",
     deciders=[DECIDER],
     key="thing_id",
@@ -183,7 +165,6 @@ def _some(dice: random.Random, fields: dict[str, object]) -> dict[str, object]:
 
 
 def expected_uses(events: Iterable[Event]) -> Rows:
-    """Compute the rows of `uses`, by thing."""
     lives: dict[str, dict[str | None, list[Event]]] = {}
     for event in events:
         life = lives.setdefault(event.decider_id, {})

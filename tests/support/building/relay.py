@@ -1,7 +1,4 @@
-"""A way to a server that can be cut, stand still, or go silent: what a client sees when the server is gone, or hangs.
-
-Belongs here: the relay. Not here: what must hold afterwards.
-"""
+"""A way to a server that can be cut, stand still, or go silent, as a client sees a server that is gone or hangs."""
 
 import socket
 import socketserver

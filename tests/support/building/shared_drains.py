@@ -1,7 +1,4 @@
-"""Shared drains in tests: models, and a run of one.
-
-Belongs here: what several tests of rounds share. Not here: what a test asserts by itself.
-"""
+"""Shared drains in tests: models, and a run of one."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -54,11 +51,9 @@ def why_away(shared: Drain) -> dict[str, str | None]:
 
 
 def consumers(store: EventStore, view: str) -> int:
-    """Return how many live consumers are attached to a view."""
     return next(poll.consumers for poll in store.poll_views([view]))
 
 
 def positions(connection: psycopg.Connection, view: str) -> int:
-    """Return how many positions a view has passed, in all log partitions."""
     found = value(connection, "select coalesce(sum(position), 0) from event_store.checkpoints where view = %s", view)
     return int(found)

@@ -4,7 +4,6 @@ A program, because a process that once spoke to Spark Connect speaks to nothing 
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from millrace.resources.spark.parallelism import batch_size, cores_of, task_numb
 from tests.support.building.drains import Everything
 from tests.support.building.event_log_reads import load, stream
 from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
@@ -41,16 +41,8 @@ class Built:
 
 def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
     """Run this program in an environment and a folder, which then hold what it wrote; say what it read."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), str(partition)],
-        cwd=folder,
-        env=dict(env),
-        capture_output=True,
-        text=True,
-        timeout=8 * patience(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
+    words = (PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), partition)
+    ran(sys.executable, "-c", *words, cwd=folder, env=dict(env), patiences=8)
     return Built(**json.loads((folder / "built.json").read_text()))
 
 
@@ -68,22 +60,13 @@ def main(dsn: str, configuration: str, partition: str) -> None:
         with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
+        origins = spark.range(0, 100, 1, 8).mapInArrow(origin, "file string, folder string, python string")
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 0)
         built = Built(
             batch=sorted(list(row) for row in load(spark, dsn, **READER).collect()),
             stream=sorted(list(row) for row in spark.read.parquet(str(folder / "events")).collect()),
-            origins=sorted(
-                list(row)
-                for row in spark.range(0, 100, 1, 8)
-                .mapInArrow(origin, "file string, folder string, python string")
-                .distinct()
-                .collect()
-            ),
-            sizes=[
-                int(spark.conf.get("spark.sql.shuffle.partitions") or 0),
-                cores_of(spark),
-                task_number(spark, 1_000_000),
-                batch_size(spark),
-            ],
+            origins=sorted(list(row) for row in origins.distinct().collect()),
+            sizes=[partitions, cores_of(spark), task_number(spark, 1_000_000), batch_size(spark)],
         )
     (folder / "built.json").write_text(json.dumps(asdict(built)))
 
@@ -97,9 +80,8 @@ def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     for _ in batches:
         pass
-    yield pa.RecordBatch.from_pydict(
-        {"file": [imported.__file__], "folder": [str(Path.cwd())], "python": [sys.executable]}
-    )
+    found = {"file": [imported.__file__], "folder": [str(Path.cwd())], "python": [sys.executable]}
+    yield pa.RecordBatch.from_pydict(found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in.
-
-Belongs here: the fold, the events that stop it, the ways to meet it. Not here: what a test does to it meanwhile.
-"""
+"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in."""
 
 import os
 import time
@@ -36,12 +33,10 @@ Waiting = cast("ReadModel", waiting)
 
 
 def stop_at(path: Path) -> NewEvent:
-    """Make an event at which the fold stops."""
     return thing("sleeper", wait=str(path))
 
 
 def met(path: Path, times: int = 1) -> int:
-    """Wait until the fold stops; return the process that it runs in."""
     wait_until(lambda: len(processes(path)) >= times, "the fold is at its event")
     return processes(path)[-1]
 

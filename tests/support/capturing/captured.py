@@ -1,8 +1,4 @@
-"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows.
-
-Belongs here: makers and looks that several such tests share. Not here: the source alone (`sources`), the store alone
-(`captures`).
-"""
+"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,33 +15,27 @@ from tests.support.factories import Killed, rows
 from tests.support.patience import patience
 
 __all__ = ["new_source"]
-
 ITEMS = "create table items (id int primary key, name text, amount numeric, ok boolean)"
 T = "table:public.items"
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A source, its capture, and the event store that it goes to."""
-
     source: Source
     capture: Capture
     dsn: str
     store: psycopg.Connection
 
     def drain(self, owner: str = "test") -> CaptureReport:
-        """Capture until nothing is left."""
         with self.process(owner) as process:
             return process.drain(budget_s=patience(), idle_s=0)
 
     @contextmanager
     def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
-        """Open a process of the capture, which holds its lease."""
         with CaptureDrain(self.dsn, self.capture, owner) as process:
             yield process
 
     def changes(self) -> list[dict[str, Any]]:
-        """Return the captured changes in order: action, record_pk, record and so on."""
         return [row for (row,) in rows(self.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
 
     def replayed(self) -> list[dict[str, Any]]:
@@ -59,12 +49,10 @@ class Captured:
 
 
 def declared(captured: Captured, *tables: CapturedTable, actions: Sequence[str] = ACTIONS) -> Captured:
-    """Return the same source with another declaration."""
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables, tuple(actions)))
 
 
 def did(captured: Captured) -> list[tuple[str, str]]:
-    """Return what was captured after the backfill: action and row."""
     return [(c["action"], c["record_pk"]) for c in captured.changes() if c["action"] != "backfilled"]
 
 
@@ -91,8 +79,6 @@ def dying(work: Callable[..., Any], number: int, *, after: bool = False) -> Call
 
 
 def preceded(work: Callable[..., Any], before: Callable[[], object]) -> Callable[..., Any]:
-    """Return the function, with another one before each of its calls."""
-
     def both(*args: object, **named: object) -> object:
         before()
         return work(*args, **named)
@@ -130,13 +116,7 @@ def left(captured: Captured, table: str) -> list[dict[str, Any]]:
 
 
 def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | None = None) -> None:
-    """Look that the rows that the events leave are those of these tables of the source.
-
-    Args:
-        captured: The capture.
-        names: The tables.
-        without: Tables that have another name for a while: the captured one, by the present name.
-    """
+    """Look that events leave the rows of these tables; `without` has captured names of renamed ones by the new one."""
     renamed = without or {}
     rows_left: dict[tuple[str, str], dict[str, Any]] = {}
     for decider, key, action, data in rows(

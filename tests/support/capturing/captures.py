@@ -1,8 +1,4 @@
-"""What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up.
-
-Belongs here: makers and looks that several such tests share, their fixture too. Not here: a real source (`sources`),
-and what a test asserts by itself.
-"""
+"""What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -30,7 +26,6 @@ U = "table:public.u"
 
 
 def table(name: str = "t", fingerprint: str = "1", key: list[str] | None = None) -> TableRegistration:
-    """Register a table with the decider of its name."""
     return TableRegistration("public", name, f"table:public.{name}", key, fingerprint)
 
 
@@ -66,14 +61,11 @@ def faulty(key: object, table: str = "t", action: str = "updated") -> Row:
 
 
 def decider_id(key: object) -> str:
-    """Write a key as a decider_id."""
     parts = list(key) if isinstance(key, tuple) else [key]
     return json.dumps(parts, separators=(",", ":"))
 
 
 class ReadRow(NamedTuple):
-    """A row of a table as a backfill reads it."""
-
     decider_id: str | None
     event_id: str
     data: str | None
@@ -81,7 +73,6 @@ class ReadRow(NamedTuple):
 
 
 def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
-    """Return rows as they go to the store."""
     faults = [row.fault for row in rows]
     return BackfilledRows(
         command_id=str(uuid5(NAMESPACE_URL, "read")),
@@ -93,7 +84,6 @@ def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
 
 
 def of_read(rows: BackfilledRows) -> list[ReadRow]:
-    """Return each row by itself."""
     faults = rows.faults or [None] * len(rows.data)
     return [ReadRow(*row) for row in zip(rows.decider_ids, rows.event_ids, rows.data, faults, strict=True)]
 
@@ -116,7 +106,6 @@ class Source:
         return self.lease.lease_token
 
     def begin(self, published_xid: int | None = None) -> int:
-        """Make a slot where the log stands."""
         self.generation = self.store.begin_generation(
             self.capture, self.token, "1234567890", "source", self.lsn, published_xid or self.xid, "1"
         )
@@ -132,38 +121,24 @@ class Source:
             self.xid += 1
         return [self._change(row, lsn, number, xid) for number, row in enumerate(done)]
 
+    def _source(self, table: str) -> dict[str, object]:
+        return {"capture": self.capture, "generation": self.generation, "schema": "public", "table": table}
+
     def _change(self, row: Row, lsn: Lsn, number: int, xid: int) -> Change:
         truncates = row.action == "truncated"
         record = None if row.value is None else {"id": row.key, "v": row.value}
         data = {
-            "record": record,
-            "commit_lsn": str(lsn),
-            "commit_idx": number,
-            "xid": xid,
-            "committed_at": "2026-01-05T12:00:00.000000Z",
-            "source": {
-                "capture": self.capture,
-                "generation": self.generation,
-                "schema": "public",
-                "table": row.table,
-                "oid": 16384,
-            },
-        }
+            "record": record, "commit_lsn": str(lsn), "commit_idx": number, "xid": xid,
+            "committed_at": "2026-01-05T12:00:00.000000Z", "source": self._source(row.table) | {"oid": 16384},
+        }  # fmt: skip
         return Change(
-            commit_lsn=lsn,
-            commit_idx=number,
-            xid=xid,
-            committed_at=BEGAN,
-            decider=f"table:public.{row.table}",
-            decider_id="[]" if truncates else None if row.key is None else decider_id(row.key),
-            action=row.action,
+            commit_lsn=lsn, commit_idx=number, xid=xid, committed_at=BEGAN, decider=f"table:public.{row.table}",
+            decider_id="[]" if truncates else None if row.key is None else decider_id(row.key), action=row.action,
             event_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}/{number}")),
             command_id=str(uuid5(NAMESPACE_URL, f"{self.generation}/{lsn}")),
-            data=None if row.fault else json.dumps(data),
-            fault=row.fault,
-            raw=b"U\x00" if row.fault else None,
+            data=None if row.fault else json.dumps(data), fault=row.fault, raw=b"U\x00" if row.fault else None,
             relation=b"R" if row.fault else None,
-        )
+        )  # fmt: skip
 
     def save(self, changes: Iterable[Change], to_lsn: Lsn | None = None) -> int:
         """Store changes that were read, in one transaction."""
@@ -172,7 +147,6 @@ class Source:
             return self.store.store_changes(self.capture, self.token, to_lsn or self.lsn, BEGAN)
 
     def commit(self, *done: Row) -> list[Change]:
-        """Do something in the source, and store it."""
         changes = self.changes(*done)
         self.save(changes)
         return changes
@@ -181,13 +155,10 @@ class Source:
         return self.store.emit_changes(self.capture, self.token, limit)
 
     def emit_all(self, limit: int = 10_000) -> Emitted:
-        """Emit until nothing is behind; return the sums."""
         total = Emitted(0, 0, 0, behind=True)
         while total.behind:
-            step = self.emit(limit)
-            total = Emitted(
-                total.emitted + step.emitted, total.quarantined + step.quarantined, total.held + step.held, step.behind
-            )
+            s = self.emit(limit)
+            total = Emitted(total.emitted + s.emitted, total.quarantined + s.quarantined, total.held + s.held, s.behind)
         return total
 
     def backfill(
@@ -205,22 +176,12 @@ class Source:
         offset = registered.backfill_offset if backfill_offset is None else backfill_offset
         read = [self._row(key, name, value, offset) for key in keys]
         return self.store.emit_backfill(
-            self.capture,
-            self.token,
-            "public",
-            name,
-            snapshot or f"{self.xid}:{self.xid}:",
-            high_lsn or self.lsn,
-            as_read(read),
-            decider_id(keys[-1]) if keys else None,
-            done=done,
-        )
+            self.capture, self.token, "public", name, snapshot or f"{self.xid}:{self.xid}:", high_lsn or self.lsn,
+            as_read(read), decider_id(keys[-1]) if keys else None, done=done,
+        )  # fmt: skip
 
     def _row(self, key: object, name: str, value: object, backfill_offset: int) -> ReadRow:
-        data = {
-            "record": {"id": key, "v": value},
-            "source": {"capture": self.capture, "generation": self.generation, "schema": "public", "table": name},
-        }
+        data = {"record": {"id": key, "v": value}, "source": self._source(name)}
         named = f"{self.generation}/{backfill_offset}/{name}/{decider_id(key)}"
         event_id = str(uuid5(NAMESPACE_URL, named))
         return ReadRow(decider_id(key), event_id, json.dumps(data))
@@ -233,7 +194,6 @@ class Source:
         return calls
 
     def claimed_by(self, connection: psycopg.Connection, owner: str) -> "Source":
-        """Claim the same capture for another owner."""
         other = Source.__new__(Source)
         other.__dict__.update(self.__dict__)
         other.store = CaptureStore(connection)
@@ -241,10 +201,8 @@ class Source:
         return other
 
     def forget_lease(self) -> None:
-        """Let the lease end, as it does after a kill."""
-        self.store.connection.execute(
-            "update event_store.captures set leased_until = '-infinity' where capture = %s", (self.capture,)
-        )
+        ended = "update event_store.captures set leased_until = '-infinity' where capture = %s"
+        self.store.connection.execute(ended, (self.capture,))
 
 
 @pytest.fixture
@@ -267,7 +225,6 @@ def append_foreign(
 
 
 def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
-    """Every event of a decider in order: stream and name."""
     return rows(
         store.connection,
         'select decider_id, event from event_store.events where decider = %s order by "offset"',
@@ -276,7 +233,6 @@ def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
 
 
 def stream(store: CaptureStore, key: object, decider: str = T) -> list[tuple[str, Any]]:
-    """Return the events of a row: name, and the value in its record."""
     found = EventStore(store.connection).get_events(decider_id(key), decider)
     return [(event.event, event.data["record"] and event.data["record"]["v"]) for event in found]
 
@@ -294,17 +250,14 @@ def event_ids(changes: Iterable[Change]) -> list[UUID]:
 
 
 def with_data(change: Change, **data: object) -> Change:
-    """Return the same change with other data."""
     assert change.data is not None
     return replace(change, data=json.dumps(json.loads(change.data) | data))
 
 
 def later(seconds: float) -> datetime:
-    """Return a time of the source after `BEGAN`."""
     return BEGAN + timedelta(seconds=seconds)
 
 
 def progress_of(source: Source) -> tuple[str | None, int, bool, int | None]:
-    """Return the key, the rows, whether all are read, and the generation of the backfill of the only table."""
     (registered,) = source.store.captured_tables("c")
     return registered.backfill_key, registered.backfilled_rows, registered.rows_read, registered.backfill_generation

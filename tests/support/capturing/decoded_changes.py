@@ -1,7 +1,4 @@
-"""Messages as changes, for tests of what messages mean.
-
-Belongs here: decoding a whole transaction, looking into changes. Not here: the bytes of messages (`pgoutput_bytes`).
-"""
+"""Messages as changes, for tests of what messages mean."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,8 +12,6 @@ from tests.support.capturing.pgoutput_bytes import INT4, TEXT, begin, commit, en
 from tests.support.capturing.sources import Source
 
 T = relation(("id", INT4), ("note", TEXT))
-
-
 FULL = relation(("id", INT4), ("note", TEXT), identity="f")
 
 
@@ -25,7 +20,6 @@ def decoder(*tables: CapturedTable) -> ChangeDecoder:
 
 
 def decoded(*raw: bytes, tables: Iterable[CapturedTable] = ()) -> list[Change]:
-    """Decode messages as those of one transaction."""
     return both_ways([begin(), *raw, commit()], tables)
 
 

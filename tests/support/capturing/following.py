@@ -1,7 +1,4 @@
-"""A capture that is followed in a thread while a test changes its source.
-
-Belongs here: following, and waiting for what came. Not here: what a test asserts of it.
-"""
+"""A capture that is followed in a thread while a test changes its source."""
 
 import threading
 from collections.abc import Iterator
@@ -28,5 +25,4 @@ def followed(captured: Captured, *, lease_s: int = 30) -> Iterator[Future[None]]
 
 
 def arrived(captured: Captured, *keys: str) -> None:
-    """Wait until the events of these rows are the last ones."""
     wait_until(lambda: [key for _, key in did(captured)][-len(keys) :] == list(keys), f"{keys} are events")

@@ -1,7 +1,4 @@
-"""What a slot gives to our own reader, which takes nothing away.
-
-Belongs here: reading a slot to the end. Not here: the server's own functions (`sources`).
-"""
+"""What a slot gives to our own reader, which takes nothing away."""
 
 from threading import Event
 

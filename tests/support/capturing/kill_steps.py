@@ -1,8 +1,4 @@
-"""The steps of a capture before or after which tests kill it: the only list of them.
-
-Belongs here: the steps. Not here: what happens in the source (`tests/capture/test_kills.py`: each step in each scenario
-that takes it; `tests/processes/capture/killed_captures.py`: at random), how a process ends (`captured.dying`).
-"""
+"""The steps of a capture before or after which tests kill it: the only list of them."""
 
 from typing import NamedTuple
 
@@ -26,7 +22,6 @@ class Step(NamedTuple):
 
 
 def around(place: object, name: str) -> tuple[Step, Step]:
-    """Return the steps before and after a call."""
     return Step(place, name), Step(place, name, after=True)
 
 
@@ -60,6 +55,5 @@ VERIFYING = (
     *around(CaptureStore, "verify_rows"),
     *around(CaptureStore, "end_verification"),
 )
-
 # those that any run may take
 OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)

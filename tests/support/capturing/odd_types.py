@@ -1,7 +1,4 @@
-"""Types as sources have them that a plain server lacks, made by SQL alone.
-
-Belongs here: types. Not here: tables with them, which each test makes.
-"""
+"""Types as sources have them that a plain server lacks, made by SQL alone."""
 
 from typing import LiteralString
 

@@ -1,8 +1,4 @@
-"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables.
-
-Belongs here: a source and its stream, read with the server's own functions. Not here: our own reader
-(`capture.source.slot`), which tests try.
-"""
+"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,11 +15,7 @@ _numbers = count()
 
 
 class Source:
-    """A database with `wal_level` logical and a session in it.
-
-    Attributes:
-        slot: The name for its slot, and for its publication, which nobody made yet.
-    """
+    """A database with `wal_level` logical and a session in it; its slot and publication nobody made yet."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn = dsn
@@ -37,9 +29,8 @@ class Source:
 
     def listen(self) -> None:
         """Publish all tables, and keep what happens from now on."""
-        self.connection.execute(
-            f"create publication {self.slot} for all tables with (publish_via_partition_root)".encode()
-        )
+        publication = f"create publication {self.slot} for all tables with (publish_via_partition_root)"
+        self.connection.execute(publication.encode())
         self.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (self.slot,))
 
     def take(self) -> list[bytes]:
@@ -52,7 +43,6 @@ class Source:
         return [row[0] for row in found]
 
     def messages(self) -> list[Message]:
-        """Consume the messages since the last call, decoded."""
         return [decode(raw) for raw in self.take()]
 
 
@@ -76,19 +66,13 @@ def new_source(postgres: EmbeddedPostgres) -> Iterator[Callable[[], Source]]:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         for source in made:
             source.connection.close()
-            admin.execute(
-                "select pg_terminate_backend(active_pid, 20000) from pg_replication_slots where database = %s",
-                (source.slot,),
-            )
+            own = ("from pg_replication_slots where database = %s", (source.slot,))
+            admin.execute(f"select pg_terminate_backend(active_pid, 20000) {own[0]}".encode(), own[1])
             with suppress(psycopg.errors.UndefinedObject):
-                admin.execute(
-                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s",
-                    (source.slot,),
-                )
+                admin.execute(f"select pg_drop_replication_slot(slot_name) {own[0]}".encode(), own[1])
             admin.execute(f"drop database {source.slot} with (force)".encode())
 
 
 @pytest.fixture
 def source(new_source: Callable[[], Source]) -> Source:
-    """Make a source."""
     return new_source()

@@ -1,7 +1,4 @@
-"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while.
-
-Belongs here: making them, and what an operator is told. Not here: what a test of one table needs (`captured`).
-"""
+"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while."""
 
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health
@@ -13,10 +10,7 @@ FILL = "insert into items values (1, 'goes'), (2, 'stays'), (3, 'changes')"
 
 
 def both(captured: Captured, *tables: CapturedTable) -> Captured:
-    """Return the source with a second table, and both declared."""
-    captured.source.run(
-        "create table good (id int primary key, name text)", "insert into good values (1, 'first')", FILL
-    )
+    captured.source.run("create table good (id int primary key, name text)", "insert into good values (1, '1st')", FILL)
     return declared(captured, CapturedTable("items"), GOOD, *tables)
 
 

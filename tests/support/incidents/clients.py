@@ -1,7 +1,4 @@
-"""Clients that go on while an incident happens, and remember what they were promised.
-
-Belongs here: appending and consuming without a pause, through lost connections. Not here: the incident.
-"""
+"""Clients that go on while an incident happens, and remember what they were promised."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -19,15 +16,11 @@ Work = Callable[[EventStore], None]
 
 
 class Appender:
-    """Appends first events, each again until it is acknowledged, under the same `event_id`.
-
-    Attributes:
-        acknowledged: The events that the store said it has.
-        refused: The SQLSTATEs of what it refused meanwhile; None for a connection that was lost.
-    """
+    """Appends first events, each again until it is acknowledged, under the same `event_id`."""
 
     def __init__(self, prefix: str, *, decider: str = "order", event: str = "placed", data: Json = None) -> None:
         self.acknowledged: list[UUID] = []
+        # their SQLSTATEs; None for a connection that was lost
         self.refused: list[str | None] = []
         self._prefix, self._decider, self._event, self._data = prefix, decider, event, data or {"n": 1}
         self._numbers = count()
@@ -48,11 +41,7 @@ class Appender:
 
 
 class BulkConsumer:
-    """Consumes a bulk view; an event is consumed when its commit is acknowledged.
-
-    Attributes:
-        consumed: The events whose commit was acknowledged, in order.
-    """
+    """Consumes a bulk view; an event is consumed when its commit is acknowledged."""
 
     def __init__(self, view: str) -> None:
         self.consumed: list[UUID] = []
@@ -96,6 +85,5 @@ def going_on(dsn: str, *works: Work) -> Iterator[None]:
 
 
 def more(numbers: list[UUID], by: int = 20) -> None:
-    """Wait until so many more are in a list."""
     seen = len(numbers)
     wait_until(lambda: len(numbers) >= seen + by, f"{by} more events than {seen}")

@@ -1,8 +1,4 @@
-"""An operator in an incident, who has docs/incidents.md before them and does what its chapter says.
-
-Belongs here: following the blocks of a chapter one by one. Not here: making the incident and what must hold after it
-(tests/incidents, tests/processes/incidents); reading pages (`tests.support.pages`).
-"""
+"""An operator in an incident, who has docs/incidents.md before them and does what its chapter says."""
 
 import os
 import subprocess
@@ -15,7 +11,7 @@ from pathlib import Path
 from millrace.resources.settings import EXAMPLE
 from tests.support.pages.documents import Block, chapters
 from tests.support.pages.printed import assert_printed
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 PAGE = "docs/incidents.md"
 PACKAGE = "my_platform"
@@ -24,14 +20,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass
 class Operator:
-    """Somebody who follows a chapter.
-
-    Attributes:
-        folder: Where commands run.
-        variables: What the page's variables are, MILLRACE_DSN among them.
-        left: The blocks that are not followed yet.
-        programs: Where `millrace` is.
-    """
+    """Somebody who follows a chapter in a folder, with the page's variables and the folder of `millrace`."""
 
     folder: Path
     variables: dict[str, str]
@@ -40,24 +29,13 @@ class Operator:
     followed: list[Block] = field(default_factory=list)
 
     def follow(self, *, refused: bool = False) -> str:
-        """Run the next block in bash and return what it printed, which must be what the page shows below it.
-
-        Args:
-            refused: The command ends with an error, and the page shows the error's words.
-        """
+        """Run the next block in bash and return what it printed, or its error, which the page shows below it."""
         block = self.left.pop(0)
         self.followed.append(block)
         assert block.language == "sh", f"{block}: no command"
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
-            cwd=self.folder,
-            env={**os.environ, **self._environment()},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=patience(),
-            check=False,
-        )
+        env = {**os.environ, **self._environment()}
+        bash = ("bash", "-euo", "pipefail", "-c", block.text)
+        done = ran(*bash, code=None, cwd=self.folder, env=env, stdin=subprocess.DEVNULL)
         assert (done.returncode != 0) == refused, f"{block}:\n{done.stdout}{done.stderr}"
         said = done.stderr if refused else done.stdout
         if block.printed is not None:
@@ -67,13 +45,8 @@ class Operator:
     def _environment(self) -> dict[str, str]:
         package = PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
         path = os.pathsep.join([str(self.programs), os.environ["PATH"]])
-        return {
-            "MILLRACE_HOME": str(self.folder / ".millrace"),
-            "MILLRACE_DECLARATIONS": package,
-            "COLUMNS": "120",
-            "PATH": path,
-            **self.variables,
-        }
+        ours = {"MILLRACE_HOME": str(self.folder / ".millrace"), "MILLRACE_DECLARATIONS": package}
+        return {**ours, "COLUMNS": "120", "PATH": path, **self.variables}
 
 
 @contextmanager

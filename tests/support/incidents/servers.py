@@ -1,7 +1,4 @@
-"""Servers of an incident's own: a standby of a server, a server that crashes, a disk that is small.
-
-Belongs here: making them. Not here: clients that go on meanwhile (`clients`), what must hold afterwards.
-"""
+"""Servers of an incident's own: a standby of a server, a server that crashes, a disk that is small."""
 
 import signal
 import subprocess

@@ -1,7 +1,4 @@
-"""The commands of a command line, as a user types them.
-
-Belongs here: listing them. Not here: typing one (`tests.support.command_line`).
-"""
+"""The commands of a command line, as a user types them."""
 
 import typer
 from typer.core import TyperGroup

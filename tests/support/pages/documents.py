@@ -1,7 +1,4 @@
-"""The pages of the project's documents, as tests read them: their code blocks by chapter, and their tables.
-
-Belongs here: taking a page apart. Not here: following what it says (`reader`), what is asserted.
-"""
+"""The pages of the project's documents, as tests read them: their code blocks by chapter, and their tables."""
 
 import re
 from dataclasses import dataclass
@@ -33,7 +30,6 @@ class Block:
 
 @cache
 def parsed(page: str) -> tuple[Token, ...]:
-    """Return the Markdown of a page."""
     return tuple(MarkdownIt("commonmark").enable("table").parse((PROJECT / page).read_text()))
 
 
@@ -70,12 +66,10 @@ def table(page: str, first_heading: str) -> list[list[str]]:
 
 
 def quoted(cell: str) -> list[str]:
-    """Return what a cell of a table has between backticks."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 def links(page: str) -> list[str]:
-    """Return where the links of a page lead to."""
     return [
         str(child.attrGet("href"))
         for token in parsed(page)
@@ -85,13 +79,9 @@ def links(page: str) -> list[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """Return the names by which links find the headings of a page."""
     headings = [following.content for token, following in pairwise(parsed(page)) if token.type == "heading_open"]
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def pictures(page: str) -> list[str]:
-    """Return where the pictures of a page lie, as the page says it."""
-    return [
-        str(child.attrGet("src")) for token in parsed(page) for child in token.children or () if child.type == "image"
-    ]
+    return [str(c.attrGet("src")) for token in parsed(page) for c in token.children or () if c.type == "image"]

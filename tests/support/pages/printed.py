@@ -1,7 +1,4 @@
-"""Whether a block of a page printed what the page shows below it.
-
-Belongs here: the comparison. Not here: running blocks (`reader`).
-"""
+"""Whether a block of a page printed what the page shows below it."""
 
 import re
 

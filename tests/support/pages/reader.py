@@ -1,8 +1,5 @@
 """Somebody who does what a page of the documents says, block by block, on a database of the page's own.
 
-Belongs here: what is done with a block, by its language. Not here: finding the blocks (`documents`), comparing what
-they print (`printed`).
-
     sh       runs in bash in the page's folder, with the installed `millrace`; `make` only has to be a verb of ours
     sql      runs statement by statement, and prints as psql prints; `-- in the database NAME` as its first line names
              another database of the server, made at its first use, whose DSN is the environment's NAME_DSN
@@ -17,7 +14,6 @@ import importlib
 import io
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -35,7 +31,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, PROJECT
 from tests.support.pages.documents import Block
-from tests.support.patience import patience
+from tests.support.running.programs import ran
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,18 +46,7 @@ NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
 
 @dataclass
 class Reader:
-    """A reader of one page.
-
-    Attributes:
-        server: Where databases are made.
-        dsn: The event store.
-        folder: Where files go.
-        spark: Gives the session for read models.
-        read: The chapters that were followed.
-        names: What Python blocks have defined.
-        databases: The other databases that were made.
-        roles: The roles that were made.
-    """
+    """A reader of one page: the chapters that were read, what blocks have defined in Python, and made on the server."""
 
     server: EmbeddedPostgres
     dsn: str
@@ -73,7 +58,6 @@ class Reader:
     roles: list[str] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the reader has set."""
         return {
             "MILLRACE_DSN": self.dsn,
             "MILLRACE_HOME": str(self.folder / ".millrace"),
@@ -86,17 +70,14 @@ class Reader:
         return PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
 
     def declared(self) -> Declarations:
-        """Return what is declared."""
         return declared(self.package())
 
     def follow(self, block: Block) -> str:
-        """Do what a block says and return what it printed."""
         if match := FILE_MARK.match(block.text):
             return self.save(match[1], block.text)
         return {"sh": self.sh, "sql": self.sql, "python": self.python}[block.language](block)
 
     def save(self, path: str, text: str) -> str:
-        """Write a file of the reader's own package."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         for package in (file.parent.parent, file.parent):
@@ -106,7 +87,6 @@ class Reader:
         return ""
 
     def sh(self, block: Block) -> str:
-        """Run a block in bash."""
         verbs = set(re.findall(r"^([a-z]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
         asked = re.findall(r"^make (\w+)", block.text, re.MULTILINE)
         assert set(asked) <= verbs, f"{block}: make has no {asked}"
@@ -115,15 +95,9 @@ class Reader:
         make.write_text("#!/bin/sh\n")
         make.chmod(0o755)
         path = os.pathsep.join([str(make.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", EXAMPLE_DSN.sub(lambda _: self.dsn, block.text)],
-            cwd=self.folder,
-            env={**os.environ, **self.environment(), "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=2 * patience(),
-            check=False,
-        )
+        text = EXAMPLE_DSN.sub(lambda _: self.dsn, block.text)
+        env = {**os.environ, **self.environment(), "PATH": path}
+        done = ran("bash", "-euo", "pipefail", "-c", text, code=None, cwd=self.folder, env=env)
         assert done.returncode == 0, f"{block}:\n{done.stderr}"
         return done.stdout
 
@@ -169,18 +143,15 @@ class Reader:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:
-        """Do what the sensors of captures do that the page declares."""
         for name, capture in self.declared().captures.items():
             if self.has("captures", name):
                 with CaptureDrain(self.dsn, capture, "reader") as capturing:
                     capturing.drain(budget_s=60, idle_s=0)
 
     def has(self, kind: str, name: str) -> bool:
-        """Tell whether the page has a file of this name."""
         return (self.folder / PACKAGE / kind / f"{name}.py").exists()
 
     def database(self, name: str) -> str:
-        """Return the DSN of another database, made at its first use."""
         if name not in self.databases:
             self.server.create_database(name)
             self.databases.add(name)
@@ -199,7 +170,6 @@ class Reader:
             forget_package()
 
     def close(self) -> None:
-        """Drop what the page made on the server."""
         with (
             self.declaring(),
             pytest.MonkeyPatch.context() as patch,
@@ -224,17 +194,12 @@ class Reader:
 
 
 def printed(connection: psycopg.Connection, statement: str) -> str:
-    """Return what psql prints for a statement."""
     try:
         result = connection.execute(statement.encode()).pgresult
     except psycopg.Error as error:
         said = error.diag
-        lines = [
-            f"ERROR:  {error.sqlstate}: {said.message_primary}",
-            f"DETAIL:  {said.message_detail}",
-            f"HINT:  {said.message_hint}",
-        ]
-        return "\n".join(lines)
+        told = (f"ERROR:  {error.sqlstate}: {said.message_primary}", f"DETAIL:  {said.message_detail}")
+        return "\n".join([*told, f"HINT:  {said.message_hint}"])
     assert result is not None
     if not result.nfields:
         return ""
@@ -242,7 +207,7 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
     names = [(result.fname(c) or b"").decode() for c in columns]
     cells = [[(result.get_value(r, c) or b"").decode() for c in columns] for r in range(result.ntuples)]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = [" | ".join(_centred(name, width) for name, width in zip(names, widths, strict=True))]
+    lines = [" | ".join(f"{name:^{width}}" for name, width in zip(names, widths, strict=True))]
     for row in cells:
         padded = [
             cell.rjust(width) if result.ftype(c) in NUMBERS else cell.ljust(width)
@@ -252,11 +217,6 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
     rule = "-+-".join("-" * width for width in widths)
     count = f"({len(cells)} row{'' if len(cells) == 1 else 's'})"
     return "\n".join([f" {lines[0]}", f"-{rule}-", *(f" {line}" for line in lines[1:]), count])
-
-
-def _centred(text: str, width: int) -> str:
-    left = (width - len(text)) // 2
-    return " " * left + text + " " * (width - len(text) - left)
 
 
 def forget_package() -> None:

@@ -23,7 +23,6 @@ class Counting:
 
 
 def total(once: ExactlyOnce, partition: int = 0) -> Json:
-    """Return the total of the producer p, and require as many events."""
     entries = {entry.key: entry.value for entry in once.store.get_producer_state("p", partition)}
     assert value(once.store.connection, "select count(*) from event_store.events") == entries.get("total", 0)
     found: Json = entries.get("total")

@@ -1,8 +1,4 @@
-"""A registered producer, its messages, and a look at all that a message may change.
-
-Belongs here: the fixture and the functions that several tests of producers share. Not here: numbering and repeating
-(tests/producers/test_exactly_once.py).
-"""
+"""A registered producer, its messages, and a look at all that a message may change."""
 
 from typing import Any
 from uuid import UUID
@@ -27,17 +23,14 @@ def producer(connect: Connect) -> ProducerStore:
 
 
 def another(connect: Connect) -> ProducerStore:
-    """Another session."""
     return ProducerStore(connect())
 
 
 def begin(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60) -> ReceivedMessage:
-    """Begin a message of the producer p."""
     return store.begin_transaction("p", 0, epoch, sequence, timeout_s)
 
 
 def opened(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60) -> UUID:
-    """Begin a message that is the next one."""
     received = begin(store, sequence, epoch=epoch, timeout_s=timeout_s)
     assert received.status == "opened", received
     assert received.transaction_id is not None

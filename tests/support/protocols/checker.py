@@ -1,7 +1,4 @@
-"""Looks at every state that a protocol can reach: a breadth-first search, so that a way to a fault is a shortest one.
-
-Belongs here: the search. Not here: protocols, a module each, and the pages made of them (`pages`).
-"""
+"""Looks at every state that a protocol can reach, breadth first, so that a way to a fault is a shortest one."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping

@@ -1,9 +1,4 @@
-"""Writes docs/protocols: each protocol, what always holds of it, and what happens where one of its rules is broken.
-
-    .venv/bin/python -m tests.support.protocols.pages    # after a change of a protocol
-
-Belongs here: how a page is made of a protocol's module. Not here: the protocols, the search (`checker`).
-"""
+"""Writes docs/protocols, a page of each protocol: `.venv/bin/python -m tests.support.protocols.pages`."""
 
 from types import ModuleType
 
@@ -17,7 +12,6 @@ COMMAND = ".venv/bin/python -m tests.support.protocols.pages"
 
 
 def name_of(module: ModuleType) -> str:
-    """Return the name of a protocol's page, without its folder and its ending."""
     return module.__name__.rpartition(".")[2]
 
 

@@ -39,7 +39,6 @@ class State:
 
 
 def high(state: State, partition: int) -> int:
-    """Return the high-water mark of a log partition."""
     return sum(each == partition for each, _, _ in state.log)
 
 
@@ -107,9 +106,7 @@ def _longer(s: State, fresh: frozenset[int]) -> frozenset[tuple[int, int, int]]:
 
 def shown(s: State) -> str:
     """Return a state as the page has it."""
-    logs = (
-        " ".join(f"T{one}" for _, one in sorted((n, one) for p, n, one in s.log if p == each)) for each in PARTITIONS
-    )
+    logs = (" ".join(f"T{t}" for _, t in sorted((n, t) for p, n, t in s.log if p == each)) for each in PARTITIONS)
     return " | ".join(f"log {each}: {log or '-'}" for each, log in enumerate(logs)) + (
         f" | marks: {', '.join(map(str, sorted(s.marks)))}" if s.marks else ""
     )

@@ -1,7 +1,4 @@
-"""Dagster's instance as `millrace up` sets it up, on our storage, in a database of a test's own.
-
-Belongs here: the fixture. Not here: instances in memory, which most tests take.
-"""
+"""Dagster's instance as `millrace up` sets it up, on our storage, in a database of a test's own."""
 
 import shutil
 from collections.abc import Iterator

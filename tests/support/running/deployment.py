@@ -1,7 +1,4 @@
-"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it.
-
-Belongs here: what tests of a whole platform share. Not here: assertions about what it does.
-"""
+"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it."""
 
 import os
 import signal
@@ -28,14 +25,11 @@ from tests.support.running.ending import ending_with_us
 MILLRACE = Path(sys.executable).parent / "millrace"
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 RUN_STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A running `millrace up`."""
-
     process: subprocess.Popen[bytes]
     home: Path
     url: str
@@ -47,7 +41,6 @@ class Deployment:
         return EmbeddedPostgres(self.home / "postgres").dsn("millrace")
 
     def ask(self, query: str, **variables: object) -> Any:  # noqa: ANN401 - JSON
-        """Ask Dagster by GraphQL."""
         answer = requests.post(
             f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=patience()
         ).json()
@@ -55,12 +48,10 @@ class Deployment:
         return next(iter(answer["data"].values()))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask the event store's database."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
     def finished(self, run: str) -> str:
-        """Wait until a run has finished, and return how."""
         return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__)
 
     def said(self) -> str:
@@ -94,11 +85,6 @@ def started(home: Path, *, folder: Path | None = None, more: Mapping[str, str] |
     """Start `millrace up` and wait for its UI; in the end stop what still runs of it, services too.
 
     It stops by itself, too, when the process of the tests is killed.
-
-    Args:
-        home: Where its data are.
-        folder: The folder that it is started in; None for the current one.
-        more: What to add to its environment.
     """
     port = free_port()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}

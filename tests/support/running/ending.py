@@ -1,7 +1,4 @@
-"""Processes that end with the tests, also where pytest is killed and no fixture ends anything.
-
-Belongs here: how the kernel is asked to do that. Not here: which processes, and how they end otherwise.
-"""
+"""Processes that end with the tests, also where pytest is killed and no fixture ends anything."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""HTTP servers within a test's process, in a thread of their own.
-
-Belongs here: how they begin, end and stay silent. Not here: what they keep and answer.
-"""
+"""HTTP servers within a test's process, in a thread of their own."""
 
 import threading
 from collections.abc import Iterator
@@ -21,7 +18,6 @@ class Silent:
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """Let a server serve while the block lasts."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()

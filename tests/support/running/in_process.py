@@ -1,7 +1,4 @@
-"""Dagster in the process of a test: an instance in memory, a tick of a sensor, why a run failed.
-
-Not here: an instance with processes of its own (`dagster_instance`).
-"""
+"""Dagster in the process of a test: an instance in memory, a tick of a sensor, why a run failed."""
 
 from collections.abc import Iterator
 
@@ -23,7 +20,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def tick(
     instance: dg.DagsterInstance, dsn: str, declarations: Declarations, sensor: str, cursor: str | None = None
 ) -> dg.SensorResult:
-    """Let a sensor of these declarations look once."""
     resources = {"postgres": postgres_at(dsn)}
     defs = build_defs(declarations=declarations, resources=resources)
     context = dg.build_sensor_context(instance, cursor=cursor, definitions=defs, resources=resources)
@@ -33,13 +29,11 @@ def tick(
 
 
 def reason(result: dg.SensorResult) -> str:
-    """Return why a tick asked for nothing."""
     assert isinstance(result.skip_reason, dg.SkipReason)
     return result.skip_reason.skip_message or ""
 
 
 def failed_with(result: dg.ExecuteInProcessResult) -> str:
-    """Return the error of the one step that failed."""
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     error = failure.step_failure_data.error
     assert error is not None

@@ -1,7 +1,4 @@
-"""A Postgres of a test's own, which it may stop, crash or set otherwise.
-
-Belongs here: starting it, and stores in it. Not here: standbys (`tests.support.incidents.servers`).
-"""
+"""A Postgres of a test's own, which it may stop, crash or set otherwise."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,13 +11,7 @@ from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 @contextmanager
 def own_server(*stores: str, programs: Path = PROGRAMS, home: Path | None = None) -> Iterator[EmbeddedPostgres]:
-    """Start a server with these event stores.
-
-    Args:
-        stores: The names of their databases.
-        programs: The server's programs.
-        home: Where its folder is made, such as `in_memory()`; None for where temporary files are.
-    """
+    """Start a server with these event stores, in a folder below `home` or among temporary files."""
     # not pytest's tmp_path: its long path does not fit a unix socket
     with (
         tempfile.TemporaryDirectory(prefix="millrace-", dir=home) as directory,

@@ -1,7 +1,4 @@
-"""The example shop as somebody's own package: a copy in a folder of a test's, whose files may be edited.
-
-Belongs here: the copy, and its edits. Not here: what a platform makes of it.
-"""
+"""The example shop as somebody's own package: a copy in a folder of a test's, whose files may be edited."""
 
 import shutil
 from pathlib import Path

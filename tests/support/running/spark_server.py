@@ -1,7 +1,4 @@
-"""One Spark Connect server for all processes of a test run.
-
-Belongs here: who starts it, how the others find it, and when it ends. Not here: sessions there (`conftest.py`).
-"""
+"""One Spark Connect server for all processes of a test run."""
 
 import fcntl
 import os
@@ -28,12 +25,7 @@ PYTHON = Path(__file__).with_name("python_of_spark")
 
 @contextmanager
 def shared_spark_server(folder: Path, started: Callable[[psutil.Process], None]) -> Iterator[tuple[int, str]]:
-    """Yield the server's port and its token. The first process starts it, and ends it when the last one has left it.
-
-    Args:
-        folder: A folder of this test run, the same for all its processes.
-        started: Is told of the server by the process that has started it.
-    """
+    """Yield the server's port and its token; the first process starts it, and ends it when the last one has left it."""
     found, entering = folder / "spark.port", folder / "spark.lock"
     with ExitStack() as stack:
         with only_one(entering):

@@ -1,7 +1,4 @@
-"""Consumers in this process, while a test goes on.
-
-Belongs here: beginning and ending them. Not here: consumers in processes of their own, what a test asserts.
-"""
+"""Consumers in this process, while a test goes on."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -21,8 +18,6 @@ from tests.support.patience import patience, wait_until
 
 @dataclass
 class Running:
-    """Consumers that run."""
-
     stop: threading.Event
     ended: "Future[None]"
     counters: dict[str, Counters] = field(default_factory=dict)
@@ -53,18 +48,14 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
 def fill(store: EventStore, streams: int, events: int = 3, prefix: str = "s") -> None:
     """Append so many events to each of so many streams: placed, paid, shipped, and so on."""
     names = ("placed", "paid", "shipped")
-    store.append_events(
-        new_event(f"{prefix}-{stream}", event=names[n % 3]) for n in range(events) for stream in range(streams)
-    )
+    store.append_events(new_event(f"{prefix}-{s}", event=names[n % 3]) for n in range(events) for s in range(streams))
 
 
 def owed(store: EventStore, view: str) -> int:
-    """Return how many events a view has not acknowledged."""
     return sum(each.lag for each in store.view_lag(view))
 
 
 def wait_consumed(store: EventStore, view: str) -> None:
-    """Wait until a view has acknowledged all there is."""
     store.sequence_events()
     wait_until(lambda: owed(store, view) == 0, f"{view} has all events")
 
@@ -83,25 +74,20 @@ def wait_waking(store: EventStore, state: Callable[[], bool], what: str) -> None
 
 
 def wait_locked(store: EventStore, view: str, number: int) -> None:
-    """Wait until so many events of a view are in flight."""
     query = "select count(*) from event_store.stream_locks where view = %s and in_flight is not null"
     wait_until(lambda: value(store.connection, query, view) == number, f"{number} events in flight")
 
 
 class Seen:
-    """What handlers were given, by stream."""
-
     def __init__(self) -> None:
         self.by_stream: dict[str, list[int]] = {}
         self.events: list[Delivery] = []
 
     def add(self, event: Delivery) -> None:
-        """Keep an event."""
         # each stream has one handler at a time
         self.by_stream.setdefault(event.decider_id, []).append(event.version)
         self.events.append(event)
 
     def assert_each_once_in_order(self, streams: int, events: int) -> None:
-        """Assert that each stream came whole, each event once."""
         assert len(self.by_stream) == streams
         assert all(versions == list(range(1, events + 1)) for versions in self.by_stream.values()), self.by_stream

@@ -1,8 +1,4 @@
-"""A view whose streams share a log partition, and a drain that lets some of them fail.
-
-Belongs here: fixtures and functions that several tests of failing streams in bulk mode share. Not here: the assertions
-of one test.
-"""
+"""A view whose streams share a log partition, and a drain that lets some of them fail."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -15,7 +11,6 @@ from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]
-
 Delivered = list[tuple[str, UUID]]
 
 

@@ -1,7 +1,4 @@
-"""A connection pool in front of the tests' server: pgbouncer, mostly in transaction mode, as Debian packages it.
-
-Belongs here: starting and ending it. Not here: what must hold behind it (tests/sql/rows/test_pooler.py).
-"""
+"""A connection pool in front of the tests' server: pgbouncer, mostly in transaction mode, as Debian packages it."""
 
 import os
 import shutil
@@ -42,13 +39,9 @@ def pooled(
         for path in (folder, users, config):
             os.chown(path, account.st_uid, account.st_gid)
     process = subprocess.Popen(
-        [PROGRAM, str(config)],
-        user=account and account.st_uid,
-        group=account and account.st_gid,
-        extra_groups=account and [],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+        [PROGRAM, str(config)], user=account and account.st_uid, group=account and account.st_gid,
+        extra_groups=account and [], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     address = make_conninfo("", host=str(folder), port=6432, dbname="store", user=str(server["user"]))
 
     def answers() -> bool:

@@ -1,7 +1,4 @@
-"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says.
-
-Belongs here: what several tests of pushes share, its fixtures too. Not here: what a test asserts by itself.
-"""
+"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,8 +20,6 @@ Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps what it is sent, and answers as the test says."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -103,7 +98,6 @@ def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 
 def wake(store: EventStore) -> None:
-    """Let every stream's wait be over."""
     store.connection.execute(
         "update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null"
     )

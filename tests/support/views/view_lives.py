@@ -4,9 +4,6 @@ Three consumers, an operator, a writer with a transaction open, and one whose tr
 one view. After every step the store must count the same events as pending as the model does. At the end a healthy
 consumer drains the view, and no event may be left.
 
-Belongs here: the steps that a view of either mode can take, and the rules that hold after each. Not here: the model
-(view_model), the sessions (view_sessions), consumers of one mode (tests/sql/properties), the promises of one function
-(tests/sql), and races within one call.
 `--long` lives more lives, with other seeds each time.
 """
 
@@ -35,11 +32,9 @@ _common = settings(stateful_step_count=50, deadline=None, database=None, suppres
 # often, of an attempt that is not counted, and of a part of a batch that is taken for all of it.
 REPEATABLE = settings(_common, max_examples=15, derandomize=True)
 LONG = settings(_common, max_examples=500, derandomize=False)
-
 LIMIT_S = 3600  # a failure is shrunk, which takes minutes
 EVENTS = ("placed", "paid", "shipped")
 Seek = tuple[str, int | None, int, int]
-
 stream_numbers = st.integers(0, 5)
 consumers = st.integers(0, 2)
 partitions = st.integers(0, PARTITIONS - 1)
@@ -92,16 +87,10 @@ class Life(Model, RuleBasedStateMachine):
         )
         self.streams = {name: Stream(dict(where)[name[1]]) for name in self.sessions.streams}
         self.appended = {name: [] for name in self.streams}
-        self.uncommitted = {}
         self.log = {name: [] for name in self.streams}
-        self.marks = dict.fromkeys(range(PARTITIONS), 0)
-        self.earliest = dict.fromkeys(range(PARTITIONS), 0)
-        self.archived = dict.fromkeys(range(PARTITIONS), 0)
-        self.purged = dict.fromkeys(range(PARTITIONS), 0)
-        self.positions = dict.fromkeys(range(PARTITIONS), 0)
-        self.deliveries = []
-        self.claims = []
-        self.leases = {}
+        zeros = [dict.fromkeys(range(PARTITIONS), 0) for _ in range(5)]
+        self.marks, self.earliest, self.archived, self.purged, self.positions = zeros
+        self.uncommitted, self.deliveries, self.claims, self.leases = {}, [], [], {}
         self.append(first)
         self.sequence(0)
         endless = self.sessions.endless
@@ -121,7 +110,6 @@ class Life(Model, RuleBasedStateMachine):
         return True
 
     def refused(self, consumer: Consumer, error: type[MillraceError], work: Callable[[], object]) -> None:
-        """Do what is refused, which ends the consumer's transaction."""
         refusal(error, work)
         if consumer.transaction:
             self.end(consumer, commit=False)
@@ -154,7 +142,6 @@ class Life(Model, RuleBasedStateMachine):
         return found
 
     def observe(self) -> None:
-        """Take note of what is sequenced now."""
         for partition, news in self.read_log(self.operator.connection).items():
             self.marks[partition] += len(news)
             for name, entry in news:
@@ -225,12 +212,11 @@ class Life(Model, RuleBasedStateMachine):
         }, "an event is not in the log"
         for consumer in self.consumers:
             self.operator.release_owner(consumer.name)  # a lease past its time can still be committed
+        archive = ArchiveStore(self.operator.connection)
         for partition, mark in self.marks.items():
             to = min(mark, self.positions[partition])
-            ArchiveStore(self.operator.connection).mark_archived(partition, to)
-            assert ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to) == max(
-                to, self.earliest[partition]
-            )
+            archive.mark_archived(partition, to)
+            assert archive.raise_low_water_mark(partition, to) == max(to, self.earliest[partition])
 
     def drain(self) -> None:
         """Consume everything with a healthy consumer, in the way of the mode."""
@@ -347,7 +333,6 @@ class Life(Model, RuleBasedStateMachine):
         assert self.enabled == enabled
 
     def parked(self) -> list[Name]:
-        """Return the dead letters, but for those that an open transaction settles."""
         return [name for name in self.streams if self.committed(name).parked and not self.held_by_others(None, name)]
 
     def retry(self, pick: int, every: bool) -> None:
@@ -375,7 +360,6 @@ class Life(Model, RuleBasedStateMachine):
         state.acknowledge(first.offset, self.now)
 
     def seek_when_idle(self, how: Seek) -> None:
-        """Move the view after whoever had something of it let his time pass."""
         for consumer in self.consumers:
             self.end(consumer, commit=True)
         self.pass_time(3600)
@@ -399,7 +383,6 @@ class Life(Model, RuleBasedStateMachine):
         self.discard(pick)
 
     def fail_with_everything(self, number: int) -> None:
-        """Take what there is and fail with it, in the way of the mode."""
         raise NotImplementedError
 
     def seek(self, how: Seek, dry_run: bool) -> None:
@@ -426,9 +409,8 @@ class Life(Model, RuleBasedStateMachine):
             return
         if not self.succeeds_if_idle(lambda: moves.extend(call())):
             return
-        assert {move.partition: (move.from_position, move.to_position) for move in moves} == {
-            p: (self.positions[p], to) for p, to in targets.items()
-        }
+        moved = {move.partition: (move.from_position, move.to_position) for move in moves}
+        assert moved == {p: (self.positions[p], to) for p, to in targets.items()}
         if dry_run:
             return
         self.end_deliveries()
@@ -456,23 +438,19 @@ class Life(Model, RuleBasedStateMachine):
             if state.partition == partition
             for entry in self.pending(name, self.committed(name))
         )
+        archive = ArchiveStore(self.operator.connection)
+        locks = "select from event_store.stream_locks where partition = %s"
         try:
-            earliest = ArchiveStore(self.operator.connection).raise_low_water_mark(partition, to)
+            earliest = archive.raise_low_water_mark(partition, to)
         except HistoryNeeded:
-            assert (
-                needed
-                or rows(
-                    self.operator.connection, "select from event_store.stream_locks where partition = %s", partition
-                )
-                or partition in self.leases
-            )
+            assert needed or rows(archive.connection, locks, partition) or partition in self.leases
         else:
             assert not needed
             self.earliest[partition] = max(self.earliest[partition], to)
             assert earliest == self.earliest[partition]
         if purge:
             purged = min(purge, self.earliest[partition] - self.purged[partition])
-            assert ArchiveStore(self.operator.connection).purge_events(partition, purge) == purged
+            assert archive.purge_events(partition, purge) == purged
             self.purged[partition] += purged
 
 

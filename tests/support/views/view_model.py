@@ -1,8 +1,4 @@
-"""The model of one view: which events are pending, who holds them, and what open transactions may take back.
-
-Belongs here: facts that need no question to the store. Not here: the steps of a view's life and the rules that hold
-after each (view_lives).
-"""
+"""The model of one view: which events are pending, who holds them, and what open transactions may take back."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,12 +12,13 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """An event in the log."""
-
     position: int
     offset: int
     wanted: bool
     at: int
+
+
+Log = dict[Name, list[Entry]]
 
 
 @dataclass
@@ -63,8 +60,6 @@ class Stream:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a consumer of a rows view was given."""
-
     stream: Name
     offset: int
     token: int | None
@@ -95,8 +90,6 @@ class Transaction:
 
 @dataclass
 class Consumer:
-    """A session that consumes the view."""
-
     name: str
     store: EventStore
     transaction: Transaction | None = None
@@ -131,10 +124,7 @@ class Model:
         deciders, events = self.filters["deciders"], self.filters["events"]
         return (deciders is None or name[0] in deciders) and (events is None or event in events)
 
-    def pending(
-        self, name: Name, state: Stream | None = None, log: dict[Name, list[Entry]] | None = None
-    ) -> list[Entry]:
-        """Return the wanted events of a stream that are not acknowledged, in order."""
+    def pending(self, name: Name, state: Stream | None = None, log: Log | None = None) -> list[Entry]:
         state = state or self.streams[name]
         return [
             entry
@@ -146,7 +136,6 @@ class Model:
         return [name for name, state in self.streams.items() if state.partition == partition]
 
     def committed(self, name: Name) -> Stream:
-        """Return a stream as it was before the transaction that is still open changed it."""
         for transaction in self.transactions():
             if name in transaction.streams:
                 return transaction.streams[name]
@@ -163,7 +152,6 @@ class Model:
         return any(partition in t.leases for t in self.transactions() if t is not consumer.transaction)
 
     def touch(self, consumer: Consumer, name: Name) -> Stream:
-        """Take note of a stream before this consumer changes it."""
         if consumer.transaction:
             consumer.transaction.used = True
             consumer.transaction.streams.setdefault(name, replace(self.streams[name]))

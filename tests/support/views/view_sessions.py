@@ -1,7 +1,4 @@
-"""The sessions in a view's random lives: an operator, a writer, one whose transaction never ends, consumers.
-
-Belongs here: connections, and emptying the database between two lives. Not here: what the sessions do (view_lives).
-"""
+"""The sessions in a view's random lives: an operator, a writer, one whose transaction never ends, consumers."""
 
 from collections.abc import Iterator
 

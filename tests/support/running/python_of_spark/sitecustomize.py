@@ -12,20 +12,10 @@ import sys
 from importlib import import_module
 
 NEEDED = (
-    "adbc_driver_manager",
-    "adbc_driver_postgresql",
-    "pandas",
-    "psycopg",
-    "pyarrow",
-    "pydantic_settings",
-    "pyspark.sql.datasource",
-    "pyspark.sql.pandas.serializers",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.lookup_data_sources",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.worker",
-)
-
+    "adbc_driver_manager", "adbc_driver_postgresql", "pandas", "psycopg", "pyarrow", "pydantic_settings",
+    "pyspark.sql.datasource", "pyspark.sql.pandas.serializers", "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.lookup_data_sources", "pyspark.sql.worker.plan_data_source_read", "pyspark.worker",
+)  # fmt: skip
 sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
 if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
     for module in NEEDED:

@@ -1,0 +1,35 @@
+"""A store with a view, and a command as somebody types it."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from millrace.platform_defs.cli import main
+from millrace.resources.event_store import EventStore
+from tests.support.factories import append_to, pump
+
+Typed = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Return what types a command, and returns its exit code, what it prints, and what it complains of."""
+
+    def type_(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return type_
+
+
+@pytest.fixture
+def view(orders: EventStore) -> EventStore:
+    """Make a store with events of two streams and a rows view v that parks at the first failure."""
+    orders.register_view("v", "-infinity", max_attempts=1)
+    append_to(orders, "a", "a", "b")
+    pump(orders, "v")
+    return orders
