@@ -89,11 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests' server with the programs in DIR, such as /usr/lib/postgresql/15/bin",
     )
     parser.addoption(
-        "--kills",
-        metavar="N",
-        type=int,
-        default=80,
-        help="how often tests that kill at random moments do so (80)",
+        "--kills", metavar="N", type=int, default=80, help="how often tests that kill at random moments do so (80)"
     )
     parser.addoption("--long", action="store_true", help="try more seeds and variants: half an hour, not a quarter")
     parser.addoption(

@@ -114,10 +114,7 @@ def test_a_service_that_is_told_to_stop_while_all_is_silent_ends(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_outlasts_a_server_that_takes_no_writes(
-    service: str,
-    orders: EventStore,
-    dsn: str,
-    caplog: pytest.LogCaptureFixture,
+    service: str, orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
     append(orders, "a")

@@ -430,12 +430,7 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
 
 @pytest.mark.usefixtures("spark_remote")
 def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_those_that_are_missing(
-    instance: dg.DagsterInstance,
-    dsn: str,
-    shop: EventStore,
-    drain: Run,
-    rebuild: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run, rebuild: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = replace(ORDERS, indexes=SHOP["orders"].indexes)
 

@@ -82,8 +82,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
 
     def failing() -> set[str]:
         defs = build_defs(
-            declarations=replace(SHOP, models={"orders": orders}),
-            resources={"postgres": postgres_at(dsn)},
+            declarations=replace(SHOP, models={"orders": orders}), resources={"postgres": postgres_at(dsn)}
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()

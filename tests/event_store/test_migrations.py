@@ -7,13 +7,7 @@ import pytest
 
 from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
-from millrace.resources.event_store.migrations import (
-    Migration,
-    function_files,
-    known_migrations,
-    migrate,
-    validate,
-)
+from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 from tests.support.patience import patience, wait_until

@@ -8,11 +8,7 @@ import pytest
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
-from millrace.resources.event_store.migrations import (
-    known_replaceable,
-    migrate,
-    validate,
-)
+from millrace.resources.event_store.migrations import known_replaceable, migrate, validate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.install_script import snapshot

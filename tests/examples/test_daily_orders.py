@@ -114,12 +114,7 @@ def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_eve
 
 
 def test_days_that_were_archived_and_purged_have_the_same_rows(
-    shop: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
@@ -154,8 +149,7 @@ def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
     defs = build_defs(declarations=declared("millrace.examples.shop"))
     schedule = defs.resolve_schedule_def("report_days")
     context = dg.build_schedule_context(
-        repository_def=defs.get_repository_def(),
-        scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC),
+        repository_def=defs.get_repository_def(), scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC)
     )
     (request,) = schedule.evaluate_tick(context).run_requests or []
     assert request.partition_key == "2026-11-03"

@@ -59,11 +59,7 @@ def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: EventStore
     assert run(dsn, file).appended == 2
     assert stored(store) == [
         ("7", "begun", {"at": "2024-05-01T10:00:00+00:00", "n": {"a": [1, 2.5, True, None]}}),
-        (
-            "7",
-            "ended",
-            {"at": "2024-05-02", "n": "0.12345678901234567890123", "big": 12345678901234567890},
-        ),
+        ("7", "ended", {"at": "2024-05-02", "n": "0.12345678901234567890123", "big": 12345678901234567890}),
     ]
 
 
