@@ -67,7 +67,7 @@ def readable(event: Event) -> bool:
 
 @few
 @given(found=st.lists(documents, min_size=1, max_size=6))
-def test_the_client_gives_every_event_and_a_consumer_fails_only_those_that_it_cannot_read(
+def test_the_client_fails_only_what_cannot_be_read(
     orders: EventStore, place: Callable[[list[str]], dict[int, str]], found: list[str]
 ) -> None:
     stored = place(found)

@@ -62,9 +62,7 @@ def sessions(observer: psycopg.Connection) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def test_rows_views_get_their_locks_and_disabled_and_bulk_views_do_not(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
+def test_only_rows_views_in_use_get_locks(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
     for view, mode in (("wanted", "rows"), ("disabled", "rows"), ("bulk", "bulk")):
         orders.register_view(view, "-infinity", mode=mode)
     orders.connection.execute("update event_store.views set enabled = false where view = 'disabled'")
@@ -80,7 +78,7 @@ def dispatched(observer: psycopg.Connection) -> list[tuple[Any, ...]]:
     return rows(observer, "select view, dispatched_at from event_store.dispatches order by view")
 
 
-def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_is_not(
+def test_a_view_that_nothing_is_new_for_is_left_alone(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that nothing but an event, or a view that is behind, is a reason
@@ -109,7 +107,7 @@ def test_a_view_that_nothing_is_new_for_is_left_alone_and_one_that_is_set_back_i
         wait_until(lambda: len(orders.stream_events("a", 1)) == 1, "it is given its event again")
 
 
-def test_many_views_of_one_owner_delay_neither_the_log_nor_anothers_view(
+def test_many_views_delay_nobody(
     orders: EventStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.sequencer.SLICE_S", 0)  # a view a round
@@ -140,7 +138,7 @@ def test_many_views_of_one_owner_delay_neither_the_log_nor_anothers_view(
     assert sum(settled) == 2
 
 
-def test_the_loop_ends_a_session_that_idles_while_it_holds_the_log(
+def test_the_loop_ends_who_holds_the_log(
     orders: EventStore, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     append(orders)
@@ -154,9 +152,7 @@ def test_the_loop_ends_a_session_that_idles_while_it_holds_the_log(
     wait_until(lambda: rounds.work() == 1, "the event has its position")
 
 
-def test_several_loops_take_turns_and_give_every_event_one_offset(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
+def test_several_loops_give_every_event_one_offset(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
     with sequencer(dsn), sequencer(dsn), sequencer(dsn):
         for n in range(30):
             orders.append_events([new_event(f"o-{n}"), new_event(f"o-{n + 1}")])
@@ -164,9 +160,7 @@ def test_several_loops_take_turns_and_give_every_event_one_offset(
     assert_log_holds_every_event_once(observer)
 
 
-def test_the_loop_connects_again_when_its_session_is_ended(
-    orders: EventStore, dsn: str, observer: psycopg.Connection
-) -> None:
+def test_the_loop_connects_again(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
     ended = set[int]()
 
     def connected() -> bool:
@@ -183,9 +177,7 @@ def test_the_loop_connects_again_when_its_session_is_ended(
         assert ended.isdisjoint(sessions(observer))
 
 
-def test_a_loop_that_is_told_to_stop_while_postgres_is_away_ends_in_peace(
-    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_stops_while_all_is_away(tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture) -> None:
     nowhere = tmp_path_factory.mktemp("none")
     stop = threading.Event()
     running = start(lambda: run_sequencer(f"postgresql://postgres@/none?host={nowhere}", stop))
@@ -215,7 +207,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 
 
 @pytest.mark.parametrize("sqlstate", ["54000", "23514", "57014", "MR099"])
-def test_an_error_in_one_views_dispatch_holds_up_neither_the_log_nor_other_views_and_passes_with_its_cause(
+def test_an_error_in_one_view_holds_nobody_else_up(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
     monkeypatch.setattr("millrace.resources.sequencer.LONGEST_ASIDE_S", 0.05)
@@ -315,7 +307,7 @@ def test_an_append_wakes_a_loop_that_sleeps(sleeping: EventStore, observer: psyc
         wait_until(lambda: asleep(observer), "the sequencer sleeps again")
 
 
-def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
+def test_what_is_committed_while_it_falls_asleep_is_not_left(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
@@ -333,7 +325,7 @@ def test_what_is_committed_while_the_loop_goes_to_sleep_is_not_left(
         wait_until(lambda: sequenced(observer) == 5, "no event waits for the end of a sleep")
 
 
-def test_an_event_of_a_transaction_that_began_before_the_sleep_comes_soon_after_its_commit(
+def test_what_began_before_the_sleep_comes_soon(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
@@ -347,9 +339,7 @@ def test_an_event_of_a_transaction_that_began_before_the_sleep_comes_soon_after_
         wait_until(lambda: sequenced(observer) == 1, "the event has its position")
 
 
-def test_a_loop_whose_listening_connection_is_ended_polls_and_listens_again(
-    sleeping: EventStore, observer: psycopg.Connection
-) -> None:
+def test_a_loop_that_lost_its_ear_listens_again(sleeping: EventStore, observer: psycopg.Connection) -> None:
     (pid,) = listeners(observer, APPENDED)
     terminate(observer, pid)
     append(sleeping, "o-1")

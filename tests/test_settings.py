@@ -55,9 +55,7 @@ def test_every_setting_has_wrong_values_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, (values, _) in WRONG.items() for value in values])
-def test_a_wrong_value_is_told_in_a_sentence_without_secrets(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_is_told_without_secrets(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for other, usable in {"ALERT_URL": "https://alerts.example.com/x", "ALERT_SECRET": WHSEC}.items():
         monkeypatch.setenv(f"MILLRACE_{other}", usable)
     use = WRONG[name][1]

@@ -76,7 +76,7 @@ def moved(store: EventStore, service: str) -> bool:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_whose_connections_go_silent_goes_on_over_new_ones(
+def test_a_service_goes_on_over_new_connections(
     service: str, orders: EventStore, relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
@@ -95,9 +95,7 @@ def test_a_service_whose_connections_go_silent_goes_on_over_new_ones(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_that_is_told_to_stop_while_all_is_silent_ends(
-    service: str, orders: EventStore, relayed: tuple[Relay, str]
-) -> None:
+def test_a_service_ends_in_silence_when_told(service: str, orders: EventStore, relayed: tuple[Relay, str]) -> None:
     """The time that an answer may take is far longer than the test may."""
     relay, dsn = relayed
     stop = threading.Event()
@@ -113,7 +111,7 @@ def test_a_service_that_is_told_to_stop_while_all_is_silent_ends(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_outlasts_a_server_that_takes_no_writes(
+def test_a_service_outlasts_read_only(
     service: str, orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
@@ -150,9 +148,7 @@ def test_an_event_whose_handler_met_a_server_that_takes_no_writes_has_not_failed
 
 
 @pytest.mark.parametrize("silent", ["source", "store"])
-def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
-    silent: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_follower_connects_anew(silent: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
     monkeypatch.setattr("millrace.resources.capture.source.connection.ANSWER_S", 1)
     captured.drain()
@@ -172,9 +168,7 @@ def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
         relay.cut()
 
 
-def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
-    relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_or_listens_connects_anew(relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("metrics.store.ANSWER_S", "alerts.alerter.ANSWER_S", "event_store.wake_ups.ANSWER_S"):
         monkeypatch.setattr(f"millrace.resources.{limit}", 1)
     monkeypatch.setattr("millrace.resources.event_store.wake_ups.BELIEVED_S", 0)

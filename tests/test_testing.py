@@ -45,9 +45,7 @@ PLACED = event("order", "o-1", "placed")
 LINE = event("order", "o-1", "line_added", product="whisk", amount=9.95)
 
 
-def test_later_events_are_consumed_from_where_the_model_stands_and_what_differs_is_named(
-    dsn: str, spark: "SparkSession"
-) -> None:
+def test_later_events_are_added_and_differences_named(dsn: str, spark: "SparkSession") -> None:
     built = given(PLACED, LINE, dsn=dsn, spark=spark).when(Orders)
     assert built.rows == [{"order_id": "o-1", "status": "line_added", "lines": 1, "total": Decimal("9.95")}]
     for wrong in ([{"lines": 2}], [{"lines": 1}, {"lines": 1}], []):
@@ -108,7 +106,7 @@ def called(_state: State | None, _happened: FoldEvent) -> State | None:
     return {"calls": next(_CALLS)}
 
 
-def test_rows_that_depend_on_how_events_are_split_into_batches_are_named(
+def test_rows_that_depend_on_batches_are_named(
     dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.testing.random.randint", lambda least, _: least)

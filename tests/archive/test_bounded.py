@@ -76,7 +76,7 @@ LARGE: tuple[tuple[list[str | None], dict[str, object], bool, str, int, str], ..
 
 
 @pytest.mark.parametrize(("values", "options", "lies", "outcome", "within", "said"), LARGE, ids=range(len(LARGE)))
-def test_a_small_file_that_decodes_to_much_is_read_or_refused_in_bounded_memory(
+def test_a_bomb_is_read_or_refused_in_bounded_memory(
     tmp_path: Path,
     values: list[str | None],
     options: dict[str, object],

@@ -47,13 +47,13 @@ CHOSEN: tuple[tuple[list[FoundField], bool, Fields], ...] = (
 )  # fmt: skip
 
 
-def test_frequent_short_scalars_get_columns_and_the_names_of_the_others_are_known() -> None:
+def test_frequent_short_scalars_get_columns() -> None:
     for found, arrays, expected in CHOSEN:
         assert chosen_fields(found, arrays=arrays) == expected
     assert chosen_fields(short(*NAMES, "one too many"), arrays=False).others is None
 
 
-def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -> None:
+def test_a_file_holds_the_paths_that_it_can_tell() -> None:
     fields, beside_arrays = Fields(("a",), ("nested",)), Fields(("a",), None)
     assert [path for path in (["a"], ["nowhere"]) if not fields.hold(path)] == []
     # of the last a reader may take it for the other one
@@ -94,9 +94,7 @@ def append(store: EventStore, *data: str) -> None:
     store.sequence_events()
 
 
-def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_short_scalar(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_short_scalar_has_a_column_of_its_texts(log: EventStore, dsn: str, tmp_path: Path) -> None:
     append(
         log,
         '{"amount": 1.50, "text": "a\\"b\\\\ü\\n", "none": null, "truth": true, "list": [1], "long": "x"}',
@@ -115,9 +113,7 @@ def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_s
     assert table.column("data:truth").to_pylist() == ["true", None, None, None]
 
 
-def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_whole(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_an_event_of_very_many_fields_leaves_some_unknown(log: EventStore, dsn: str, tmp_path: Path) -> None:
     append(log, json.dumps({f"f{n}": n for n in range(3000)}), '{"f2999": "x", "f2998": "y"}')
     archive_partition(dsn, tmp_path, 0, tail=True)
     (file,) = archived(log.connection, 0).files
@@ -129,9 +125,7 @@ def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_w
     assert all(schema.field(name).type == pa.string() for name in schema.names[len(SCHEMA.names) :])
 
 
-def test_while_a_range_is_read_each_field_without_a_column_is_told_whatever_was_looked_at(
-    log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_are_told_whoever_looked(log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first and the third event are looked at."""
     from adbc_driver_postgresql import dbapi
 

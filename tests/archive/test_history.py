@@ -60,9 +60,7 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: json.dumps(row, default=str))
 
 
-def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_archive_and_tail_are_the_log_once(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     log = in_order(read(dsn))
     assert positions(log) == ALL
@@ -83,9 +81,7 @@ def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
     assert [row for row in after if row in log] == log
 
 
-def test_fields_filters_and_columns_are_those_of_the_source(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_fields_and_filters_are_as_told(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append_odd(store)
     (other,) = ids_of_one_partition(store.connection, 1)
@@ -109,9 +105,7 @@ def test_fields_filters_and_columns_are_those_of_the_source(
         assert collected(frame) == in_order(read(dsn, **each))
 
 
-def test_events_that_nobody_has_and_the_archive_of_another_store_are_errors(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_what_nobody_has_is_an_error(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     ArchiveStore(store.connection).mark_archived(0, 3)
     ArchiveStore(store.connection).raise_low_water_mark(0, 3)
@@ -178,9 +172,7 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
     assert True in directly
 
 
-def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_name(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_spark_reads_all_columns_alone(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     root = tmp_path.joinpath("a b%20c", "[x]{y,z}*?", "back\\slash", "date=2024-01-01", "ключ", ".hidden")
     archive(dsn, root, max_events=2)
@@ -208,9 +200,7 @@ def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_n
         assert frame.count() == len(ALL)
 
 
-def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_files_without_columns_are_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path, max_events=2)
     # as it was written before fields had columns
@@ -250,9 +240,7 @@ def gone(path: Path, _: LogRange) -> None:
     path.unlink()
 
 
-def test_a_file_that_is_not_the_listed_one_is_refused_before_anybody_reads_it(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_only_the_listed_file_is_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path)
     (file,) = archived(store.connection, 0).files
@@ -302,9 +290,7 @@ def test_a_listed_path_that_is_not_that_of_its_range_is_refused(tmp_path: Path) 
     assert path_of(held).startswith("p0000/")
 
 
-def test_fields_whose_names_differ_in_case_are_read_where_spark_does_not_tell_them_apart(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_names_may_differ_in_case(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append(store, json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}')
     archive(dsn, tmp_path, partitions=1)

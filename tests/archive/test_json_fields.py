@@ -82,9 +82,7 @@ def unparsed(found: list[str], path: list[str]) -> list[bool]:
     found=st.lists(documents, min_size=1, max_size=20),
     paths=st.lists(st.lists(keys, min_size=1, max_size=3), min_size=1, max_size=4),
 )
-def test_fields_of_any_texts_at_any_paths_are_what_postgres_says(
-    store: EventStore, found: list[str], paths: list[list[str]]
-) -> None:
+def test_any_texts_are_as_postgres_has_them(store: EventStore, found: list[str], paths: list[list[str]]) -> None:
     stored, expected = by_postgres(store, found, paths)
     assert [values.to_pylist() for values in fields(pa.array(stored, pa.string()), paths)] == expected
     # also what is known without parsing, each by itself
@@ -94,7 +92,7 @@ def test_fields_of_any_texts_at_any_paths_are_what_postgres_says(
         assert [a for a, _ in known] == [b for _, b in known]
 
 
-def test_fields_of_odd_texts_are_what_postgres_says_one_by_one_and_in_a_slice_among_nulls(store: EventStore) -> None:
+def test_odd_texts_are_as_postgres_has_them(store: EventStore) -> None:
     found = [json.dumps(each) for each in ODD] + [f'{{"a": {n}, "b": [{n}]}}' for n in NUMBERS]
     stored, expected = by_postgres(store, found, PATHS)
     assert [[field(text, path) for text in stored] for path in PATHS] == expected

@@ -94,9 +94,7 @@ def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventSto
 
 
 @pytest.mark.parametrize("ending", ["commit", "prepare"])
-def test_it_says_which_log_partitions_an_open_writer_kept_it_from(
-    old: EventStore, dsn: str, tmp_path: Path, connect: Connect, ending: str
-) -> None:
+def test_it_says_who_kept_it_from_it(old: EventStore, dsn: str, tmp_path: Path, connect: Connect, ending: str) -> None:
     writer = EventStore(connect(autocommit=False))
     writer.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     append_to(writer, ids_of_one_partition(old.connection, 2, 1)[1])
@@ -125,9 +123,7 @@ def test_it_says_which_log_partitions_an_open_writer_kept_it_from(
     assert (state.purged_position, state.earliest_position) == (2, 2)
 
 
-def test_it_says_what_another_purge_keeps_it_from_beside_what_a_view_needs(
-    old: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_it_says_what_another_purge_keeps(old: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     other = ArchiveStore(connect(autocommit=False))
     other.raise_low_water_mark(1, 2)
     other.connection.commit()
@@ -154,9 +150,7 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
 
 
-def test_the_command_says_what_it_did_and_a_backup_finds_the_archive_by_the_settings(
-    old: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_what_was(old: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dry run" in command(dsn, tmp_path, "--dry-run")
     assert len(kept(old)) == 12
     assert "Purged" in command(dsn, tmp_path)

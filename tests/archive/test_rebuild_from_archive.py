@@ -84,7 +84,7 @@ def filled(store: EventStore) -> list[int]:
     return [lag.partition for lag in store.view_lag("everything") if lag.position]
 
 
-def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean_run_whatever_a_login_is_set_to(
+def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dsn = with_odd_settings(dsn)
@@ -140,9 +140,7 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     assert (mark.reason, sum(mark.marks)) == ("archive", len(events))
 
 
-def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_whatever_holds_one_log_partition_up(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_new_version_of_a_short_log(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = [ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 5, 7, 11)]
     for text in ("a", "b", "c", "d"):
         things.append_events([thing(stream, text=text, units=1) for stream in streams])
@@ -186,9 +184,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
 
 
-def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_and_replaced_files_stay(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     fill(things, 60)
     drain(dsn, spark)
     partition = busiest(things)
@@ -232,7 +228,7 @@ def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_
 
 
 @pytest.mark.parametrize("at_a_time", [10_000, 1])
-def test_a_rebuild_from_the_archive_names_the_streams_of_values_that_their_column_does_not_hold(
+def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     # what a task tells of at once; the next build tells of more
@@ -248,9 +244,7 @@ def test_a_rebuild_from_the_archive_names_the_streams_of_values_that_their_colum
     assert sorted(rows_of(things.connection, WORTHS)) == sorted([(good, 3, 3), *((name, 1, 1) for name in bad)])
 
 
-def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_and_is_no_streams_fault(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_lost_file_is_no_streams_fault(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     fill(things, 90)
     drain(dsn, spark)
     archive(dsn, tmp_path)
@@ -274,7 +268,7 @@ def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_a
     assert rows_of(things.connection, Everything) == before
 
 
-def test_what_keeps_a_log_from_being_read_whole_is_an_error_where_the_rest_is_needed_and_else_passed_over(
+def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(things, 90)
@@ -333,9 +327,7 @@ def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_ar
     )
 
 
-def test_what_was_discarded_and_purged_stays_given_up_and_what_fails_in_the_archive_alone_fails_its_rebuild(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_was_given_up_stays_so(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = {partition: ids_of_one_partition(things.connection, 2, partition=partition) for partition in (6, 7)}
     for bad, good in streams.values():
         things.append_events([thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
@@ -376,9 +368,7 @@ class PerPatient:
     n = sum_("data.n")
 
 
-def test_an_event_that_was_discarded_and_purged_still_names_the_key_of_those_after_it(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_is_purged_still_names_keys(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     model = cast("ReadModel", PerPatient)
     things.append_events([thing("visit", patient="ann", n="a lot")])
     drain(dsn, spark, model)

@@ -93,9 +93,7 @@ def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
 # Writing
 
 
-def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_ranges(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_the_archive_is_the_log_in_bounded_files(log: EventStore, dsn: str, tmp_path: Path) -> None:
     assert SCHEMA.names == list(COLUMNS)
     report = extend(dsn, tmp_path)
     counts = (report.written, report.files, report.events, report.archived_position, report.busy)
@@ -105,9 +103,7 @@ def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_r
     assert (tmp_path / path_of(LogRange(0, 4, 8))).name == "p0000-000000000000004-000000000000008.parquet"
 
 
-def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_events_come(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_small_tail_is_written_when_asked_for(log: EventStore, dsn: str, tmp_path: Path) -> None:
     assert extend(dsn, tmp_path, tail=False).archived_position == 8
     assert extend(dsn, tmp_path, tail=False).written == 0
     assert extend(dsn, tmp_path, tail=True).archived_position == 10
@@ -121,9 +117,7 @@ def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_even
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_same_file(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_with_nothing_new_nothing_is_written(log: EventStore, dsn: str, tmp_path: Path) -> None:
     from adbc_driver_postgresql import dbapi
 
     extend(dsn, tmp_path)
@@ -159,9 +153,7 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     ]
 
 
-def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
-    log: EventStore, dsn: str, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: Connect, tmp_path: Path) -> None:
     for keys in ("ab", "bc", "ac"):
         append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
@@ -224,9 +216,7 @@ KILLED_AT = {
 
 
 @pytest.mark.parametrize("point", KILLED_AT)
-def test_killed_anywhere_the_next_run_goes_on_and_sweeps_what_was_left(
-    log: EventStore, dsn: str, tmp_path: Path, point: str
-) -> None:
+def test_killed_anywhere_the_next_run_sweeps(log: EventStore, dsn: str, tmp_path: Path, point: str) -> None:
     extend(dsn, tmp_path, max_events=4)
     grow(log, 7)
     killed = f"""
@@ -258,9 +248,7 @@ archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_of_several_archivers_at_once_one_works_and_the_others_do_nothing(
-    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_of_several_archivers_one_works(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     other = EventStore(connect())
     assert ArchiveStore(other.connection).lock_archive(0, "another")
     assert extend(dsn, tmp_path).busy
@@ -274,9 +262,7 @@ def test_of_several_archivers_at_once_one_works_and_the_others_do_nothing(
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_archiving_while_events_are_appended_and_sequenced_misses_none(
-    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_archiving_beside_appends_misses_none(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     def produce() -> None:
         store = EventStore(connect())
         for _ in range(20):
@@ -317,9 +303,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(log: EventStore, dsn: str, t
     assert files(tmp_path) == []
 
 
-def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_torn_and_foreign_files_are_never_listed(log: EventStore, dsn: str, tmp_path: Path) -> None:
     claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_name(log.database_identity()))
     folder = tmp_path / "p0000"
     folder.mkdir()
@@ -362,7 +346,7 @@ def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventSto
     assert listed(log) == [(0, 4), (4, 8), (8, 10)]
 
 
-def test_a_copy_of_the_database_does_not_extend_the_same_folder_until_it_takes_it_over(
+def test_a_copy_of_the_database_takes_the_folder_over_first(
     log: EventStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
 ) -> None:
     extend(dsn, tmp_path)

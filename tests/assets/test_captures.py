@@ -62,9 +62,7 @@ def requested(result: dg.SensorResult) -> list[str | None]:
     return [request.partition_key for request in result.run_requests or []]
 
 
-def test_a_store_with_functions_of_another_version_is_migrated_by_the_first_run(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_store_of_another_version_is_migrated_first(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.store.execute("update event_store.migrations set name = 'other' where version = 0")
     captured.store.execute("drop function event_store_platform.store_changes, event_store_platform.emit_changes")
     captured.source.run("insert into items values (1)")
@@ -93,9 +91,7 @@ def drop_slot(captured: Captured) -> None:
 # Runs ------------------------------------------------------------------------------------------------------
 
 
-def test_a_materialization_captures_and_shows_numbers_that_plot(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_materialization_shows_numbers_that_plot(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.source.run("insert into items values (1, 'there before')")
     first = run(instance, captured)
     assert first.success
@@ -120,9 +116,7 @@ def test_a_materialization_captures_and_shows_numbers_that_plot(
     assert lease_owner(captured) is None
 
 
-def test_a_source_that_does_not_answer_shows_red_and_the_next_run_goes_on(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_source_that_does_not_answer_shows_red(instance: dg.DagsterInstance, captured: Captured) -> None:
     red = run(instance, captured, replace(captured.capture, source=lambda: NOWHERE))
     assert not red.success
     assert "The source database does not answer." in failed_with(red)
@@ -130,9 +124,7 @@ def test_a_source_that_does_not_answer_shows_red_and_the_next_run_goes_on(
     assert lease_owner(captured) is None
 
 
-def test_the_lease_of_a_run_that_is_over_is_given_back_at_once_by_the_next_one(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_the_lease_of_a_run_that_is_over_is_given_back(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     dead = some_run(instance, captured, dg.DagsterRunStatus.FAILURE)
     alive = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
@@ -155,9 +147,7 @@ def test_tables_that_are_declared_by_a_pattern_are_one_asset(captured: Captured)
 # The sensor ------------------------------------------------------------------------------------------------
 
 
-def test_a_first_run_and_a_change_start_one_run_and_an_idle_source_none(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_change_starts_one_run_and_an_idle_source_none(instance: dg.DagsterInstance, captured: Captured) -> None:
     assert requested(tick(instance, captured)) == ["shop"]
     assert reason(tick(instance, captured)) == "shop: a drain is in flight, 1 due"
     forget(captured)
@@ -170,9 +160,7 @@ def test_a_first_run_and_a_change_start_one_run_and_an_idle_source_none(
     assert reason(tick(instance, captured)) == "shop: nothing is due"
 
 
-def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures_and_one_that_failed_rests(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_run_in_flight_is_enough_and_one_that_failed_rests(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     captured.source.run("insert into items values (1)")
     running = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
@@ -186,9 +174,7 @@ def test_a_run_in_flight_is_enough_and_the_source_is_not_asked_while_it_captures
     assert "1 drains failed in a row; the next one starts in" in reason(tick(instance, captured))
 
 
-def test_a_lease_of_somebody_else_is_named_and_one_of_a_dead_run_is_not_waited_for(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_lease_of_somebody_else_is_named(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     with captured.process("a script"):
         assert "captured by a script, which is no run here, until" in reason(tick(instance, captured))
@@ -197,9 +183,7 @@ def test_a_lease_of_somebody_else_is_named_and_one_of_a_dead_run_is_not_waited_f
     assert requested(tick(instance, captured)) == ["shop"]
 
 
-def test_a_source_that_cannot_be_asked_is_a_reason_and_no_failure(
-    instance: dg.DagsterInstance, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_away(instance: dg.DagsterInstance, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     from millrace.examples.shop.captures.crm import CRM
 
     away = replace(captured.capture, source=lambda: NOWHERE)
@@ -212,9 +196,7 @@ def test_a_source_that_cannot_be_asked_is_a_reason_and_no_failure(
         captured.drain()
 
 
-def test_a_source_that_refuses_to_tell_is_a_reason_and_no_failure(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_source_that_refuses_is_a_reason(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     captured.source.run("create role somebody_small login", "insert into items values (1)")
     small = captured.source.dsn.replace("postgres@", "somebody_small@")
@@ -226,9 +208,7 @@ def test_a_source_that_refuses_to_tell_is_a_reason_and_no_failure(
     assert "millrace capture check shop" in said
 
 
-def test_a_lost_slot_starts_the_run_that_says_so_and_then_waits_for_an_operator(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_a_lost_slot_starts_one_run_that_says_so(instance: dg.DagsterInstance, captured: Captured) -> None:
     captured.drain()
     drop_slot(captured)
     assert requested(tick(instance, captured)) == ["shop"]
@@ -237,7 +217,7 @@ def test_a_lost_slot_starts_the_run_that_says_so_and_then_waits_for_an_operator(
     assert "millrace capture restart shop --reason WHY" in reason(tick(instance, captured))
 
 
-def test_a_slot_that_lags_behind_the_log_of_others_is_moved_on(
+def test_an_idle_slot_goes_on(
     instance: dg.DagsterInstance, captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.drain()
@@ -272,9 +252,7 @@ def checks(
     return {name: check for name, check in evaluations.items() if not check.passed}
 
 
-def test_checks_pass_on_a_sound_capture_and_before_its_first_run(
-    instance: dg.DagsterInstance, captured: Captured
-) -> None:
+def test_checks_pass_on_a_sound_capture(instance: dg.DagsterInstance, captured: Captured) -> None:
     assert checks(instance, captured) == {}
     captured.drain()
     assert checks(instance, captured) == {}

@@ -111,9 +111,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     dg.Definitions.validate_loadable(build_defs(declarations=found))
 
 
-def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(
-    declare: Declare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_has_all_its_rollups_or_says_so(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b=MODEL.format(view="b", name="B"), read_models__g=ROLLUP
     )
@@ -146,9 +144,7 @@ def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare)
     assert declared(package, ["read_models"]).faults == ()
 
 
-def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_and_never_by_chance_the_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_package_is_the_named_one_else_that_nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     (below := tmp_path / "project" / "below").mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -183,9 +179,7 @@ def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_an
         ("tool = 1", "pyproject.toml cannot be read: "),
     ],
 )
-def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is_refused(
-    said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_project_is_refused(said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / NOTE).write_text("other")
     (tmp_path / "pyproject.toml").write_text(said)
@@ -193,9 +187,7 @@ def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is
         _ = Settings(home=tmp_path, dsn=None, declarations=None).declared_package
 
 
-def test_commands_refuse_where_nothing_names_a_package(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_refuse_without_a_package(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
     stated = ("--dsn", dsn)
@@ -258,9 +250,7 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
         ),
     ],
 )
-def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
-    declare: Declare, files: dict[str, str], said: str, gone: str | None
-) -> None:
+def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], said: str, gone: str | None) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
         read_models__other=MODEL.format(view="other", name="Other"),
@@ -309,9 +299,7 @@ def is_well() -> None: ...
 """
 
 
-def test_a_report_or_a_schedule_that_dagster_does_not_take_costs_itself_alone(
-    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_dagster_refuses_costs_itself_alone(declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
         reports__others=OTHERS,
@@ -365,7 +353,7 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
     ],
 )
-def test_a_file_that_fails_costs_only_itself_and_says_file_and_line(
+def test_a_file_that_fails_is_told_by_its_line(
     declare: Declare, tmp_path: Path, text: str, line: int, error: str
 ) -> None:
     package = declare(read_models__a=SORTED_MODEL, read_models__b=text)

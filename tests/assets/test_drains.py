@@ -146,7 +146,7 @@ def said_of_columns(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODE
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration_is_built_and_serves(
+def test_a_drain_builds_shows_and_serves(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
 ) -> None:
     place(shop, 40)
@@ -175,7 +175,7 @@ def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
+def test_failing_streams_leave_a_drain_green_and_are_counted(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run
 ) -> None:
     place(shop, 10)
@@ -205,7 +205,7 @@ def test_log_partitions_whose_events_all_failed_are_not_green(
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_it_is_rebuilt(
+def test_what_cannot_be_built_is_red_alone(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
 ) -> None:
     place(shop, 40)
@@ -258,7 +258,7 @@ def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterializati
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_write(
+def test_drains_show_only_what_changed_or_was_not_shown(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop, 40)
@@ -281,7 +281,7 @@ def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_that_cannot_begin_makes_only_log_partitions_red_where_events_wait_and_one_of_all_views_green(
+def test_a_drain_that_cannot_begin_is_red_where_events_wait(
     instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run
 ) -> None:
     place(shop, 3)
@@ -375,7 +375,7 @@ def test_each_way_to_build_keeps_to_the_settings(
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_one_run_drains_all_views_and_each_has_its_own_progress_and_only_one_run_works(
+def test_one_run_drains_all_views_alone(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain_together: Run
 ) -> None:
     place(shop, 40)
@@ -411,7 +411,7 @@ def test_one_run_drains_all_views_and_each_has_its_own_progress_and_only_one_run
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
+def test_a_failing_view_leaves_the_run_green(
     instance: dg.DagsterInstance, shop: EventStore, drain_together: Run
 ) -> None:
     # so many orders that fail, and no other: they share the cause
@@ -429,7 +429,7 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_those_that_are_missing(
+def test_the_page_and_a_check_tell_of_indexes(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run, rebuild: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = replace(ORDERS, indexes=SHOP["orders"].indexes)
@@ -477,7 +477,7 @@ def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_tho
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_changes(
+def test_a_version_that_waits_fails_a_check(
     instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run
 ) -> None:
     waits = replace(ORDERS, columns={**ORDERS.columns, "status": first("event")}, serve="approved")

@@ -29,9 +29,7 @@ NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
 
 
-def test_applying_the_schema_reports_every_table_registers_declared_events_and_plots_messages_of_producers(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     @event(decider="cart")
     class Emptied(BaseModel):
         """A customer emptied the cart."""
@@ -73,9 +71,7 @@ def test_applying_the_schema_reports_every_table_registers_declared_events_and_p
     assert "Partition 0: message 1, begun" in str(failed["messages_are_settled"].metadata["two"].value)
 
 
-def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     fill(store)
     orders = replace(SHOP.models["orders"], lookups={})
     ensure_version(store.connection, orders)
@@ -107,9 +103,7 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
 
 
-def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
-    instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_the_archive_is_extended(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(
@@ -136,9 +130,7 @@ def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     return next(iter(tick.run_requests or ()), None)
 
 
-def test_the_schedule_asks_for_one_run_of_the_log_partitions_that_are_behind_and_says_when_none_is(
-    store: EventStore, dsn: str
-) -> None:
+def test_the_schedule_asks_for_what_is_behind(store: EventStore, dsn: str) -> None:
     defs = build_defs(declarations=Declarations())
 
     def asked() -> tuple[str, ...]:
@@ -154,9 +146,7 @@ def test_the_schedule_asks_for_one_run_of_the_log_partitions_that_are_behind_and
     assert asked() == ("p01", "p02")
 
 
-def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that_is_shown_as_failed(
-    instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
     fill(store)
     root = tmp_path / "archive"
     defs = build_defs(

@@ -69,7 +69,7 @@ def test_what_a_model_computes_comes_from_its_columns() -> None:
     assert deps(built, "ages", "age") == {("event_store/events", "data.at"), ("event_store/events", "data.paid_at")}
 
 
-def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one() -> None:
+def test_a_rollup_is_an_asset_behind_its_model() -> None:
     members = {"status": row("status"), "orders": count(), "worth": sum_("total")}
     by_status = rollup(of=SHOP.models["orders"], key=["status"])(
         type("ByStatus", (), {"__doc__": "Orders by status.", **members})

@@ -80,7 +80,7 @@ def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(
         handle(accounts, replace(ACCOUNT, evolve=hidden), "a-1", 5)
 
 
-def test_a_command_is_decided_on_with_the_state_of_its_stream_and_its_events_are_returned_as_stored(
+def test_a_command_is_decided_on_with_the_state_of_its_stream(
     accounts: EventStore,
 ) -> None:
     first = handle(accounts, ACCOUNT, "a-1", 50)
@@ -116,9 +116,7 @@ def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int
     return Decider(name="account", initial=0, decide=decide_late, evolve=evolve)
 
 
-def test_after_a_conflict_only_what_is_new_is_loaded_and_decided_on_again(
-    accounts: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_conflict_only_what_is_new_is_loaded(accounts: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     handle(accounts, ACCOUNT, "a-1", 7)
     reads: list[Any] = []
     read = EventStore.read_stream
@@ -183,7 +181,7 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
     assert (amounts(accounts, "a-3"), inside) == ([5], [0])
 
 
-def test_a_command_whose_event_id_another_decider_has_is_refused_and_not_told_to_be_done(accounts: EventStore) -> None:
+def test_a_command_whose_event_id_is_taken_is_refused(accounts: EventStore) -> None:
     pay(accounts, 50)
     accounts.register_decider_event("evil", "planted", "An id was taken.")
     command_id = uuid4()
@@ -202,7 +200,7 @@ def decide_anew(command: int, _: int) -> list[Emit]:
 @pytest.mark.parametrize("call", range(1, 5))
 @pytest.mark.parametrize("after_a_conflict", [False, True])
 @pytest.mark.parametrize("decision", [decide, decide_anew])
-def test_a_command_that_is_done_elsewhere_meanwhile_is_told_what_it_led_to_there(
+def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
     accounts: EventStore,
     monkeypatch: pytest.MonkeyPatch,
     call: int,

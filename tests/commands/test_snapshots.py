@@ -68,9 +68,7 @@ def state_of(store: EventStore, jar: str, of: Fold = jars) -> StreamState | None
     return store.stream_state("jars", of.fingerprint.partition("+")[0], "jar", jar)
 
 
-def test_only_the_events_behind_a_snapshot_are_read(
-    built: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_behind_is_read(built: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int | None, ...]] = []
     load = EventStore.stream_behind_state
 
@@ -140,9 +138,7 @@ def test_only_the_events_behind_a_snapshot_are_read(
     connection.execute("drop role service")
 
 
-def test_a_snapshot_outlives_the_events_before_it_and_a_stream_that_lacks_an_event_has_none(
-    built: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_snapshot_outlives_purges_but_lacks_no_event(built: EventStore, dsn: str, spark: "SparkSession") -> None:
     put(built, "emptied", -1)
     put(built, "unread", 1)
     with pytest.raises(testing.StreamsFailed):

@@ -51,9 +51,7 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
     assert attempts == [1, 1]
 
 
-def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
-    orders: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_what_waits_for_a_thread_too_long_is_given_back(orders: EventStore, dsn: str, connect: Connect) -> None:
     fill(orders, 4, 1)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -78,9 +76,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back_for_others(
     assert (running.counters["v"].handled, running.counters["v"].failed) == (1, 0)
 
 
-def test_a_handler_that_never_returns_fails_its_event_names_its_thread_and_the_others_go_on(
-    orders: EventStore, dsn: str, said: Callable[[str], list[str]]
-) -> None:
+def test_a_handler_that_hangs_fails_its_event(orders: EventStore, dsn: str, said: Callable[[str], list[str]]) -> None:
     fill(orders, 8, 3)
     seen = Seen()
     forever = threading.Event()
@@ -138,9 +134,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, d
         wait_until(lambda: ended == ["cancelled"], "it is cancelled")
 
 
-def test_a_handlers_statement_that_takes_too_long_is_cancelled_and_nothing_of_it_stays(
-    orders: EventStore, dsn: str
-) -> None:
+def test_a_statement_that_takes_too_long_is_cancelled(orders: EventStore, dsn: str) -> None:
     orders.connection.execute("create table mails (n int)")
     fill(orders, 1, 1)
 
@@ -280,9 +274,7 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: st
     assert {stream: said in errors[stream] for stream, (_, said) in raised.items()} == dict.fromkeys(raised, True)
 
 
-def test_of_events_that_a_process_may_have_died_of_one_at_a_time_is_begun(
-    orders: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_suspects_of_a_crash_are_begun_one_at_a_time(orders: EventStore, dsn: str, connect: Connect) -> None:
     fill(orders, 6, 1)
     orders.register_view("v", "-infinity")
     assert len(EventStore(connect()).lease_events("v", 10, ahead=True)) == 6
@@ -366,9 +358,7 @@ def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) ->
     assert all(each.last_error.startswith("UnreadableData: Python cannot read this JSON") for each in letters)
 
 
-def test_sessions_that_are_ended_under_it_lose_nothing(
-    orders: EventStore, dsn: str, said: Callable[[str], list[str]]
-) -> None:
+def test_sessions_that_end_lose_nothing(orders: EventStore, dsn: str, said: Callable[[str], list[str]]) -> None:
     orders.connection.execute("create table mails (event_id uuid)")
     fill(orders, 40, 5)
 

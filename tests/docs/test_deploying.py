@@ -31,7 +31,7 @@ def settings_of_file() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_it() -> None:
+def test_each_watched_service_has_its_unit() -> None:
     settings = Settings(home=HOME, dsn="postgresql://u@/x", declarations=None)
     endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", HOME / "socket", "sc://elsewhere", None, None)
     watched = {service.name: service for service in services(settings, endpoints)}

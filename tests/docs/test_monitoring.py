@@ -33,7 +33,7 @@ def exposed(dsn: str) -> set[str]:
     }
 
 
-def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there_are(dsn: str) -> None:
+def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
     metrics = exposed(dsn)
     assert {quoted(row[0])[0] for row in table("docs/monitoring.md", "metric")} == metrics
     rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())
@@ -58,7 +58,7 @@ def test_the_rules_for_dagster_have_the_thresholds_of_alerts() -> None:
     assert rules["MillraceSensorFails"].endswith(f">= {standing.SENSOR_FAILURES}")
 
 
-def test_the_table_of_kinds_has_what_the_store_judges_and_commands_that_texts_name_are_there() -> None:
+def test_the_table_of_kinds_has_what_the_store_judges() -> None:
     judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
     severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}

@@ -50,9 +50,7 @@ def refused(store: EventStore, *statements: LiteralString) -> None:
             store.connection.execute(statement)
 
 
-def test_a_service_appends_waits_reads_its_model_and_decides_with_its_snapshots(
-    orders: EventStore, login: Login
-) -> None:
+def test_a_service_appends_waits_reads_and_decides(orders: EventStore, login: Login) -> None:
     service = login("jar_service")
     service.register_decider_event("jar", "put", "Somebody put sweets into a jar")
     event = append(service, "full", event="put", decider="jar")

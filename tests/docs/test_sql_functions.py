@@ -21,7 +21,7 @@ where p.pronamespace::regnamespace::text in ('event_store', 'event_store_platfor
 """
 
 
-def test_each_function_is_described_granted_as_its_file_says_and_told_on_its_page(connect: Connect) -> None:
+def test_each_function_is_described_and_granted_as_told(connect: Connect) -> None:
     files = {path.stem: path.read_text() for path in function_files()}
     chapters = (DOCS / "sql_functions.md").read_text().split("\n## Rows\n")[0].split("\n### ")[1:]
     sections = {chapter.split("\n")[0]: chapter for chapter in chapters}

@@ -46,7 +46,7 @@ def test_an_append_returns_where_its_events_are_in_the_log(orders: EventStore, d
     assert asyncio.run(main()) == LogPosition(3, 5)
 
 
-def test_an_append_that_is_refused_leaves_nothing_and_the_connection_goes_on(orders: EventStore) -> None:
+def test_an_append_that_is_refused_leaves_nothing(orders: EventStore) -> None:
     before = append(orders)
     late = NewEvent("order", before.decider_id, "placed", previous_id=uuid4(), data={})
     refusal(Conflict, lambda: orders.append_events([new_event("o-2"), late], positions_within_s=5))
@@ -73,9 +73,7 @@ def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -
         store.connection.rollback()
 
 
-def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_it_waits_for_the_session_that_sequences(orders: EventStore, connect: Connect) -> None:
     ours, holder, waiter = append(orders), connect(autocommit=False), connect()
     assert EventStore(holder).sequence_events() == 1
     assert rows(waiter, PLACES, [ours.event_id, uuid4()], 0) == [

@@ -72,9 +72,7 @@ def test_the_newest_are_shown_and_then_each_new_one_once(orders: EventStore, dsn
         assert (event.partition, event.position) == (place.partition, place.position)
 
 
-def test_a_transaction_that_ends_late_is_not_missed_and_comes_in_its_log_partitions_order(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_transaction_that_ends_late_is_not_missed(orders: EventStore, connect: Connect) -> None:
     late, reader, begun_before, begun_after = EventStore(connect(autocommit=False)), connect(), Screen(), Screen()
     first, second = ids_of_one_partition(orders.connection, 2)
     before, after = Follower(Wanted()), Follower(Wanted())
@@ -118,7 +116,7 @@ def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) 
     assert found == {"decider": ["b"], "stream": ["a"], "event": ["c"], "correlation": ["c"], "all": ["c"]}
 
 
-def test_more_events_than_a_look_reads_come_with_the_next_ones(
+def test_what_a_look_has_not_read_comes_next(
     orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.event_store.following.PAGE", 5)
@@ -134,9 +132,7 @@ def test_more_events_than_a_look_reads_come_with_the_next_ones(
     assert len(screen.shown) == len(set(screen.ids())) == 500
 
 
-def test_each_event_is_shown_once_while_many_write_and_sessions_are_ended(
-    orders: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_each_is_shown_once_whatever_sessions_end(orders: EventStore, dsn: str, connect: Connect) -> None:
     writers = [EventStore(connect()) for _ in range(3)]
 
     def write(number: int) -> Callable[[], None]:

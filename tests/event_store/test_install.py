@@ -52,7 +52,7 @@ def psql(empty: str) -> Psql:
     return Psql(empty)
 
 
-def test_the_script_for_psql_lists_every_file_in_the_order_of_the_migrator_and_writes_its_books() -> None:
+def test_the_script_for_psql_is_what_the_code_writes() -> None:
     assert INSTALL.read_text() == install(), "Run: .venv/bin/python -m tests.support.install_script"
 
 

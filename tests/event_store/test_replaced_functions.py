@@ -24,9 +24,7 @@ def make_stale(connection: psycopg.Connection) -> None:
     connection.execute("update event_store.migrations set name = 'other' where version = 0")
 
 
-def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebody_needs_is_not_dropped(
-    dsn: str, connect: Connect
-) -> None:
+def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: Connect) -> None:
     connection = connect()
     fresh = snapshot(dsn)
     for statement in (
@@ -89,9 +87,7 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
     assert len(delivered) == len(set(delivered)) == next(rounds)
 
 
-def test_an_open_transaction_delays_the_migrator_and_nobody_else_and_is_named_when_it_gives_up(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     long, other, observer = connect(autocommit=False), EventStore(connect()), connect()
     register_orders(other)
     append_to(EventStore(long), "o-1")
@@ -126,9 +122,7 @@ def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
     monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
 
 
-def test_changed_privileges_are_applied_after_the_functions(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     assert granted(dsn, "event_store_consumer", EXPIRED_LEASES)
     with monkeypatch.context() as changed:
         let_code_have(
@@ -175,9 +169,7 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
     assert {each: granted(dsn, *each) for each in rights} == rights
 
 
-def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refused(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_has_the_settings_of_its_kinds(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     connection, functions = connect(), known_replaceable().functions
     settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
 
@@ -200,9 +192,7 @@ def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refuse
         migrate_with("indexed fast")
 
 
-def test_a_role_without_the_rights_is_told_what_it_needs(
-    empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_role_is_told_what_it_lacks(empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create role plain login")
         admin.execute("alter database empty owner to plain")

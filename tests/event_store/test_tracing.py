@@ -26,7 +26,7 @@ def cause(store: EventStore, metadata: Mapping[str, str] | None, decider_id: str
     return read
 
 
-def test_an_event_within_causing_is_caused_by_the_event_and_correlates_with_it(orders: EventStore) -> None:
+def test_an_event_within_causing_is_caused_by_it(orders: EventStore) -> None:
     first = cause(orders, {"correlation_id": "request-7", "traceparent": TRACE, "user": "ada"})
     with causing(first):
         append(orders, "one")

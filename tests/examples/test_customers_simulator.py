@@ -67,9 +67,7 @@ def test_a_table_that_is_there_is_gone_on_with(crm: Source) -> None:
     )
 
 
-def test_the_customer_database_is_the_one_that_is_set_or_the_one_beside_the_embedded_store(
-    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_customers_are(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DSN", raising=False)
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))

@@ -68,9 +68,7 @@ def materialize(dsn: str, day: datetime) -> dict[str, object]:
     return {name: value for name, value in said.items() if name != "dagster/column_lineage"}
 
 
-def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_days_are_built_each_by_itself(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
     assert spark
     two_days(shop)
     connection = connect()
@@ -99,7 +97,7 @@ def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
     assert unexplained == []
 
 
-def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_events(
+def test_what_was_open_over_midnight_counts_for_its_day(
     shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
 ) -> None:
     late = EventStore(connect(autocommit=False))

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 SHOP = declared("millrace.examples.shop", ["read_models"]).models
 
 
-def test_an_order_has_the_name_of_its_customer_as_soon_as_that_is_known(
-    dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_an_order_has_the_name_of_its_customer(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     ordered = given(
         NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}), dsn=dsn, spark=spark
     )
@@ -28,9 +26,7 @@ def test_an_order_has_the_name_of_its_customer_as_soon_as_that_is_known(
     assert rows(connect(), named) == [("c-1", "Ada", 1)]
 
 
-def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is_received(
-    dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_a_payment_shows_its_order_and_counts_on_its_day(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     whose = {"order_id": "o-1", "customer_id": "c-1"}
     paid = given(
         NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}),

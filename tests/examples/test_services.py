@@ -145,7 +145,7 @@ def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_page_is_shown_without_what_takes_too_long_and_says_what_is_refused(dsn: str) -> None:
+def test_a_page_says_what_is_late_or_refused(dsn: str) -> None:
     order = {"command_id": str(uuid4()), "customer_id": "customer-7", "product": "whisk"}
     with served(page(dsn, wait_s=0)) as url:
         answer = requests.post(f"{url}/orders", order, timeout=patience())

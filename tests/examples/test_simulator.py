@@ -145,9 +145,7 @@ def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyP
 # Others ----------------------------------------------------------------------------------------------------
 
 
-def test_each_customer_is_registered_once_before_the_first_order_also_by_runs_at_once(
-    dsn: str, store: EventStore, connect: Connect
-) -> None:
+def test_each_customer_is_registered_once_by_runs_at_once(dsn: str, store: EventStore, connect: Connect) -> None:
     register_shop(store)
     first = plan_life(random.Random(3), "").customer
     other = EventStore(connect(autocommit=False))
@@ -165,9 +163,7 @@ def test_each_customer_is_registered_once_before_the_first_order_also_by_runs_at
         assert data.get("customer_id") in {None, *seen}
 
 
-def test_a_registration_whose_answer_is_lost_is_one_event(
-    dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_answer_leaves_one_customer(dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     answered = EventStore.append_events
     lost: list[str] = []
 

@@ -17,9 +17,7 @@ from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))
 
 
-def test_a_text_that_is_null_is_null_in_each_cell_and_names_nothing(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: EventStore, tmp_path: Path) -> None:
     rows = [("c-1", "begun", "2024-05-01", "NA"), ("NA", "begun", "2024-05-01", 1), ("c-1", "ended", "-", "NA 1")]
     columns = Columns(("case",), "activity", metadata=("at",), nulls=frozenset({"NA", "-"}))
     report = run(dsn, write_csv(tmp_path / "log.csv", rows), columns=columns)

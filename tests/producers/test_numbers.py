@@ -32,9 +32,7 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
     assert total(once) == 100
 
 
-def test_what_the_work_raises_gives_the_number_of_its_message_back_and_the_log_says_what_became_of_it(
-    once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_gives_its_number_back(once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture) -> None:
     producer = once.register("p")
     work.fails = [ValueError("no")]
     with caplog.at_level("DEBUG", "millrace.resources.producers"):
@@ -67,7 +65,7 @@ def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOn
     assert once.process(later[0], lambda _: "later").result == "later"
 
 
-def test_while_nobody_knows_whether_a_message_was_stored_no_other_takes_its_number(
+def test_a_number_in_doubt_is_not_used_again(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is really lost, right after the commit, and no new one can be had."""
@@ -94,7 +92,7 @@ def test_while_nobody_knows_whether_a_message_was_stored_no_other_takes_its_numb
     assert (work.runs, total(once)) == (2, 2)
 
 
-def test_a_message_in_doubt_that_was_not_stored_must_come_before_the_next_one(
+def test_a_doubt_is_cleared_before_the_next_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = once.register("p")
@@ -117,9 +115,7 @@ def test_a_message_in_doubt_that_was_not_stored_must_come_before_the_next_one(
     assert total(once) == 2
 
 
-def test_work_whose_connection_was_lost_and_that_fails_then_gives_the_number_back(
-    once: ExactlyOnce, work: Counting, connect: Connect
-) -> None:
+def test_work_that_lost_its_session_gives_its_number_back(once: ExactlyOnce, work: Counting, connect: Connect) -> None:
     """What its first attempt had opened is ended over the new connection."""
     producer = once.register("p")
     observer = connect()
@@ -171,7 +167,7 @@ def test_stamps_are_unique_and_rise_from_where_the_instance_before_was() -> None
     assert producer.current_sequence == 8
 
 
-def test_a_message_that_is_sent_again_has_its_old_stamp_and_moves_the_next_one_past_it() -> None:
+def test_what_is_sent_again_has_its_old_stamp() -> None:
     producer = numbered(5)
     assert producer.reissue(2) == ProducerStamp("p", 3, 7, 2)
     assert producer.current_sequence == 5
