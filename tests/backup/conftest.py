@@ -1,10 +1,12 @@
 """A filled store, and an empty one to restore it into."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from millrace.resources.backup.backup import backup
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import pump, set_clock
@@ -52,3 +54,11 @@ def filled(store: EventStore) -> EventStore:
     store.enable_view("parked", enabled=False)
     set_clock(store.connection, "")
     return store
+
+
+@pytest.fixture
+def saved(filled: EventStore, dsn: str, tmp_path: Path) -> Path:
+    """Return a backup of the filled store."""
+    assert filled
+    backup(dsn, tmp_path / "saved")
+    return tmp_path / "saved"

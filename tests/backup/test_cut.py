@@ -29,7 +29,7 @@ from tests.support.factories import (
 from tests.support.patience import patience, wait_until
 
 
-def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_those_of_the_log(
+def test_what_has_no_position_is_not_in_it(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
@@ -42,7 +42,7 @@ def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_th
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == before
-    (head,) = [restored.stream_head("o-1", "order")]
+    head = restored.stream_head("o-1", "order")
     assert head is not None
     assert head.version == 2
     append_to(restored, "o-1")
@@ -83,7 +83,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
         assert view_position <= mark
 
 
-def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_calls_done(
+def test_what_a_backup_calls_done_is_whole(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
@@ -125,9 +125,7 @@ def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_
         assert manifest.events == results
 
 
-def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_goes_on(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
+def test_a_duplicate_is_known(filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
     before = ProducerStore(filled.connection)
     readings = before.register_producer("readings").epoch
     before.ingest_events("readings", 0, readings, 0, digest=b"first")
@@ -148,9 +146,7 @@ def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_g
     refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 
 
-def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
-    filled: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_a_backup_waits_for_a_message(filled: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     open_ = ProducerStore(connect(autocommit=False))
     open_.register_producer("open")
     event = NewEvent("order", "open", "placed", uuid4(), {}, uuid4())
