@@ -16,18 +16,8 @@ from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import _Rounds, run_sequencer
 from tests.event_store.test_wake_ups import listeners
-from tests.support.factories import (
-    Connect,
-    append,
-    assert_log_holds_every_event_once,
-    new_event,
-    rows,
-    set_clock,
-    start,
-    terminate,
-    unprepared,
-    value,
-)
+from tests.support import factories
+from tests.support.factories import Connect, append, new_event, rows, set_clock, start, terminate, unprepared, value
 from tests.support.patience import patience, wait_until
 from tests.support.views.pooler import PROGRAM, pooled
 
@@ -157,7 +147,7 @@ def test_several_loops_give_every_event_one_offset(orders: EventStore, dsn: str,
         for n in range(30):
             orders.append_events([new_event(f"o-{n}"), new_event(f"o-{n + 1}")])
         wait_until(lambda: sequenced(observer) == 60, "sixty events are in the log")
-    assert_log_holds_every_event_once(observer)
+    factories.assert_log_holds_every_event_once(observer)
 
 
 def test_the_loop_connects_again(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:

@@ -32,18 +32,8 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    busiest,
-    close,
-    drain,
-    fill,
-    rows_of,
-    thing,
-    things,
-)
+from tests.support.building import drains
+from tests.support.building.drains import Everything, all_events, busiest, close, drain, fill, rows_of, thing, things
 from tests.support.building.oracle import expected_rows
 from tests.support.building.poison import WORTHS, locks, poison
 from tests.support.elsewhere import postgres_at
@@ -207,7 +197,7 @@ def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "Spa
     position = {lag.partition: lag.position for lag in things.view_lag("everything")}[partition]
     assert position == commit.events == commit.leases[0].to_position
     drain(dsn, spark)
-    assert_equals_a_clean_run(things)
+    drains.assert_equals_a_clean_run(things)
 
     (name,) = ids_of_one_partition(things.connection, 1, partition)
     small = archived(things.connection, partition).files[-1]
@@ -297,7 +287,7 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     with caplog.at_level(logging.WARNING):
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert "the archive is passed over, Postgres has everything" in caplog.text
-    assert_equals_a_clean_run(things)
+    drains.assert_equals_a_clean_run(things)
     ArchiveStore(things.connection).raise_low_water_mark(partition, 1)
     with pytest.raises(ArchiveDamaged):
         rebuild(dsn, lambda: spark, tmp_path, partition)

@@ -33,16 +33,9 @@ from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.archive.test_fields import append
+from tests.support import factories
 from tests.support.building.event_log_reads import append_json
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    register_orders,
-    start,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders, start
 from tests.support.patience import patience, wait_until
 
 
@@ -173,7 +166,7 @@ def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: C
     with one.connection.transaction():
         numbers = one.number_archive_fields([*"xyz"])
         waiting = start(lambda: other.number_archive_fields([*"zy"]))
-        wait_blocked(log.connection, other.connection.info.backend_pid)
+        factories.wait_blocked(log.connection, other.connection.info.backend_pid)
     assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
     assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
     assert one.number_archive_fields([]) == {}

@@ -15,22 +15,9 @@ from millrace.resources.backup.restore import restore
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, Json, NewEvent
+from tests.support import factories
 from tests.support.backups import files, tables
-from tests.support.factories import (
-    append,
-    append_to,
-    assert_log_holds_every_event_once,
-    assert_rising,
-    give_to_read_model,
-    ids_of_one_partition,
-    pump,
-    purge,
-    register_orders,
-    rows,
-    set_clock,
-    value,
-    with_odd_settings,
-)
+from tests.support.factories import append, append_to, assert_log_holds_every_event_once, pump, purge, rows, value
 
 
 def test_a_restore_gives_the_same_store(filled: EventStore, saved: Path, restored: EventStore, target: str) -> None:
@@ -50,7 +37,7 @@ def test_a_restored_store_goes_on_as_the_first(
     results = []
     for store in (filled, restored):
         connection = store.connection
-        set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
+        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
         highest = value(connection, 'select max("offset") from event_store.events')
         tokens = value(connection, "select max(lease_token) from event_store.checkpoints")
         head = store.stream_head("o-1", "order")
@@ -88,8 +75,8 @@ def test_odd_values_come_back(store: EventStore, dsn: str, restored: EventStore,
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
     store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
     store.register_view(odd, "2026-03-02T01:00:00Z", deciders=[odd, "x", "{a,b}", "null"], events=[odd])
-    backup(with_odd_settings(dsn), tmp_path)
-    restore(with_odd_settings(target), tmp_path)
+    backup(factories.with_odd_settings(dsn), tmp_path)
+    restore(factories.with_odd_settings(target), tmp_path)
     assert tables(restored) == tables(store)
     shown = restored.get_events(odd, odd, upcast=True)
     assert shown == store.get_events(odd, odd, upcast=True)
@@ -115,8 +102,8 @@ def test_a_second_backup_only_adds(
 def test_a_snapshot_is_of_a_file(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    register_orders(store)
-    append_to(store, *ids_of_one_partition(store.connection, 2) * 5)
+    factories.register_orders(store)
+    append_to(store, *factories.ids_of_one_partition(store.connection, 2) * 5)
     store.sequence_events()
     before = tables(store)
     archive_partition(dsn, tmp_path / "archive", 0, max_events=4, min_events=4, tail=True)
@@ -139,15 +126,15 @@ def test_a_snapshot_is_of_a_file(
     assert manifest.events == 10
     with pytest.raises(ForeignBackup, match="--archive"):
         backup(dsn, tmp_path / "without")
-    assert_rising(oldest)
+    factories.assert_rising(oldest)
     assert len(oldest) == 4
     restore(target, tmp_path / "backup")
     assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
 
 
 def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
-    register_orders(store)
-    ids = ids_of_one_partition(store.connection, 2)
+    factories.register_orders(store)
+    ids = factories.ids_of_one_partition(store.connection, 2)
     append_to(store, *ids * 5)
     store.sequence_events()
     purge(store, 0, 10)
@@ -168,7 +155,7 @@ def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, t
 def test_views_of_models_do_not_come(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    give_to_read_model(filled.connection, "orders")
+    factories.give_to_read_model(filled.connection, "orders")
     assert backup(dsn, tmp_path).left_out == ("orders",)
     restore(target, tmp_path)
     assert [info.view for info in restored.view_info()] == ["invoices", "parked"]

@@ -11,21 +11,9 @@ from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MessageDiffers
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStore
+from tests.support import factories
 from tests.support.backups import tables
-from tests.support.factories import (
-    Connect,
-    append_to,
-    assert_dense_and_ordered,
-    assert_log_holds_every_event_once,
-    at_once,
-    pump,
-    read_log,
-    refusal,
-    register_orders,
-    rows,
-    start,
-    value,
-)
+from tests.support.factories import Connect, append_to, assert_dense_and_ordered, register_orders, rows, start, value
 from tests.support.patience import patience, wait_until
 
 
@@ -47,7 +35,7 @@ def test_what_has_no_position_is_not_in_it(
     assert head.version == 2
     append_to(restored, "o-1")
     restored.sequence_events()
-    assert_log_holds_every_event_once(restored.connection)
+    factories.assert_log_holds_every_event_once(restored.connection)
 
 
 def test_a_backup_during_appends_is_a_consistent_cut(
@@ -64,7 +52,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
     def consume() -> None:
         mine = EventStore(connect())
         for _ in range(60):
-            pump(mine, "v")
+            factories.pump(mine, "v")
             for event in mine.lease_events("v", 3):
                 mine.ack_event("v", event.decider_id, event.offset, event.lease_token)
 
@@ -72,10 +60,10 @@ def test_a_backup_during_appends_is_a_consistent_cut(
         for _ in range(4):
             backup(dsn, tmp_path, max_events=10)
 
-    for result in at_once([produce, produce, consume, save]):
+    for result in factories.at_once([produce, produce, consume, save]):
         result.result()
     restore(target, tmp_path)  # whose last step checks that marks, events, streams and positions fit each other
-    assert_dense_and_ordered(read_log(restored.connection))
+    assert_dense_and_ordered(factories.read_log(restored.connection))
     for view_position, mark in rows(
         restored.connection,
         "select c.position, p.high_water_mark from event_store.checkpoints c join event_store.partitions p using (partition)",
@@ -143,7 +131,7 @@ def test_a_duplicate_is_known(filled: EventStore, dsn: str, restored: EventStore
     assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
     # another message under an old number is refused as before
     assert store.ingest_events("readings", 0, readings, 0, digest=b"first").status == "duplicate"
-    refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
+    factories.refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 
 
 def test_a_backup_waits_for_a_message(filled: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:

@@ -18,18 +18,8 @@ from millrace.resources.errors import PositionOutOfRange
 from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.following import Follower, Wanted, follow
 from tests.event_store.test_wake_ups import listeners
-from tests.support.factories import (
-    Connect,
-    append_many,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    new_event,
-    refusal,
-    rows,
-    start,
-    terminate,
-)
+from tests.support import factories
+from tests.support.factories import Connect, append_many, append_to, at_once, ids_of_one_partition, new_event, refusal
 from tests.support.patience import patience, wait_until
 
 
@@ -50,7 +40,7 @@ class Screen:
 @contextmanager
 def following(dsn: str) -> Iterator[Screen]:
     stop, screen = threading.Event(), Screen()
-    running = start(lambda: follow(dsn, Wanted(), 2, screen.show, stop, lost=screen.lost.append))
+    running = factories.start(lambda: follow(dsn, Wanted(), 2, screen.show, stop, lost=screen.lost.append))
     try:
         yield screen
     finally:
@@ -142,12 +132,12 @@ def test_each_is_shown_once_whatever_sessions_end(orders: EventStore, dsn: str, 
                 writers[number].sequence_events()
                 if number == 0 and n % 10 == 5:
                     for (pid,) in readers():
-                        terminate(orders.connection, pid)
+                        factories.terminate(orders.connection, pid)
 
         return run
 
     def readers() -> list[tuple[int]]:
-        return rows(
+        return factories.rows(
             orders.connection,
             "select pid from pg_stat_activity where datname = current_database() and application_name = 'follower'",
         )

@@ -22,16 +22,8 @@ from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.importer.events import NAMESPACE, Columns
 from millrace.resources.importer.importer import ImportProgress, ImportReport
-from tests.support.import_logs import (
-    TIME,
-    assert_each_row_once_in_order,
-    many_rows,
-    rejected,
-    run,
-    stored,
-    write_csv,
-    write_text,
-)
+from tests.support import import_logs
+from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 from tests.support.patience import patience
 
 # What a row becomes ----------------------------------------------------------------------------------------
@@ -177,7 +169,7 @@ def test_gzipped_text_is_read_and_its_bytes_are_counted(dsn: str, store: EventSt
     assert run(dsn, file, batch_size=100, progress=progress.append).appended == 250
     assert [step.rows for step in progress] == [100, 200, 250]
     assert progress[-1].done == progress[-1].total == file.stat().st_size
-    assert_each_row_once_in_order(store, 250, 5)
+    import_logs.assert_each_row_once_in_order(store, 250, 5)
     rows = store.connection.execute(
         "select decider, event, description from event_store.deciders order by 2"
     ).fetchall()
@@ -213,7 +205,7 @@ def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_pat
     write_csv(file, many_rows(50, 3))
     report = run(dsn, file)
     assert (report.appended, report.already_there) == (20, 30)
-    assert_each_row_once_in_order(store, 50, 3)
+    import_logs.assert_each_row_once_in_order(store, 50, 3)
 
 
 def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
@@ -277,4 +269,4 @@ def test_two_imports_at_once_store_each_row_once(dsn: str, store: EventStore, tm
     assert first.appended + second.appended == 1000
     assert first.already_there + second.already_there == 1000
     assert rejected(first) == rejected(second) == [(1002, rejected(first)[0][1])]
-    assert_each_row_once_in_order(store, 1000, 11)
+    import_logs.assert_each_row_once_in_order(store, 1000, 11)

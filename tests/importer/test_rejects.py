@@ -16,16 +16,8 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.importer import ImportProgress
-from tests.support.import_logs import (
-    TIME,
-    assert_each_row_once_in_order,
-    many_rows,
-    rejected,
-    run,
-    stored,
-    write_csv,
-    write_text,
-)
+from tests.support import import_logs
+from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 
 # Bad rows --------------------------------------------------------------------------------------------------
 
@@ -344,4 +336,4 @@ def test_the_server_going_away_in_the_middle_says_how_to_go_on(dsn: str, store: 
         run(dsn, file, batch_size=100, progress=cut)
     assert len(stored(store)) == 100
     assert run(dsn, file).already_there == 100
-    assert_each_row_once_in_order(store, 500, 5)
+    import_logs.assert_each_row_once_in_order(store, 500, 5)

@@ -16,18 +16,8 @@ from millrace.resources.event_store import EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from millrace.resources.user_code import NeverRan
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    new_event,
-    refusal,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
+from tests.support.factories import Connect, append, new_event, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience, wait_until
 from tests.support.producing.counting import Counting, total
 
@@ -122,7 +112,7 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
     holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
-    append_to(EventStore(holder), "a")
+    factories.append_to(EventStore(holder), "a")
     runs = []
 
     def work(transaction: Transaction) -> Json:

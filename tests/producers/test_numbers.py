@@ -4,16 +4,10 @@ from uuid import UUID
 
 import pytest
 
+from millrace.resources import producers
 from millrace.resources.errors import SequenceGap
 from millrace.resources.event_store import Json
-from millrace.resources.producers import (
-    IdempotentProducer,
-    ProducerStamp,
-    ProducerStore,
-    RegisteredProducer,
-    SettledMessage,
-    exactly_once,
-)
+from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
 from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
@@ -157,7 +151,7 @@ def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce,
 
 
 def numbered(next_sequence: int) -> IdempotentProducer:
-    return IdempotentProducer(RegisteredProducer("p", 3, 7, next_sequence))
+    return IdempotentProducer(producers.RegisteredProducer("p", 3, 7, next_sequence))
 
 
 def test_stamps_are_unique_and_rise_from_where_the_instance_before_was() -> None:
