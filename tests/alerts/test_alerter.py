@@ -232,7 +232,7 @@ def test_several_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> N
     assert len({alert.webhook_id for alert in hook.alerts}) == 10
 
 
-def test_a_failing_receiver_is_told_later(
+def test_what_did_not_arrive_comes_again(
     mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([500, 302, 404])
@@ -285,7 +285,7 @@ def test_a_locked_store_is_none_without_incidents(mails: EventStore, connect: Co
         holder.execute("lock table event_store.stream_locks in access exclusive mode")
         for _ in range(2):
             alerter.tick()
-    assert {each.kind: each.missing_since for each in opened(mails).values()} == {
+    assert {kind: each.missing_since for kind, each in opened(mails).items()} == {
         "dead_letters": None,
         "unreadable": None,
     }
@@ -298,9 +298,8 @@ def test_it_goes_on_after_the_database_was_away(
     park(mails)
     with alerting(dsn, hook):
         hook.until(1)
-        wait_until(
-            lambda: value(mails.connection, "select bool_and(told = 'began') from event_store.incidents"), "it is noted"
-        )
+        noted = "select bool_and(told = 'began') from event_store.incidents"
+        wait_until(lambda: value(mails.connection, noted), "it is noted")
         with away(postgres, mails.connection.info.dbname):
             wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -320,16 +319,12 @@ def test_who_may_not_is_told_who_may(mails: EventStore, dsn: str, hook: Hook, ca
 def test_nothing_is_open_in_the_store_while_a_receiver_is_asked(mails: EventStore, dsn: str, hook: Hook) -> None:
     park(mails)
     states: list[tuple[object, ...]] = []
+    sessions = (
+        "select state, xact_start from pg_stat_activity where datname = current_database() and application_name = %s"
+    )
 
     def look(_: Alert) -> int:
-        with psycopg.connect(dsn) as other:
-            states.extend(
-                rows(
-                    other,
-                    "select state, xact_start from pg_stat_activity where application_name = 'millrace alerts'"
-                    " and datname = current_database()",
-                )
-            )
+        states.extend(rows(mails.connection, sessions, "millrace alerts"))
         return 204
 
     hook.answer = look

@@ -12,37 +12,16 @@ from tests.support.pages.documents import quoted, table
 
 BEGAN = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 INCIDENT = Incident(
-    incident_id=UUID(int=2),
-    source="event_store",
-    kind="dead_letters",
-    subject="mails",
-    severity="ticket",
-    what="The view mails gave up a stream",
-    cause="order o-1, after 3 attempts: no such address",
-    remedy="millrace dead list mails",
-    page="/runs",
-    began_at=BEGAN,
-    confirmed=True,
-    missing_since=None,
-    over_at=None,
-    told="nothing",
-    due_at=BEGAN,
-    tries=1,
-    failing_since=BEGAN,
-    last_error=None,
-)
+    incident_id=UUID(int=2), source="event_store", kind="dead_letters", subject="mails", severity="ticket",
+    what="The view mails gave up a stream", cause="order o-1, after 3 attempts: no such address",
+    remedy="millrace dead list mails", page="/runs", began_at=BEGAN, confirmed=True, missing_since=None, over_at=None,
+    told="nothing", due_at=BEGAN, tries=1, failing_since=BEGAN, last_error=None,
+)  # fmt: skip
 DATA = {
-    "incident_id": "00000000-0000-0000-0000-000000000002",
-    "kind": "dead_letters",
-    "subject": "mails",
-    "severity": "ticket",
-    "title": INCIDENT.what,
-    "cause": INCIDENT.cause,
-    "remedy": INCIDENT.remedy,
-    "link": "https://ui.example.com/runs",
-    "began_at": "2030-01-01T10:00:00.000Z",
-    "over_at": None,
-}
+    "incident_id": "00000000-0000-0000-0000-000000000002", "kind": "dead_letters", "subject": "mails",
+    "severity": "ticket", "title": INCIDENT.what, "cause": INCIDENT.cause, "remedy": INCIDENT.remedy,
+    "link": "https://ui.example.com/runs", "began_at": "2030-01-01T10:00:00.000Z", "over_at": None,
+}  # fmt: skip
 
 
 def finding(subject: str, cause: str, page: str = "") -> Finding:
@@ -52,11 +31,8 @@ def finding(subject: str, cause: str, page: str = "") -> Finding:
 def test_the_body_says_what_is_wrong_since_when_and_what_helps() -> None:
     message = message_of(INCIDENT, "https://ui.example.com/")
     assert message.message_id == "msg_00000000000000000000000000000002_began"
-    assert json.loads(message.body("standard")) == {
-        "type": "incident.began",
-        "timestamp": "2030-01-01T10:00:00.000Z",
-        "data": DATA,
-    }
+    told = {"type": "incident.began", "timestamp": "2030-01-01T10:00:00.000Z", "data": DATA}
+    assert json.loads(message.body("standard")) == told
     without = json.loads(message_of(replace(INCIDENT, page=""), "x").body("standard"))
     assert without["data"]["link"] is None
     fields = {"type", "timestamp", *(f"data.{name}" for name in DATA)}

@@ -7,17 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.resources.archive import fields as of_file
 from millrace.resources.archive import files
 from millrace.resources.archive.fields import (
-    METADATA,
     MOST_COLUMNS,
     MOST_FIELDS,
     Fields,
     FoundField,
-    RangeFields,
     chosen_fields,
     stated_fields,
-    with_columns,
 )
 from millrace.resources.archive.files import SCHEMA, range_fields, read_range
 from millrace.resources.archive.listing import archived
@@ -62,23 +60,17 @@ def test_a_file_holds_the_paths_that_it_can_tell() -> None:
 
 
 UNREADABLE = [
-    b"",
-    b"no json",
-    b"[" * 100_000,
-    b"[]",
-    b'{"columns": ["a"]}',
-    b'{"columns": "a", "others": []}',
-    b'{"columns": [1], "others": []}',
-    b'{"columns": ["a"], "others": {}}',
-    b'{"columns": ["b"], "others": []}',
-    b"\xff",
-]
+    b"", b"no json", b"[" * 100_000, b"[]", b'{"columns": ["a"]}', b'{"columns": "a", "others": []}', b"\xff",
+    b'{"columns": [1], "others": []}', b'{"columns": ["a"], "others": {}}', b'{"columns": ["b"], "others": []}',
+]  # fmt: skip
 
 
 def test_of_a_file_that_says_nothing_readable_no_field_is_known() -> None:
-    schema = with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
+    schema = of_file.with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
     assert stated_fields(schema) == Fields(("a",), ())
-    assert [said for said in UNREADABLE if stated_fields(schema.with_metadata({METADATA: said})) != Fields()] == []
+    assert [
+        said for said in UNREADABLE if stated_fields(schema.with_metadata({of_file.METADATA: said})) != Fields()
+    ] == []
     assert stated_fields(SCHEMA) == Fields()
 
 
@@ -126,11 +118,10 @@ def test_an_event_of_very_many_fields_leaves_some_unknown(log: EventStore, dsn: 
 
 
 def test_fields_are_told_whoever_looked(log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first and the third event are looked at."""
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)
-    monkeypatch.setattr(files, "LOOKED_AT", 2)
+    monkeypatch.setattr(files, "LOOKED_AT", 2)  # the first and the third event
     long = json.dumps("x" * 2000)
     told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
     append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
@@ -153,7 +144,7 @@ def test_fields_are_told_whoever_looked(log: EventStore, dsn: str, monkeypatch: 
 
 
 def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:
-    fields = RangeFields(Fields(("a",), ("b",)))
+    fields = of_file.RangeFields(Fields(("a",), ("b",)))
     fields.add(pa.array([None, json.dumps([f"f{n}" for n in range(MOST_FIELDS - 2)])]))
     assert len(fields.stated.others or ()) == MOST_FIELDS - 1
     fields.add(pa.array(['["one too many"]', '["another"]']))

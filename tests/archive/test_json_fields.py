@@ -43,22 +43,19 @@ def _object(members: list[tuple[str, str]]) -> str:
 
 def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     members = st.lists(st.tuples(keys, inner), max_size=3)
-    return (
-        members.map(_object)
-        | members.map(_object)
-        | st.lists(inner, max_size=2).map(lambda each: f"[{', '.join(each)}]")
-    )
+    lists = st.lists(inner, max_size=2).map(lambda each: f"[{', '.join(each)}]")
+    return members.map(_object) | members.map(_object) | lists
 
 
 # JSON texts, with numbers as nobody's float writes them
-documents = st.lists(st.tuples(keys, st.recursive(scalars, _nested, max_leaves=5)), max_size=3).map(
-    _object
-) | st.recursive(scalars, _nested, max_leaves=5)
+anything = st.recursive(scalars, _nested, max_leaves=5)
+documents = st.lists(st.tuples(keys, anything), max_size=3).map(_object) | anything
 
 
-def by_postgres(
-    store: EventStore, found: list[str], paths: list[list[str]]
-) -> tuple[list[str], list[list[str | None]]]:
+Values = list[list[str | None]]
+
+
+def by_postgres(store: EventStore, found: list[str], paths: list[list[str]]) -> tuple[list[str], Values]:
     """Return the texts as jsonb prints them, and for each path the value in each."""
     stored = rows(
         store.connection,

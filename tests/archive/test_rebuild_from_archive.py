@@ -116,15 +116,13 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     # a run in Dagster reads the archive that the settings name
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
     things.connection.execute("update read_models.everything_state set events = 0 where partition = %s", (partition,))
-    defs = build_defs(
-        declarations=Declarations(models={"everything": Everything}), resources={"postgres": postgres_at(dsn)}
-    )
-    rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
-    assert rebuilt.success
+    declared = Declarations(models={"everything": Everything})
+    defs = build_defs(declarations=declared, resources={"postgres": postgres_at(dsn)})
+    key = log_partition_key(partition)
+    assert defs.resolve_job_def("rebuild").execute_in_process(partition_key=key).success
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
     # and one that writes it records the moment
-    written = defs.resolve_job_def("archive").execute_in_process(partition_key=log_partition_key(partition))
-    assert written.success
+    assert defs.resolve_job_def("archive").execute_in_process(partition_key=key).success
     mark = things.marks_at(datetime.now(UTC))
     assert mark is not None
     assert (mark.reason, sum(mark.marks)) == ("archive", len(events))
@@ -270,17 +268,13 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
         with pytest.raises(HistoryMissing, match=f"log partition {given_up} begins at 3"):
             rebuild(dsn, lambda: spark, root, given_up)
     archive(dsn, tmp_path)
-    with pytest.raises(
-        LogIncomplete, match=f"log partition {given_up}: positions 0 to 3 (?s:.*) only a backup"
-    ) as refusal:
+    lost = f"log partition {given_up}: positions 0 to 3 (?s:.*) only a backup"
+    with pytest.raises(LogIncomplete, match=lost) as refusal:
         rebuild(dsn, lambda: spark, tmp_path, given_up)
     assert refusal.value.hint
 
-    partition = next(
-        held.partition
-        for held in map(partial(archived, things.connection), range(16))
-        if held.partition != given_up and held.files
-    )
+    whole = (held for held in map(partial(archived, things.connection), range(16)) if held.partition != given_up)
+    partition = next(held.partition for held in whole if held.files)
     damaged = tmp_path / archived(things.connection, partition).files[0].path
     damaged.rename(tmp_path / "kept")
     things.connection.execute("update read_models.everything_state set events = 0 where partition = %s", (partition,))
@@ -298,23 +292,6 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
             rebuild(dsn, lambda: spark, root, partition)
     # nothing is held back
     assert rows(things.connection, "select * from event_store.checkpoints where lease_owner is not null") == []
-
-
-def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_archive_and_tail(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    partition = 6
-    bad, good, other = ids_of_one_partition(things.connection, 3, partition=partition)
-    things.append_events([thing(good, worth=1), thing(bad, worth=1), thing(other, worth=1), thing(good, worth=1)])
-    things.append_events([thing(good, worth=1), thing(bad, worth="a lot"), thing(good, worth=1)])
-    things.sequence_events()
-    archive(dsn, tmp_path)
-    assert archived(things.connection, partition).archived_position == 7
-    (failure,) = rebuild(dsn, lambda: spark, tmp_path, partition).failures
-    assert failure.stream.decider_id == bad
-    assert rows(things.connection, "select thing_id, events from read_models.everything order by thing_id") == sorted(
-        [(good, 4), (bad, 1), (other, 1)]
-    )
 
 
 def test_what_was_given_up_stays_so(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:

@@ -37,14 +37,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_row_between_the_cuts_is_read_by_one_task(root: Path, begin: int, end: int, most: int) -> None:
     files = [ArchivedFile(held, path_of(held), 1, "") for held in FILES]
     tasks = shared(root, {file: Fields() for file in files if file.range.from_position < end}, {0: (begin, end)}, most)
-    found = [
-        offset
-        for task in tasks
-        for part in task
-        for batch in rows_of(part, WANTED)
-        for offset in batch.column(0).to_pylist()
-    ]
-    assert sorted(found) == list(range(begin, end))
+    batches = [batch for task in tasks for part in task for batch in rows_of(part, WANTED)]
+    assert sorted(offset for batch in batches for offset in batch.column(0).to_pylist()) == list(range(begin, end))
     assert all(task for task in tasks)
 
 

@@ -14,16 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive.files import (
-    SCHEMA,
-    ArchiveDamaged,
-    path_of,
-    range_fields,
-    range_of,
-    read_range,
-    require_range,
-    write_file,
-)
+from millrace.resources.archive import files as archive_files
+from millrace.resources.archive.files import ArchiveDamaged, path_of, range_of, read_range, write_file
 from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
@@ -87,7 +79,7 @@ def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
 
 
 def test_the_archive_is_the_log_in_bounded_files(log: EventStore, dsn: str, tmp_path: Path) -> None:
-    assert SCHEMA.names == list(COLUMNS)
+    assert archive_files.SCHEMA.names == list(COLUMNS)
     report = extend(dsn, tmp_path)
     counts = (report.written, report.files, report.events, report.archived_position, report.busy)
     assert counts == (10, 3, 10, 10, False)
@@ -118,7 +110,7 @@ def test_with_nothing_new_nothing_is_written(log: EventStore, dsn: str, tmp_path
     assert extend(dsn, tmp_path).written == 0
     for file in before.files:
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-            fields = range_fields(cursor, file.range)
+            fields = archive_files.range_fields(cursor, file.range)
             numbers = ArchiveStore(log.connection).number_archive_fields(fields.columns)
             batches = read_range(cursor, file.range, fields)
             again = write_file(tmp_path, file.range, batches, fields=fields, numbers=numbers)
@@ -127,6 +119,10 @@ def test_with_nothing_new_nothing_is_written(log: EventStore, dsn: str, tmp_path
             0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
         )
     assert archived(log.connection, 0) == before
+
+
+def number_of(field: pa.Field) -> int:
+    return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
 def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Path) -> None:
@@ -141,9 +137,7 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     assert_archive_is_the_log(log, tmp_path)
     # readers that know columns by numbers find them where a name has changed
     kept = pq.read_schema(next(tmp_path.rglob("*.parquet")))
-    assert [(kept.field(name).metadata or {}).get(b"PARQUET:field_id") for name in COLUMNS] == [
-        str(number).encode() for number in range(1, 16)
-    ]
+    assert [number_of(kept.field(name)) for name in COLUMNS] == list(range(1, 16))
 
 
 def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: Connect, tmp_path: Path) -> None:
@@ -151,16 +145,11 @@ def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: C
         append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
     kept = [pq.read_schema(path) for path in sorted(tmp_path.rglob("*.parquet"))]
-    found = {
-        (field.name, (field.metadata or {}).get(b"PARQUET:field_id"))
-        for schema in kept
-        for field in schema
-        if field.name.startswith("data:")
-    }
+    found = {(field.name, number_of(field)) for schema in kept for field in schema if field.name.startswith("data:")}
     names = {name for name, _ in found}
     assert {"data:a", "data:b", "data:c"} <= names
     assert len(found) == len(names) == len({number for _, number in found})
-    assert all(int(number or 0) >= 1000 for _, number in found)
+    assert all(number >= 1000 for _, number in found)
 
     one, other = ArchiveStore(connect()), ArchiveStore(connect())
     with one.connection.transaction():
@@ -168,7 +157,7 @@ def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: C
         waiting = start(lambda: other.number_archive_fields([*"zy"]))
         factories.wait_blocked(log.connection, other.connection.info.backend_pid)
     assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
-    assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
+    assert len({*numbers.values(), *(number for _, number in found)}) == 3 + len(found)
     assert one.number_archive_fields([]) == {}
 
 
@@ -185,13 +174,9 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
 
 def test_a_plan_fills_files_and_leaves_a_small_rest() -> None:
     plans: list[tuple[int, bool, list[tuple[int, int]]]] = [
-        (0, True, []),
-        (9, False, []),
-        (9, True, [(0, 9)]),
-        (10, False, [(0, 10)]),
-        (205, False, [(0, 100), (100, 200)]),
-        (205, True, [(0, 100), (100, 200), (200, 205)]),
-    ]
+        (0, True, []), (9, False, []), (9, True, [(0, 9)]), (10, False, [(0, 10)]),
+        (205, False, [(0, 100), (100, 200)]), (205, True, [(0, 100), (100, 200), (200, 205)]),
+    ]  # fmt: skip
     for mark, tail, expected in plans:
         held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
         ranges = plan(held, max_events=100, min_events=10, tail=tail)
@@ -271,26 +256,16 @@ def test_archiving_beside_appends_misses_none(log: EventStore, dsn: str, tmp_pat
     assert_archive_is_the_log(log, tmp_path)
 
 
-def rows_of(log: EventStore, dsn: str, wanted: LogRange) -> list[pa.RecordBatch]:
+@pytest.mark.usefixtures("log")
+def test_what_is_not_exactly_the_range_gets_no_name(dsn: str, tmp_path: Path) -> None:
     from adbc_driver_postgresql import dbapi
 
-    assert log
-    with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-        return list(read_range(cursor, wanted))
-
-
-def test_what_is_not_exactly_the_range_gets_no_name(log: EventStore, dsn: str, tmp_path: Path) -> None:
     wanted = LogRange(0, 2, 6)
-    (batch,) = rows_of(log, dsn, wanted)
-    wrong: dict[str, list[pa.RecordBatch]] = {
-        "nothing": [],
-        "late": [batch.slice(1)],
-        "short": [batch.slice(0, len(batch) - 1)],
-        "twice": [batch, batch],
-        "a hole": [batch.take(pa.array([0, 1, 3]))],
-        "in disorder": [batch.take(pa.array([1, 0, 2, 3]))],
-    }
-    for batches in wrong.values():
+    with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+        (batch,) = read_range(cursor, wanted)
+    hole, disorder = (batch.take(pa.array(places)) for places in ([0, 1, 3], [1, 0, 2, 3]))
+    late, short = batch.slice(1), batch.slice(0, len(batch) - 1)
+    for batches in ([], [late], [short], [batch, batch], [hole], [disorder]):
         with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
             write_file(tmp_path, wanted, batches)
     assert files(tmp_path) == []
@@ -303,7 +278,7 @@ def test_torn_and_foreign_files_are_never_listed(log: EventStore, dsn: str, tmp_
     torn = tmp_path / path_of(LogRange(0, 0, 4))
     torn.write_bytes(b"PAR1 torn")
     with pytest.raises(ArchiveDamaged, match=str(torn)):
-        require_range(torn, LogRange(0, 0, 4))
+        archive_files.require_range(torn, LogRange(0, 0, 4))
     (folder / "notes.txt").write_text("mine")
     (folder / f".x.parquet.{'a' * 32}.tmp").write_bytes(b"half")
     extend(dsn, tmp_path)

@@ -109,6 +109,9 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
+    # reports are imported for who asks for them
+    declare(reports__days="raise AssertionError")
+    assert declared(package, ["read_models"]).faults == ()
 
 
 def test_a_model_has_all_its_rollups_or_says_so(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,26 +125,18 @@ def test_a_model_has_all_its_rollups_or_says_so(declare: Declare, monkeypatch: p
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     with pytest.raises(MillraceError, match="grouped is a rollup of read model a, with which it changes"):
         declared_model("grouped", None)
+    elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
+    declare(shared=SORTED_MODEL, read_models__i=elsewhere.replace("of=A", "of=shared.A").replace("Grouped", "Lost"))
+    refused = declared(package)
+    assert (list(refused.rollups), [fault.error for fault in refused.faults]) == (
+        ["grouped"],
+        ["rollup lost: its read model a is not declared here"],
+    )
     declare(read_models__h="1 / 0")
     assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
         *(True, True),
         *(False, False),
     ]
-
-
-def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:
-    elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
-    package = declare(shared=SORTED_MODEL, read_models__g=elsewhere.replace("of=A", "of=shared.A"))
-    found = declared(package)
-    assert (found.rollups, [fault.error for fault in found.faults]) == (
-        {},
-        ["rollup grouped: its read model a is not declared here"],
-    )
-
-
-def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:
-    package = declare(read_models__a=SORTED_MODEL, reports__days="raise AssertionError")
-    assert declared(package, ["read_models"]).faults == ()
 
 
 def test_the_package_is_the_named_one_else_that_nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,28 +199,20 @@ def test_commands_refuse_without_a_package(dsn: str, tmp_path: Path, monkeypatch
 # Refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["no_such_package", "no_such.package", "json.no_such", "not a name", ".relative"])
-def test_an_unknown_package_is_refused_with_the_setting_and_the_remedy(package: str) -> None:
-    with pytest.raises(
-        InvalidDeclarations, match=f"(?s)There is no package '{package}'.*MILLRACE_DECLARATIONS.*new DIR"
-    ):
-        declared(package)
+NO_SUCH = "(?s)There is no package '{}'.*MILLRACE_DECLARATIONS.*new DIR"
+NOTHING = "(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py"
 
 
-def test_a_package_that_declares_nothing_is_refused_with_what_it_may_have(declare: Declare) -> None:
-    for package in ("json", declare()):
-        with pytest.raises(
-            InvalidDeclarations,
-            match=r"(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py",
-        ):
+def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Declare) -> None:
+    unknown = ("no_such_package", "no_such.package", "json.no_such", "not a name", ".relative")
+    refusals = {**{each: NO_SUCH.format(each) for each in unknown}, "json": NOTHING, declare(): NOTHING}
+    for package, refusal in refusals.items():
+        with pytest.raises(InvalidDeclarations, match=refusal):
             declared(package)
-
-
-def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Declare, tmp_path: Path) -> None:
-    package = declare(read_models__a=SORTED_MODEL)
-    (tmp_path / package / "__init__.py").write_text("\n1 / 0\n")
+    # as a whole, with the line
+    declare(read_models__a=SORTED_MODEL, __init__="\n1 / 0\n")
     with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
-        declared(package)
+        declared("declared_here")
 
 
 @pytest.mark.parametrize(
@@ -353,9 +340,7 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
     ],
 )
-def test_a_file_that_fails_is_told_by_its_line(
-    declare: Declare, tmp_path: Path, text: str, line: int, error: str
-) -> None:
+def test_a_file_that_fails_is_told_by_line(declare: Declare, tmp_path: Path, text: str, line: int, error: str) -> None:
     package = declare(read_models__a=SORTED_MODEL, read_models__b=text)
     found = declared(package)
     assert list(found.models) == ["a"]
@@ -403,27 +388,23 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
         assert "fails to load" in (node.description or "")
         assert ".py:1: " in (node.description or "")
     assert graph.get(dg.AssetKey(["read_models", "a"])).is_executable
-    assert {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["read_models", "b"])} == {
-        "declaration_loads"
-    }
+    of_b = [key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["read_models", "b"])]
+    assert of_b == ["declaration_loads"]
     assert "b.py:1: ModuleNotFoundError" in str(defs.metadata["files that fail"].value)
-    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
-    assert check_of_d == {"schemas_match_code", "declaration_loads"}
-    # only what loads is rebuilt, and checked for its lag
-    assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
-
-
-def test_the_check_of_a_file_that_fails_fails_with_its_line(declare: Declare) -> None:
-    package = declare(read_models__b="import no_such_thing\n")
     (check,) = [
-        check
-        for check in build_defs(declarations=declared(package)).asset_checks or ()
-        if isinstance(check, dg.AssetChecksDefinition) and check.check_key.name == "declaration_loads"
+        each
+        for each in defs.asset_checks or ()
+        if isinstance(each, dg.AssetChecksDefinition)
+        and each.check_key == dg.AssetCheckKey(dg.AssetKey(["read_models", "b"]), "declaration_loads")
     ]
     result = check()
     assert isinstance(result, dg.AssetCheckResult)
     assert not result.passed
     assert "b.py:1: ModuleNotFoundError" in str(result.metadata["fails"].value)
+    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
+    assert check_of_d == {"schemas_match_code", "declaration_loads"}
+    # only what loads is rebuilt, and checked for its lag
+    assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 
 
 def test_services_and_commands_are_loaded_by_themselves(declare: Declare, tmp_path: Path) -> None:

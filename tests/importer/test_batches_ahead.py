@@ -63,14 +63,8 @@ def file(tmp_path: Path) -> Path:
 def child(dsn: str, store: EventStore, gate: psycopg.Connection, file: Path) -> Iterator["subprocess.Popen[str]"]:
     """Start an import and give it when one batch waits at the store and the next one is ready."""
     assert not gate.closed
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, dsn, str(file)],
-        cwd=PROJECT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with child:
+    command, pipe = [sys.executable, "-c", CHILD, dsn, str(file)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=PROJECT, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as child:
         assert child.stdout is not None
         told = (int(line) for line in child.stdout)
         assert [next(told) for _ in range(STUCK + 1)] == list(range(1, STUCK + 2))

@@ -22,7 +22,9 @@ cells = st.recursive(
 
 
 @given(names, names, names, names, st.dictionaries(st.text(), cells))
-def test_it_is_what_its_values_are(source: str, decider: str, stream: str, activity: str, data: dict[str, Any]) -> None:
+def test_its_text_is_that_of_its_values(
+    source: str, decider: str, stream: str, activity: str, data: dict[str, Any]
+) -> None:
     of_stream, of_event = "case" * 11, "activity" * 11
     row = Row(7, 8, "", 0, {of_stream: stream, of_event: activity, **data})
     event = Mapping(source, decider, Columns((of_stream,), of_event)).event(row)

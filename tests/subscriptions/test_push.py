@@ -111,7 +111,7 @@ def test_an_answer_is_kept_as_status_and_hash(pushed: EventStore, dsn: str, rece
     place(pushed, *answers, events=("placed",))
     receiver.answer = lambda body: answers[body["decider_id"]][0]
     told: list[str] = []
-    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], on_failure=told.append)
+    deliver(dsn, said=told.append)
     kept = {name: f"{error}, sha256 {sha(said[:2000])}" for name, ((_, said), error) in answers.items()}
     letters = pushed.dead_letters()
     assert {letter.decider_id: letter.last_error for letter in letters} == kept
@@ -132,9 +132,7 @@ def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn:
     assert (letter.decider_id, letter.last_error.partition(",")[0]) == ("400", "HTTP 400 Bad Request")
 
 
-def test_a_late_answer_redelivers(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_is_redelivered(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "TIMEOUT_S", 0.2)
     place(pushed, "a", events=("placed",))
     answered = threading.Event()
@@ -159,9 +157,8 @@ def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
     errors: LiteralString = "select last_error from event_store.stream_locks where last_error is not null"
-    assert rows(pushed.connection, errors) == [
-        (f"HTTP 503 Service Unavailable, 12 bytes, sha256 {sha(b'back at noon')}",)
-    ]
+    error = f"HTTP 503 Service Unavailable, 12 bytes, sha256 {sha(b'back at noon')}"
+    assert rows(pushed.connection, errors) == [(error,)]
     assert pushed.dead_letters() == []
     wake(pushed)
     receiver.answer = lambda _: 200
@@ -169,17 +166,16 @@ def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert rows(pushed.connection, errors) == []
 
 
-def test_nobody_listens(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_away(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.shutdown()
     receiver.server_close()
     assert deliver(dsn) == 0
     assert locks(pushed.connection) == []
-    for error, attempts in rows(pushed.connection, "select last_error, attempts from event_store.stream_locks"):
-        # the same as of a port that nobody answers at: what is reachable is no business of readers
-        assert error == "No answer."
-        assert attempts == 0
+    # the same as of a port that nobody answers at: what is reachable is no business of readers
+    waits = {*rows(pushed.connection, "select last_error, attempts from event_store.stream_locks")}
+    assert waits == {("No answer.", 0)}
 
 
 def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str) -> None:
@@ -207,7 +203,7 @@ def test_sixteen_streams_are_delivered_at_once_in_order(pushed: EventStore, dsn:
 def test_a_receiver_that_is_gone_disables_the_view(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
-    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert deliver(dsn, concurrency=1) == 0
     assert len(receiver.bodies) == 1
     assert [view.enabled for view in pushed.view_info("hook")] == [False]
     entry = next(entry for entry in pushed.audit_log("hook") if entry.operation == "enable_view")
@@ -224,13 +220,9 @@ def test_who_may_not_disable_the_view_says_so(pushed: EventStore, dsn: str, rece
     receiver.answer = lambda _: 410
     said: list[str] = []
     # a login with less than drains have
-    pushed.connection.execute(
-        "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
-    )
-    as_consumer = make_conninfo(dsn, options="-c role=event_store_consumer")
-    push_events(
-        as_consumer, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append
-    )
+    grant = "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
+    pushed.connection.execute(grant)
+    deliver(make_conninfo(dsn, options="-c role=event_store_consumer"), concurrency=1, said=said.append)
     assert len(receiver.bodies) == 1
     assert "cannot be disabled: permission denied" in said[-1]
     assert [view.enabled for view in pushed.view_info("hook")] == [True]
@@ -240,22 +232,20 @@ def test_who_may_not_disable_the_view_says_so(pushed: EventStore, dsn: str, rece
 def test_a_receiver_gets_nothing_before_it_is_back(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.headers = {"Retry-After": "600"}
-    query: LiteralString = (
-        "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
-    )
+    waits = "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
     for number, status in enumerate((429, 503), 1):
         wake(pushed)
         receiver.answer = lambda _, status=status: status  # type: ignore[misc]
-        assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+        assert deliver(dsn, concurrency=1) == 0
         assert len(receiver.bodies) == number
-        assert rows(pushed.connection, query) == [(True, 0)] * 3, status
+        assert rows(pushed.connection, waits) == [(True, 0)] * 3, status
 
 
-def test_one_at_a_time_asks(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_asks_the_dead(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     place(pushed, *(f"s-{n}" for n in range(40)), events=("placed",))
     receiver.answer = lambda _: 0
     monkeypatch.setattr(push, "RETRY_MS", 600_000)
-    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1)
+    deliver(dsn, concurrency=1)
     assert len(receiver.bodies) == push.DEAD_AFTER
     assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 

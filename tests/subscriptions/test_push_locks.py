@@ -64,15 +64,10 @@ def test_locks_outlast_the_slowest_receiver(pushed: EventStore, dsn: str, receiv
     pushed.connection.execute("update event_store.views set lock_timeout_s = 1 where view = 'hook'")
     place(pushed, "a", events=("placed",))
     lasts: list[float] = []
+    left = "select extract(epoch from locked_until - clock_timestamp())::float8 from event_store.stream_locks"
 
     def look(_: dict[str, Any]) -> int:
-        with psycopg.connect(dsn) as connection:
-            lasts.append(
-                value(
-                    connection,
-                    "select extract(epoch from locked_until - clock_timestamp())::float8 from event_store.stream_locks",
-                )
-            )
+        lasts.append(value(pushed.connection, left))
         return 200
 
     receiver.answer = look
