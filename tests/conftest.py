@@ -92,11 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kills", metavar="N", type=int, default=80, help="how often tests that kill at random moments do so (80)"
     )
     parser.addoption("--long", action="store_true", help="try more seeds and variants: half an hour, not a quarter")
-    parser.addoption(
-        "--full-install",
-        action="store_true",
-        help="install the wheel of a user with every package that it needs, and do not share ours",
-    )
+    whole = "install the wheel of a user with every package that it needs, and do not share ours"
+    parser.addoption("--full-install", action="store_true", help=whole)
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,7 @@ def alerts(settings: Settings) -> object:
 WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "home": (("~nobody-of-this-name/x",), None),
     "dsn": (("nonsense", "postgresql://u:hunter2 secret@[/x"), lambda settings: psycopg.connect(settings.dsn or "")),
-    "declarations": (
-        ("no such package", "..", "1/2"),
-        lambda settings: declared(settings.declared_package, ["commands"]),
-    ),
+    "declarations": (("no such package", "..", "1/2"), lambda its: declared(its.declared_package, ["commands"])),
     "log_partitions": ((*NUMBERS, "1025"), None),
     "port": ((*NUMBERS, "65536"), None),
     "postgres_port": ((*NUMBERS, "65536"), None),

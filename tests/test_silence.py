@@ -37,9 +37,8 @@ UNSEQUENCED = (
 def through(dsn: str) -> tuple[Relay, str]:
     """Return a relay to a server, and the connection string that leads through it."""
     relay = Relay(f"{conninfo_to_dict(dsn)['host']}/.s.PGSQL.5432")
-    return relay, make_conninfo(
-        dsn, host="127.0.0.1", port=relay.server_address[1], sslmode="disable", gssencmode="disable"
-    )
+    plainly = {"sslmode": "disable", "gssencmode": "disable"}
+    return relay, make_conninfo(dsn, host="127.0.0.1", port=relay.server_address[1], **plainly)
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_a_service_ends_in_silence_when_told(service: str, orders: EventStore, r
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_outlasts_read_only(
+def test_a_service_outlasts_refusals(
     service: str, orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
@@ -214,13 +213,10 @@ def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[R
 
 def test_what_a_connection_string_states_counts_more_than_what_makes_connections_last() -> None:
     stated = {"keepalives_idle": "7", "tcp_user_timeout": "8000", "connect_timeout": "9"}
-    found = conninfo_to_dict(
-        connecting.lasting("postgresql://a@b/c?keepalives_idle=7&tcp_user_timeout=8000&connect_timeout=9")
-    )
-    assert {name: str(found[name]) for name in connecting.LASTING} == {
-        **{name: str(ours) for name, ours in connecting.LASTING.items()},
-        **stated,
-    }
-    assert {name: str(conninfo_to_dict(connecting.lasting("host=b"))[name]) for name in connecting.LASTING} == {
-        name: str(ours) for name, ours in connecting.LASTING.items()
-    }
+    ours = {name: str(value) for name, value in connecting.LASTING.items()}
+    for string, expected in (
+        ("postgresql://a@b/c?keepalives_idle=7&tcp_user_timeout=8000&connect_timeout=9", {**ours, **stated}),
+        ("host=b", ours),
+    ):
+        found = conninfo_to_dict(connecting.lasting(string))
+        assert {name: str(found[name]) for name in ours} == expected

@@ -37,6 +37,7 @@ def evolve(balance: int, event: Event) -> int:
 
 
 ACCOUNT = Decider(name="account", initial=0, decide=decide, evolve=evolve)
+Decide = Callable[[int, int], list[Emit]]
 
 
 @pytest.fixture
@@ -80,9 +81,7 @@ def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(
         handle(accounts, replace(ACCOUNT, evolve=hidden), "a-1", 5)
 
 
-def test_a_command_is_decided_on_with_the_state_of_its_stream(
-    accounts: EventStore,
-) -> None:
+def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventStore) -> None:
     first = handle(accounts, ACCOUNT, "a-1", 50)
     second = handle(accounts, ACCOUNT, "a-1", -20)
     assert (first.state, first.version, second.state, second.version) == (50, 1, 30, 2)
@@ -113,7 +112,7 @@ def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int
             pay(store, 10)
         return decide(command, balance)
 
-    return Decider(name="account", initial=0, decide=decide_late, evolve=evolve)
+    return replace(ACCOUNT, decide=decide_late)
 
 
 def test_after_a_conflict_only_what_is_new_is_loaded(accounts: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +162,7 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
     assert handle(accounts, ACCOUNT, "a-2", 200, command_id=command_id).version == 2  # of another stream
     # of another decider, on a stream of the same name
     accounts.register_decider_event("loan", "paid", "A rate was paid.")
-    loan = Decider(name="loan", initial=0, decide=decide, evolve=evolve)
+    loan = replace(ACCOUNT, name="loan")
     other = handle(accounts, loan, "a-1", 5, command_id=command_id)
     assert (other.decider, other.state) == ("loan", 5)
     assert other.events[0].event_id != first.events[0].event_id
@@ -176,7 +175,7 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
             handle(accounts, ACCOUNT, "a-3", command, command_id=command_id)
         return decide(command, balance)
 
-    racing = Decider(name="account", initial=0, decide=decide_twice, evolve=evolve)
+    racing = replace(ACCOUNT, decide=decide_twice)
     assert handle(accounts, racing, "a-3", 5, command_id=command_id).state == 5
     assert (amounts(accounts, "a-3"), inside) == ([5], [0])
 
@@ -201,11 +200,7 @@ def decide_anew(command: int, _: int) -> list[Emit]:
 @pytest.mark.parametrize("after_a_conflict", [False, True])
 @pytest.mark.parametrize("decision", [decide, decide_anew])
 def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
-    accounts: EventStore,
-    monkeypatch: pytest.MonkeyPatch,
-    call: int,
-    after_a_conflict: bool,
-    decision: Callable[[int, int], list[Emit]],
+    accounts: EventStore, monkeypatch: pytest.MonkeyPatch, call: int, after_a_conflict: bool, decision: Decide
 ) -> None:
     """The other one is done before the first, second … call of a try; again it is refused, or decided otherwise."""
     account, command_id = replace(ACCOUNT, decide=decision), uuid4()
@@ -248,7 +243,7 @@ def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventSto
     def noting(command: int, _: int) -> list[Emit]:
         return [Emit("paid", {"amount": command}, metadata={"user": "ada", "correlation_id": "mine"})]
 
-    noted = Decider(name="account", initial=0, decide=noting, evolve=evolve)
+    noted = replace(ACCOUNT, decide=noting)
     handle(accounts, ACCOUNT, "a-1", 1, caused_by=cause)
     handle(accounts, ACCOUNT, "a-1", 200, caused_by=cause)
     with causing(cause):
@@ -265,7 +260,7 @@ def test_an_event_is_appended_as_it_was_decided_in_its_version_and_as_the_last_o
     def closing(*_: int) -> list[Emit]:
         return [Emit("closed", {}, 2, final=True)]
 
-    last = Decider(name="account", initial=0, decide=closing, evolve=evolve)
+    last = replace(ACCOUNT, decide=closing)
     (event,) = handle(accounts, last, "a-1", 0).events
     assert (event.event_version, event.final) == (2, True)
     assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]

@@ -233,9 +233,8 @@ def test_settings_of_the_higher_version_stay(orders: EventStore, dsn: str, caplo
             wait_consumed(orders, "v")
     assert [event.event for event in old.events] in (["placed"], [])
     assert "paid" in [event.event for event in new.events]
-    assert rows(orders.connection, "select events, max_attempts, version from event_store.views") == [
-        (["placed", "paid"], 7, 2)
-    ]
+    kept = "select events, max_attempts, version from event_store.views"
+    assert rows(orders.connection, kept) == [(["placed", "paid"], 7, 2)]
 
 
 def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str) -> None:
@@ -314,19 +313,16 @@ def test_what_a_handler_appends_is_caused_by_its_event(orders: EventStore, dsn: 
     metadata = {"correlation_id": "request-7"}
     orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
 
-    def bill(store: EventStore, event: Delivery, kind: str) -> None:
-        append(store, f"{event.decider_id} {kind}", decider="invoice")
+    def with_a_connection(event: Delivery, connection: psycopg.Connection, kind: str = "with a connection") -> None:
+        append(EventStore(connection), f"{event.decider_id} {kind}", decider="invoice")
 
     def plainly(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            bill(EventStore(connection), event, "plain")
+            with_a_connection(event, connection, "plain")
 
     async def on_the_loop(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            bill(EventStore(connection), event, "async")
-
-    def with_a_connection(event: Delivery, connection: psycopg.Connection) -> None:
-        bill(EventStore(connection), event, "with a connection")
+            with_a_connection(event, connection, "async")
 
     handlers = (plainly, on_the_loop, with_a_connection)
     with consuming(dsn, *(handled_by(each, view=each.__name__, deciders=["order"]) for each in handlers)):
@@ -345,15 +341,12 @@ def test_what_a_handler_appends_is_caused_by_its_event(orders: EventStore, dsn: 
 
 def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
     """Say whether a consumer, and not the other one, has asked for nothing for a while; these are what it asks last."""
-    return bool(
-        rows(
-            connection,
-            "select from pg_stat_activity where datname = current_database() and state = 'idle'"
-            " and query ~ 'select event_store_platform.(dispatch_events|is_attended)' and pid <> %s"
-            " and state_change < clock_timestamp() - interval '0.3 s'",
-            other.info.backend_pid,
-        )
-    )
+    query = """
+        select from pg_stat_activity where datname = current_database() and state = 'idle' and pid <> %s
+          and query ~ 'select event_store_platform.(dispatch_events|is_attended)'
+          and state_change < clock_timestamp() - interval '0.3 s'
+    """
+    return bool(rows(connection, query, other.info.backend_pid))
 
 
 def test_a_word_wakes_it(orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Migrators: at once, killed, behind, ahead."""
 
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -100,24 +101,22 @@ def test_a_schema_of_another_line_is_left_alone(dsn: str, version: int, name: st
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("insert into event_store.migrations (version, name) values (99, '0099_future')")
         connection.execute("update event_store.migrations set name = %s where version = %s", (name, version))
-        before = rows(connection, "select * from event_store.migrations order by version")
+        known: LiteralString = "select * from event_store.migrations order by version"
+        before = rows(connection, known)
         for call in (migrate, validate):
             with pytest.raises(SchemaMismatch, match=said) as refused:
                 call(dsn)
             assert remedy in str(refused.value.hint)
-        assert rows(connection, "select * from event_store.migrations order by version") == before
+        assert rows(connection, known) == before
 
 
 def test_functions_of_another_version_are_replaced(dsn: str, store: EventStore) -> None:
     register_orders(store).register_view("v", "-infinity")
     append_to(store, "o-1", "o-2", "o-1")
     store.sequence_events()
-    connection = store.connection
-    connection.execute("update event_store.migrations set name = 'other' where version = 0")
-    connection.execute(
-        "create or replace function event_store_platform.sequence_events() returns bigint"
-        " language sql as 'select 7::bigint'"
-    )
+    store.connection.execute("update event_store.migrations set name = 'other' where version = 0")
+    other = "create or replace function event_store_platform.sequence_events() returns bigint language sql"
+    store.connection.execute(f"{other} as 'select 7::bigint'")
     with pytest.raises(SchemaMismatch, match="functions of another version"):
         validate(dsn)
     assert migrate(dsn).functions_replaced

@@ -52,16 +52,13 @@ def built(crm: Captured, model: ReadModel, spark: "SparkSession") -> list[tuple[
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     """Return what the store says of each captured change, as the history should have it."""
-    return rows(
-        connection,
-        """
+    query = """
         select
           record_pk, seq, action, committed_at, (record ->> 'customer_id')::bigint, record ->> 'name', record ->> 'email',
           record ->> 'city', (record ->> 'newsletter')::boolean
-        from event_store.change_events
-        order by record_pk collate "C", seq
-        """,
-    )
+        from event_store.change_events order by record_pk collate "C", seq
+    """
+    return rows(connection, query)
 
 
 def change(key: int, action: str, record: dict[str, object] | None, **data: object) -> NewEvent:

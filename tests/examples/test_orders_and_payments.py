@@ -14,9 +14,8 @@ SHOP = declared("millrace.examples.shop", ["read_models"]).models
 
 
 def test_an_order_has_the_name_of_its_customer(dsn: str, spark: "SparkSession", connect: Connect) -> None:
-    ordered = given(
-        NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}), dsn=dsn, spark=spark
-    )
+    placed = NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"})
+    ordered = given(placed, dsn=dsn, spark=spark)
     for model in ("customers", "orders"):
         ordered.when(SHOP[model])
     named = "select customer_id, o.customer, c.orders from read_models.orders o join read_models.customers c using (customer_id)"
@@ -51,10 +50,8 @@ def test_a_payment_shows_its_order_and_counts_on_its_day(dsn: str, spark: "Spark
     for model in ("orders", "payments", "revenue"):
         paid.when(SHOP[model])
     assert rows(connect(), shown) == [("p-1", "o-1", "card", 2, False, "order_confirmed"), waiting]
-    assert rows(
-        connect(),
-        """
+    revenue = """
         select r.day = date_trunc('day', e.created_at, 'Europe/Amsterdam'), r.payments, r.amount::text
         from read_models.revenue r, event_store.events e where e.event = 'payment_received'
-        """,
-    ) == [(True, 1, "9.95")]
+    """
+    assert rows(connect(), revenue) == [(True, 1, "9.95")]

@@ -90,9 +90,8 @@ def test_an_order_that_is_taken_on_has_one_mail(shop: EventStore, dsn: str) -> N
     handle(shop, ORDER, "order-1", Confirm())
     assert given(dsn=dsn).when(write_mail).handled == 1
     assert given(dsn=dsn).when(write_mail).handled == 0
-    assert rows(shop.connection, "select order_id, body from mails") == [
-        ("order-1", "We took it on. It comes to 109.93 euros.")
-    ]
+    mail = ("order-1", "We took it on. It comes to 109.93 euros.")
+    assert rows(shop.connection, "select order_id, body from mails") == [mail]
 
 
 def test_the_warehouse_takes_signed_events_once_and_no_others(

@@ -52,10 +52,8 @@ def test_what_the_work_raises_leaves_nothing(once: ExactlyOnce, work: Counting) 
 
     stamp = once.register("p").issue()
     work.fails = [ValueError("no")]
-    raising: list[tuple[type[Exception], Any]] = [
-        (ValueError, work), (Conflict, refused), (TransactionEnded, late), (NeverRan, later),
-    ]  # fmt: skip
-    for number, (error, fails) in enumerate(raising, 1):
+    raising: dict[type[Exception], Any] = {ValueError: work, Conflict: refused, TransactionEnded: late, NeverRan: later}
+    for number, (error, fails) in enumerate(raising.items(), 1):
         with pytest.raises(error):
             once.process(stamp, fails, timeout_s=60)
         assert total(once) is None

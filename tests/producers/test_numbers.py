@@ -59,7 +59,7 @@ def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOn
     assert once.process(later[0], lambda _: "later").result == "later"
 
 
-def test_a_number_in_doubt_is_not_used_again(
+def test_a_number_in_doubt_is_kept_for_its_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is really lost, right after the commit, and no new one can be had."""
