@@ -43,7 +43,6 @@ def sequenced(observer: psycopg.Connection) -> int:
 
 
 def sessions(observer: psycopg.Connection) -> list[int]:
-    """Return the loop's sessions."""
     query = """
         select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
           and query ~ 'sequence_events|poll_views|dispatch_events|attend_log|announce_positions'

@@ -43,7 +43,6 @@ def through(dsn: str) -> tuple[Relay, str]:
 
 @pytest.fixture
 def relayed(dsn: str) -> Iterator[tuple[Relay, str]]:
-    """Yield a relay to the test's store, and the connection string that leads through it."""
     relay, way = through(dsn)
     yield relay, way
     relay.cut()
@@ -67,7 +66,6 @@ SERVICES: dict[str, Run] = {
 
 
 def moved(store: EventStore, service: str) -> bool:
-    """Return whether a service has done with all events."""
     if service == "sequence":
         return bool(value(store.connection, UNSEQUENCED) == 0)
     store.sequence_events()

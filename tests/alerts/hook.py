@@ -65,7 +65,6 @@ class Hook(ThreadingHTTPServer):
         return [(alert.body["type"].partition(".")[2], alert.body["data"].get("subject", "")) for alert in self.alerts]
 
     def until(self, number: int) -> list[tuple[str, str]]:
-        """Wait for so many messages."""
         wait_until(lambda: len(self.alerts) >= number or bool(self.forged), f"{number} messages")
         assert self.forged == []
         return self.told()
@@ -94,7 +93,6 @@ class _Post(Silent, BaseHTTPRequestHandler):
 
 
 def settings_for(hook: Hook, form: str = "standard") -> AlertSettings:
-    """Return settings that lead to a receiver."""
     return AlertSettings(hook.url, SECRET, form, "https://ui.example.com/", ["127.0.0.1"])
 
 

@@ -70,13 +70,11 @@ def repair(store: EventStore) -> None:
 
 
 def opened(store: EventStore) -> dict[str, Incident]:
-    """Return the incidents that are open, by their kinds."""
     return {each.kind: each for each in AlertStore(store.connection).open_incidents()}
 
 
 @contextmanager
 def alerting(dsn: str, hook: Hook) -> Iterator[None]:
-    """Run an alerter that waits for nothing."""
     stop = threading.Event()
     running = start(lambda: run_alerter(dsn, stop, settings_for(hook), every_s=0.02, hold_s=0))
     try:
@@ -88,7 +86,6 @@ def alerting(dsn: str, hook: Hook) -> Iterator[None]:
 
 @contextmanager
 def ticking(dsn: str, hook: Hook, *sources: Elsewhere | DagsterSource | ServicesSource) -> Iterator[Alerter]:
-    """Make an alerter that the test lets tick."""
     with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
         yield Alerter(connection, receiver, sources, hold_s=0)
 

@@ -44,7 +44,6 @@ def run(instance: Instance, captured: Captured, capture: Capture | None = None) 
 
 
 def shown(result: dg.ExecuteInProcessResult, asset: dg.AssetKey) -> dict[str, Any]:
-    """Return the metadata of the run's last materialization of an asset."""
     found = [m for m in result.asset_materializations_for_node("change_capture") if m.asset_key == asset]
     return {name: metadata.value for name, metadata in found[-1].metadata.items()}
 
@@ -249,14 +248,10 @@ def checks(
     return {name: check for name, check in evaluations.items() if not check.passed}
 
 
-def test_checks_pass_on_a_sound_capture(instance: Instance, captured: Captured) -> None:
-    assert checks(instance, captured) == {}
-    captured.drain()
-    assert checks(instance, captured) == {}
-
-
 def test_a_check_says_of_each_slot_what_is_wrong(instance: Instance, captured: Captured) -> None:
-    captured.drain()
+    for _ in range(2):  # before its first run, too
+        assert checks(instance, captured) == {}
+        captured.drain()
     captured.source.run("insert into items select n, repeat('x', 900) from generate_series(1, 2000) n")
 
     def problems(capture: Capture | None = None) -> str:

@@ -102,8 +102,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     (tmp_path / package / "read_models" / "deeper").mkdir()
     (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
     found = declared(package)
-    assert list(found.models) == ["a", "b"]
-    assert list(found.captures) == ["c"]
+    assert (list(found.models), list(found.captures)) == (["a", "b"], ["c"])
     assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
     assert [str(each) for each in found.events] == [f"event happened version {n} of decider d" for n in (1, 2)]
     assert found.faults == ()
@@ -210,9 +209,8 @@ def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Decla
         with pytest.raises(InvalidDeclarations, match=refusal):
             declared(package)
     # as a whole, with the line
-    declare(read_models__a=SORTED_MODEL, __init__="\n1 / 0\n")
     with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
-        declared("declared_here")
+        declared(declare("fails_here", read_models__a=SORTED_MODEL, __init__="\n1 / 0\n"))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +258,7 @@ def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], sai
 
 
 def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) -> None:
-    package = declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n")
-    found = declared(package)
+    found = declared(declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n"))
     assert (found.models, len(found.faults)) == ({}, 1)
 
 
@@ -338,24 +335,19 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         (MODEL.format(view="b", name="B").replace("count()", "count(events=7)"), 9, "TypeError"),
         (MODEL.format(view="b", name="B").replace('key=["k"]', 'key=["other"]'), 4, "InvalidReadModel: "),
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
+        # in what the file imports
+        ("from declared_here.shared import words\n", 2, "ValueError: no"),
     ],
 )
 def test_a_file_that_fails_is_told_by_line(declare: Declare, tmp_path: Path, text: str, line: int, error: str) -> None:
-    package = declare(read_models__a=SORTED_MODEL, read_models__b=text)
+    shared = "def f():\n    raise ValueError('no')\nf()\n"
+    package = declare(read_models__a=SORTED_MODEL, read_models__b=text, shared=shared)
     found = declared(package)
     assert list(found.models) == ["a"]
     (fault,) = found.faults
     assert (fault.room, fault.name) == ("read_models", "b")
-    assert str(fault).startswith(f"{tmp_path / package / 'read_models' / 'b.py'}:{line}: {error}")
-
-
-def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, tmp_path: Path) -> None:
-    package = declare(
-        read_models__a="from declared_here.shared import words\n", shared="def f():\n    raise ValueError('no')\nf()\n"
-    )
-    (fault,) = declared(package).faults
-    assert str(fault) == f"{tmp_path / package / 'shared.py'}:2: ValueError: no"
-    assert fault.name == "a"
+    file = "shared.py" if "shared" in text else "read_models/b.py"
+    assert str(fault).startswith(f"{tmp_path / package / file}:{line}: {error}")
 
 
 def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare: Declare, tmp_path: Path) -> None:

@@ -73,8 +73,6 @@ def definitions(dsn: str, models: Mapping[str, ReadModel]) -> dg.Definitions:
 
 @pytest.fixture
 def drain(instance: Instance, dsn: str) -> Run:
-    """Return what drains one view in a run of its own."""
-
     def drain(model: ReadModel = ORDERS, view: str = "orders") -> Result:
         instance.add_dynamic_partitions("views", [view])  # the sensor adds it with its first request
         job = definitions(dsn, {"orders": model}).resolve_job_def("drain")
@@ -85,8 +83,6 @@ def drain(instance: Instance, dsn: str) -> Run:
 
 @pytest.fixture
 def drain_together(instance: Instance, dsn: str) -> Run:
-    """Return what drains many views in one run."""
-
     def drain(models: Mapping[str, ReadModel] = TOGETHER) -> Result:
         job = definitions(dsn, models).resolve_job_def(SHARED_JOB)
         return job.execute_in_process(instance=instance, run_config=TOGETHER_QUICKLY)
@@ -110,7 +106,6 @@ def orders(store: EventStore) -> int:
 
 
 def newest(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, Any]:
-    """Return what an asset's newest materialization shows."""
     event = instance.get_latest_materialization_event(asset)
     assert event is not None
     assert event.asset_materialization is not None
@@ -118,7 +113,6 @@ def newest(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, Any
 
 
 def progress(instance: Instance, view: str = "orders") -> dict[str, object]:
-    """Return what the newest drain of a view shows."""
     return partitions_shown(instance, KEY, view)
 
 
@@ -146,13 +140,11 @@ def why_red(instance: Instance) -> str:
 
 
 def said_of_columns(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, list[str]]:
-    """Return where columns come from by an asset's newest materialization."""
     deps_by_column = newest(instance, asset)[COLUMN_LINEAGE].deps_by_column
     return {column: [dep.column_name for dep in deps] for column, deps in deps_by_column.items()}
 
 
 def check(instance: Instance, dsn: str, model: ReadModel, name: str) -> dg.AssetCheckEvaluation:
-    """Run the hourly job; return one check of orders."""
     job = definitions(dsn, {"orders": model}).resolve_job_def("apply_schema")
     checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
     return next(each for each in checks if each.check_name == name)

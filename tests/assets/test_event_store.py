@@ -15,7 +15,6 @@ from millrace.events import event
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.producers import ProducerStore
@@ -103,13 +102,16 @@ def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn:
         assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
 
 
+def archiving(dsn: str, root: Path) -> dg.Definitions:
+    settings = Settings(archive_dir=root)
+    return build_defs(declarations=Declarations(), settings=settings, resources={"postgres": postgres_at(dsn)})
+
+
 def test_the_archive_is_extended(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
     fill(store)
-    root = tmp_path / "archive"
-    defs = build_defs(
-        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
+    result = (
+        archiving(dsn, tmp_path).resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     )
-    result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
     (record,) = instance.fetch_materializations(KEY, limit=9).records
     assert record.partition_key == "p00"
@@ -117,7 +119,7 @@ def test_the_archive_is_extended(instance: dg.DagsterInstance, store: EventStore
     told = {name: entry.value for name, entry in record.asset_materialization.metadata.items()}
     assert (told["dagster/row_count"], told["events"], told["archived_position"], told["not_archived"]) == (5, 5, 5, 0)
     assert told["bytes"] == sum(file.bytes for file in archived(store.connection, 0).files)
-    assert (root / archived(store.connection, 0).files[0].path).exists()
+    assert (tmp_path / archived(store.connection, 0).files[0].path).exists()
 
 
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
@@ -130,31 +132,14 @@ def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     return next(iter(tick.run_requests or ()), None)
 
 
-def test_the_schedule_asks_for_what_is_behind(store: EventStore, dsn: str) -> None:
-    defs = build_defs(declarations=Declarations())
-
-    def asked() -> tuple[str, ...]:
-        request = schedule_tick(dsn, defs)
-        return (
-            tuple(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")) if request else ()
-        )
-
-    assert asked() == ()
-    fill(store)
-    assert asked() == ("p00", "p02")
-    ArchiveStore(store.connection).mark_archived(0, 5)
-    assert asked() == ("p01", "p02")
-
-
 def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
-    fill(store)
-    root = tmp_path / "archive"
-    defs = build_defs(
-        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
-    )
+    defs = archiving(dsn, tmp_path)
     job = defs.resolve_job_def("archive")
+    assert schedule_tick(dsn, defs) is None
+    fill(store)
     request = schedule_tick(dsn, defs)
     assert request
+    assert list(request.tags.values()) == ["p00", "p02"]
     store.connection.execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'p01 cannot be listed' using errcode = 'MR005'; end $$;"
@@ -178,6 +163,7 @@ def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: EventStor
     store.connection.execute("drop trigger refuse on event_store.archive_files")
     request = schedule_tick(dsn, defs)
     assert request
+    assert list(request.tags.values()) == ["p01", "p01"]
     assert job.execute_in_process(instance=instance, tags=request.tags).success
     assert schedule_tick(dsn, defs) is None
 

@@ -61,11 +61,8 @@ def test_a_subscription_is_behind_the_log_and_nothing_materializes_it() -> None:
     other = graph.get(dg.AssetKey(["subscriptions", "unread"]))
     assert str(other.description).startswith(f"The handler {__name__}.read.")
     assert other.metadata["deciders"] == other.metadata["events"] == "all"
-
-
-def test_without_subscriptions_nothing_watches_them() -> None:
-    defs = build_defs(declarations=replace(DECLARED, subscriptions={}))
-    assert {sensor.name for sensor in defs.sensors or []} == {"poll_views"}
+    without = build_defs(declarations=replace(DECLARED, subscriptions={}))
+    assert {sensor.name for sensor in without.sensors or []} == {"poll_views"}
 
 
 def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:

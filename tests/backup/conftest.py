@@ -15,7 +15,6 @@ from tests.support.filled_store import fill
 
 @pytest.fixture
 def new_target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[Callable[[], str]]:
-    """Return a maker of other stores, empty."""
     made: list[str] = []
 
     def make() -> str:
@@ -30,7 +29,6 @@ def new_target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterato
 
 @pytest.fixture
 def target(new_target: Callable[[], str]) -> str:
-    """Another store, empty."""
     return new_target()
 
 
@@ -58,7 +56,6 @@ def filled(store: EventStore) -> EventStore:
 
 @pytest.fixture
 def saved(filled: EventStore, dsn: str, tmp_path: Path) -> Path:
-    """Return a backup of the filled store."""
     assert filled
     backup(dsn, tmp_path / "saved")
     return tmp_path / "saved"

@@ -52,7 +52,6 @@ def amounts(store: EventStore, decider_id: str = "a-1") -> list[int]:
 
 
 def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
-    """Append as another writer does."""
     store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
 
 

@@ -298,13 +298,10 @@ def test_a_fault_in_hearing_words_ends_the_consumers_and_is_raised(dsn: str, mon
         stop.set()
 
 
-def test_a_view_of_another_mode_is_refused(orders: EventStore, dsn: str) -> None:
+def test_a_view_of_another_mode_or_no_server_is_an_error(orders: EventStore, dsn: str) -> None:
     orders.register_view("bulky", mode="bulk")
     with pytest.raises(WrongMode):
         consume(dsn, [handled_by(ignore, view="bulky")], stop=threading.Event())
-
-
-def test_a_server_that_is_not_there_at_the_beginning_is_an_error() -> None:
     with pytest.raises(psycopg.OperationalError):
         consume("host=/nowhere", [handled_by(ignore)], stop=threading.Event())
 

@@ -23,7 +23,6 @@ def named(text: str) -> set[str]:
 
 
 def exposed(dsn: str) -> set[str]:
-    """Return the names of all metrics, as they are scraped."""
     store = StoreMetrics(dsn)
     with dg.instance_for_test() as instance:
         families = [*store.collect(), *metrics_of_dagster(instance)]

@@ -102,8 +102,6 @@ class CountedMuch(Struct, frozen=True, dict=True):
 
 
 class Numbers(SqlFunctions):
-    """Calls that give rows of several shapes."""
-
     def counted(self, row: type[Counted | CountedMuch], query: str) -> Counted | CountedMuch:
         return self._one(row, query)
 

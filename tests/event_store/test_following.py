@@ -24,8 +24,6 @@ from tests.support.patience import patience, wait_until
 
 @dataclass
 class Screen:
-    """Collects what is shown."""
-
     shown: list[Event] = field(default_factory=list)
     lost: list[psycopg.OperationalError] = field(default_factory=list)
 

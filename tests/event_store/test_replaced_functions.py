@@ -108,14 +108,12 @@ def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, m
 
 
 def granted(dsn: str, role: str, function: str) -> bool:
-    """Whether a role may call a function."""
     with psycopg.connect(dsn) as connection:
         query = "select has_function_privilege(%s, %s::regproc, 'execute')"
         return bool(value(connection, query, role, function))
 
 
 def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
-    """Let the code have other roles, functions or privileges."""
     replaceable = replace(known_replaceable(), **parts)  # type: ignore[arg-type]
     monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
 

@@ -39,7 +39,6 @@ class Simulator:
     said: str
 
     def done(self) -> int:
-        """Return how many events or customers there ever were."""
         with psycopg.connect(self.dsn) as connection:
             return int((connection.execute(self.counting.encode()).fetchone() or (0,))[0])
 

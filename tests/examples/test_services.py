@@ -46,7 +46,6 @@ def shop(store: EventStore) -> EventStore:
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    """Serve an app on loopback during the block, and yield where."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, loop="asyncio", ws="none", log_level="error"))
     running = threading.Thread(target=server.run, daemon=True)
     running.start()
