@@ -156,11 +156,7 @@ def dsn(postgres: EmbeddedPostgres, lent_database: Database) -> str:
 @pytest.fixture
 def connect(databases: Databases, lent_database: Database) -> Callable[..., psycopg.Connection]:
     """Return an opener of sessions, which end when the test does."""
-
-    def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
-        return databases.connect(lent_database, autocommit=autocommit)
-
-    return open_connection
+    return partial(databases.connect, lent_database, autocommit=True)
 
 
 @pytest.fixture

@@ -238,11 +238,8 @@ def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
 def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventStore) -> None:
     pay(accounts, 1, "cause")
     (cause,) = accounts.read_stream("account", "cause")
-
-    def noting(command: int, _: int) -> list[Emit]:
-        return [Emit("paid", {"amount": command}, metadata={"user": "ada", "correlation_id": "mine"})]
-
-    noted = replace(ACCOUNT, decide=noting)
+    paid = Emit("paid", {"amount": 1}, metadata={"user": "ada", "correlation_id": "mine"})
+    noted = replace(ACCOUNT, decide=lambda *_: [paid])
     handle(accounts, ACCOUNT, "a-1", 1, caused_by=cause)
     handle(accounts, ACCOUNT, "a-1", 200, caused_by=cause)
     with causing(cause):
@@ -255,11 +252,7 @@ def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventSto
 
 def test_an_event_is_appended_as_it_was_decided_in_its_version_and_as_the_last_one(accounts: EventStore) -> None:
     accounts.register_decider_event("account", "closed", "It is closed for good.", 2)
-
-    def closing(*_: int) -> list[Emit]:
-        return [Emit("closed", {}, 2, final=True)]
-
-    last = replace(ACCOUNT, decide=closing)
+    last = replace(ACCOUNT, decide=lambda *_: [Emit("closed", {}, 2, final=True)])
     (event,) = handle(accounts, last, "a-1", 0).events
     assert (event.event_version, event.final) == (2, True)
     assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]

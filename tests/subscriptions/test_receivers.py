@@ -82,12 +82,10 @@ def ask(url: str, *listed: str, timeout_s: float = patience()) -> Answer:
 
 
 def test_secrets_are_sent_and_stand_nowhere(pushed: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n")
-
+    refusal = b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_KEY", "127.0.0.1 s3/cr@t?#")
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_WORD", "127.0.0.1 p@ss:w/rd")
-    with raw(refuse) as (port, requests):
+    with raw(lambda to: to.sendall(refusal)) as (port, requests):
         named = "http://me:${MILLRACE_PUSH_SECRET_WORD}@127.0.0.1:%d/a/${MILLRACE_PUSH_SECRET_KEY}?key=${MILLRACE_PUSH_SECRET_KEY}"
         pushed.register_view("hook", edge_function_url=named % port)
         place(pushed, "a", events=("placed",))
