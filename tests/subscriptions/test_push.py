@@ -166,7 +166,7 @@ def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert rows(pushed.connection, errors) == []
 
 
-def test_a_receiver_away(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_receiver_listens(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.shutdown()
@@ -241,7 +241,7 @@ def test_a_receiver_gets_nothing_before_it_is_back(pushed: EventStore, dsn: str,
         assert rows(pushed.connection, waits) == [(True, 0)] * 3, status
 
 
-def test_one_asks_the_dead(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_probes_the_dead(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     place(pushed, *(f"s-{n}" for n in range(40)), events=("placed",))
     receiver.answer = lambda _: 0
     monkeypatch.setattr(push, "RETRY_MS", 600_000)

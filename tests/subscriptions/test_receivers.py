@@ -282,7 +282,7 @@ def test_a_connection_is_kept_and_a_closed_one_renewed(receiver: Receiver, monke
             assert endpoint.post(b"{}", JSON, patience()).status == 204
 
 
-def test_inwards_none_goes(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_goes_inside(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", events=("placed",))
     assert push_events(dsn, "hook", budget_s=patience(), idle_s=0).events == 0
