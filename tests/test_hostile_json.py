@@ -87,7 +87,7 @@ def test_the_client_fails_only_what_cannot_be_read(
 
 @fewer
 @given(found=st.lists(documents, min_size=30, max_size=60))
-def test_the_source_and_the_archives_reader_give_the_texts_and_fields_of_postgres(
+def test_source_and_archive_give_the_texts_of_postgres(
     orders: EventStore, dsn: str, place: Callable[[list[str]], dict[int, str]], found: list[str]
 ) -> None:
     stored = place(found)

@@ -335,7 +335,7 @@ def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psy
     assert value(observer, "select event_store_platform.is_attended()") is False
 
 
-def test_who_waits_for_positions_is_woken_also_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
+def test_who_waits_is_woken_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
     with Wakeups(dsn) as positions:
         append(sleeping, "o-1")
         sleeping.sequence_events()  # whoever is first

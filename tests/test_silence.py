@@ -130,7 +130,7 @@ def test_a_service_outlasts_refusals(
     running.result(patience())
 
 
-def test_an_event_whose_handler_met_a_server_that_takes_no_writes_has_not_failed(orders: EventStore, dsn: str) -> None:
+def test_an_event_that_met_a_read_only_server_has_not_failed(orders: EventStore, dsn: str) -> None:
     append(orders, "a")
     met: list[int] = []
 
@@ -209,7 +209,7 @@ def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[R
             connection.execute("select 1")
 
 
-def test_what_a_connection_string_states_counts_more_than_what_makes_connections_last() -> None:
+def test_what_a_connection_string_states_counts_more() -> None:
     stated = {"keepalives_idle": "7", "tcp_user_timeout": "8000", "connect_timeout": "9"}
     ours = {name: str(value) for name, value in connecting.LASTING.items()}
     for string, expected in (

@@ -219,7 +219,7 @@ def test_a_restore_that_is_not_finished_cannot_be_committed(restored: EventStore
             assert value(restored.connection, may, owner.info.user, table) is False
 
 
-def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(restored: EventStore, target: str) -> None:
+def test_a_restore_that_sequences_cannot_be_committed(restored: EventStore, target: str) -> None:
     # an event of a transaction that is over, as sequencers take them
     before = value(restored.connection, "select pg_current_xact_id()::text")
     with psycopg.connect(target) as owner:

@@ -67,7 +67,7 @@ async def _decide_later(command: int, balance: int) -> list[Emit]:
     return decide(command, balance)
 
 
-def test_functions_whose_code_would_not_run_are_refused_when_declared_or_called(accounts: EventStore) -> None:
+def test_functions_whose_code_would_not_run_are_refused(accounts: EventStore) -> None:
     wrong: list[dict[str, Any]] = [{"evolve": _evolve_later}, {"evolve": _evolutions}, {"decide": _decide_later}]
     for functions in wrong:
         with pytest.raises(ValueError, match="its code would not run"):
@@ -250,7 +250,7 @@ def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventSto
     assert own.metadata == {**led, "user": "ada", "correlation_id": "mine"}
 
 
-def test_an_event_is_appended_as_it_was_decided_in_its_version_and_as_the_last_one(accounts: EventStore) -> None:
+def test_an_event_is_appended_as_it_was_decided(accounts: EventStore) -> None:
     accounts.register_decider_event("account", "closed", "It is closed for good.", 2)
     last = replace(ACCOUNT, decide=lambda *_: [Emit("closed", {}, 2, final=True)])
     (event,) = handle(accounts, last, "a-1", 0).events

@@ -30,7 +30,7 @@ def ignore(_: Delivery) -> None:
     pass
 
 
-def test_a_function_is_called_once_for_each_event_in_the_order_of_its_stream(orders: EventStore, dsn: str) -> None:
+def test_a_function_is_called_once_for_each_event_in_order(orders: EventStore, dsn: str) -> None:
     fill(orders, 20, 4)
     seen = Seen()
     with consuming(dsn, handled_by(seen.add)) as running:
@@ -140,7 +140,7 @@ def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: EventStore, dsn:
     assert running.counters["v"].handled == 0
 
 
-def test_a_transaction_that_another_one_was_ahead_of_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
+def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
     orders.connection.execute("create table counted (n int)")
     orders.connection.execute("insert into counted values (0)")
     fill(orders, 10, 2)
