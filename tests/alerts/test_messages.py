@@ -51,7 +51,7 @@ def test_the_end_says_when_and_the_beginning_is_the_same_for_every_try() -> None
     assert text.splitlines()[1] == "from 2030-01-01 10:00:00 UTC to 2030-01-01 11:00:00 UTC"
 
 
-def test_slack_sees_no_mention_and_no_link_but_ours_in_a_text_that_it_takes() -> None:
+def test_slack_sees_no_mention_and_no_link_but_ours() -> None:
     cause = "<http://evil|click> & <@U1>\x1b[2J" + "x" * CAUSE_BYTES
     hostile = replace(INCIDENT, what="<!channel>", cause=cause, remedy="<a>")
     text = json.loads(message_of(hostile, "https://ui.example.com").body("slack"))["text"]
