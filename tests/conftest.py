@@ -89,18 +89,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests' server with the programs in DIR, such as /usr/lib/postgresql/15/bin",
     )
     parser.addoption(
-        "--kills",
-        metavar="N",
-        type=int,
-        default=80,
-        help="how often tests that kill at random moments do so (80)",
+        "--kills", metavar="N", type=int, default=80, help="how often tests that kill at random moments do so (80)"
     )
     parser.addoption("--long", action="store_true", help="try more seeds and variants: half an hour, not a quarter")
-    parser.addoption(
-        "--full-install",
-        action="store_true",
-        help="install the wheel of a user with every package that it needs, and do not share ours",
-    )
+    whole = "install the wheel of a user with every package that it needs, and do not share ours"
+    parser.addoption("--full-install", action="store_true", help=whole)
 
 
 @pytest.fixture(scope="session")
@@ -163,11 +156,7 @@ def dsn(postgres: EmbeddedPostgres, lent_database: Database) -> str:
 @pytest.fixture
 def connect(databases: Databases, lent_database: Database) -> Callable[..., psycopg.Connection]:
     """Return an opener of sessions, which end when the test does."""
-
-    def open_connection(*, autocommit: bool = True) -> psycopg.Connection:
-        return databases.connect(lent_database, autocommit=autocommit)
-
-    return open_connection
+    return partial(databases.connect, lent_database, autocommit=True)
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from tests.support.factories import append, refusal, register_orders, with_odd_s
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_a_session_reads_texts_and_times_whatever_the_login_is_set_to(
-    store: EventStore, dsn: str, autocommit: bool
-) -> None:
+def test_a_session_reads_texts_and_times_as_they_are(store: EventStore, dsn: str, autocommit: bool) -> None:
     register_orders(store)
     with connect(with_odd_settings(dsn), autocommit=autocommit) as opened:
         assert opened.autocommit == autocommit

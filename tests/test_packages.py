@@ -20,7 +20,7 @@ def named(pin: str) -> tuple[str, str]:
     return re.sub(r"[-_.]+", "-", name).lower(), version
 
 
-def test_every_package_of_the_lock_has_hashes_and_the_version_that_is_pinned() -> None:
+def test_the_lock_has_hashes_and_the_pinned_versions() -> None:
     entries = [entry for entry in re.split(r"\n(?=\S)", LOCK.strip()) if not entry.startswith("#")]
     locked = dict(named(entry.split("\\")[0]) for entry in entries)
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
@@ -29,7 +29,7 @@ def test_every_package_of_the_lock_has_hashes_and_the_version_that_is_pinned() -
     assert {name for name in pins() if name not in locked} == set()
 
 
-def test_every_package_that_a_user_installs_is_bounded_on_both_sides_around_its_pin() -> None:
+def test_every_package_of_a_user_is_bounded_around_its_pin() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wrong = []
     for each in map(Requirement, project["dependencies"]):

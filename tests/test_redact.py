@@ -27,7 +27,7 @@ def test_passwords_of_connection_strings_are_masked(text: str, shown: str) -> No
     assert masked(text) == shown
 
 
-def test_parts_of_a_mistyped_password_are_masked_where_postgres_quotes_them() -> None:
+def test_parts_of_a_mistyped_password_are_masked() -> None:
     said = 'invalid integer value "hun" for connection option "port"'
     assert masked(said, "postgresql://u:hun/ter2@h/d") == 'invalid integer value "***" for connection option "port"'
     assert masked(said, "postgresql://u:other@h/d", "status") == said

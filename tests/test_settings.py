@@ -29,10 +29,7 @@ def alerts(settings: Settings) -> object:
 WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "home": (("~nobody-of-this-name/x",), None),
     "dsn": (("nonsense", "postgresql://u:hunter2 secret@[/x"), lambda settings: psycopg.connect(settings.dsn or "")),
-    "declarations": (
-        ("no such package", "..", "1/2"),
-        lambda settings: declared(settings.declared_package, ["commands"]),
-    ),
+    "declarations": (("no such package", "..", "1/2"), lambda its: declared(its.declared_package, ["commands"])),
     "log_partitions": ((*NUMBERS, "1025"), None),
     "port": ((*NUMBERS, "65536"), None),
     "postgres_port": ((*NUMBERS, "65536"), None),
@@ -55,9 +52,7 @@ def test_every_setting_has_wrong_values_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, (values, _) in WRONG.items() for value in values])
-def test_a_wrong_value_is_told_in_a_sentence_without_secrets(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_is_told_without_secrets(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for other, usable in {"ALERT_URL": "https://alerts.example.com/x", "ALERT_SECRET": WHSEC}.items():
         monkeypatch.setenv(f"MILLRACE_{other}", usable)
     use = WRONG[name][1]

@@ -37,14 +37,12 @@ UNSEQUENCED = (
 def through(dsn: str) -> tuple[Relay, str]:
     """Return a relay to a server, and the connection string that leads through it."""
     relay = Relay(f"{conninfo_to_dict(dsn)['host']}/.s.PGSQL.5432")
-    return relay, make_conninfo(
-        dsn, host="127.0.0.1", port=relay.server_address[1], sslmode="disable", gssencmode="disable"
-    )
+    plainly = {"sslmode": "disable", "gssencmode": "disable"}
+    return relay, make_conninfo(dsn, host="127.0.0.1", port=relay.server_address[1], **plainly)
 
 
 @pytest.fixture
 def relayed(dsn: str) -> Iterator[tuple[Relay, str]]:
-    """Yield a relay to the test's store, and the connection string that leads through it."""
     relay, way = through(dsn)
     yield relay, way
     relay.cut()
@@ -68,7 +66,6 @@ SERVICES: dict[str, Run] = {
 
 
 def moved(store: EventStore, service: str) -> bool:
-    """Return whether a service has done with all events."""
     if service == "sequence":
         return bool(value(store.connection, UNSEQUENCED) == 0)
     store.sequence_events()
@@ -76,7 +73,7 @@ def moved(store: EventStore, service: str) -> bool:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_whose_connections_go_silent_goes_on_over_new_ones(
+def test_a_service_goes_on_over_new_connections(
     service: str, orders: EventStore, relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
@@ -95,9 +92,7 @@ def test_a_service_whose_connections_go_silent_goes_on_over_new_ones(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_that_is_told_to_stop_while_all_is_silent_ends(
-    service: str, orders: EventStore, relayed: tuple[Relay, str]
-) -> None:
+def test_a_service_ends_in_silence_when_told(service: str, orders: EventStore, relayed: tuple[Relay, str]) -> None:
     """The time that an answer may take is far longer than the test may."""
     relay, dsn = relayed
     stop = threading.Event()
@@ -113,11 +108,8 @@ def test_a_service_that_is_told_to_stop_while_all_is_silent_ends(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_outlasts_a_server_that_takes_no_writes(
-    service: str,
-    orders: EventStore,
-    dsn: str,
-    caplog: pytest.LogCaptureFixture,
+def test_a_service_outlasts_refusals(
+    service: str, orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
     append(orders, "a")
@@ -138,7 +130,7 @@ def test_a_service_outlasts_a_server_that_takes_no_writes(
     running.result(patience())
 
 
-def test_an_event_whose_handler_met_a_server_that_takes_no_writes_has_not_failed(orders: EventStore, dsn: str) -> None:
+def test_an_event_that_met_a_read_only_server_has_not_failed(orders: EventStore, dsn: str) -> None:
     append(orders, "a")
     met: list[int] = []
 
@@ -153,9 +145,7 @@ def test_an_event_whose_handler_met_a_server_that_takes_no_writes_has_not_failed
 
 
 @pytest.mark.parametrize("silent", ["source", "store"])
-def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
-    silent: str, captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_follower_connects_anew(silent: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
     monkeypatch.setattr("millrace.resources.capture.source.connection.ANSWER_S", 1)
     captured.drain()
@@ -175,9 +165,7 @@ def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
         relay.cut()
 
 
-def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
-    relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_or_listens_connects_anew(relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("metrics.store.ANSWER_S", "alerts.alerter.ANSWER_S", "event_store.wake_ups.ANSWER_S"):
         monkeypatch.setattr(f"millrace.resources.{limit}", 1)
     monkeypatch.setattr("millrace.resources.event_store.wake_ups.BELIEVED_S", 0)
@@ -221,15 +209,12 @@ def test_a_long_call_is_waited_for_while_the_server_works_on_it(relayed: tuple[R
             connection.execute("select 1")
 
 
-def test_what_a_connection_string_states_counts_more_than_what_makes_connections_last() -> None:
+def test_what_a_connection_string_states_counts_more() -> None:
     stated = {"keepalives_idle": "7", "tcp_user_timeout": "8000", "connect_timeout": "9"}
-    found = conninfo_to_dict(
-        connecting.lasting("postgresql://a@b/c?keepalives_idle=7&tcp_user_timeout=8000&connect_timeout=9")
-    )
-    assert {name: str(found[name]) for name in connecting.LASTING} == {
-        **{name: str(ours) for name, ours in connecting.LASTING.items()},
-        **stated,
-    }
-    assert {name: str(conninfo_to_dict(connecting.lasting("host=b"))[name]) for name in connecting.LASTING} == {
-        name: str(ours) for name, ours in connecting.LASTING.items()
-    }
+    ours = {name: str(value) for name, value in connecting.LASTING.items()}
+    for string, expected in (
+        ("postgresql://a@b/c?keepalives_idle=7&tcp_user_timeout=8000&connect_timeout=9", {**ours, **stated}),
+        ("host=b", ours),
+    ):
+        found = conninfo_to_dict(connecting.lasting(string))
+        assert {name: str(found[name]) for name in ours} == expected

@@ -18,6 +18,7 @@ from millrace.resources.spark import java
 from millrace.resources.spark.java import JavaNotFound
 from millrace.rows import FoldEvent, State
 from millrace.testing import StreamsFailed, event, given
+from tests.support.factories import value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +46,7 @@ PLACED = event("order", "o-1", "placed")
 LINE = event("order", "o-1", "line_added", product="whisk", amount=9.95)
 
 
-def test_later_events_are_consumed_from_where_the_model_stands_and_what_differs_is_named(
-    dsn: str, spark: "SparkSession"
-) -> None:
+def test_later_events_are_added_and_differences_named(dsn: str, spark: "SparkSession") -> None:
     built = given(PLACED, LINE, dsn=dsn, spark=spark).when(Orders)
     assert built.rows == [{"order_id": "o-1", "status": "line_added", "lines": 1, "total": Decimal("9.95")}]
     for wrong in ([{"lines": 2}], [{"lines": 1}, {"lines": 1}], []):
@@ -90,9 +89,8 @@ def test_a_rollup_is_built_with_its_read_model(dsn: str, spark: "SparkSession") 
 
 
 def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark: "SparkSession") -> None:
-    carted = given(
-        event("cart", "c-1", "filled", items=2), event("cart", "c-2", "filled", items=-1), dsn=dsn, spark=spark
-    )
+    good, bad = event("cart", "c-1", "filled", items=2), event("cart", "c-2", "filled", items=-1)
+    carted = given(good, bad, dsn=dsn, spark=spark)
     with pytest.raises(StreamsFailed, match=r"cart 'c-2', offset \d+: .*ValueError: fewer than none"):
         carted.when(carts)
     # the others are there, as in a drain
@@ -108,9 +106,7 @@ def called(_state: State | None, _happened: FoldEvent) -> State | None:
     return {"calls": next(_CALLS)}
 
 
-def test_rows_that_depend_on_how_events_are_split_into_batches_are_named(
-    dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_differ_by_batch_are_named(dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.testing.random.randint", lambda least, _: least)
     carted = given(*(event("cart", "c-1", "filled") for _ in range(6)), dsn=dsn, spark=spark)
     with pytest.raises(AssertionError, match="depend on how its events are split into batches") as failed:
@@ -140,9 +136,7 @@ def test_a_store_of_the_tests_own_is_empty_and_goes_with_the_test() -> None:
     assert len({store.dsn for store in stores}) == 2
     for store, events in zip(stores, (1, 0), strict=True):
         with psycopg.connect(store.dsn) as connection:
-            assert connection.execute(
-                "select count(*) from event_store.events where created_at >= %s", (before,)
-            ).fetchone() == (events,)
+            assert value(connection, "select count(*) from event_store.events where created_at >= %s", before) == events
     dsn = stores[0].dsn
     del stores, store
     gc.collect()

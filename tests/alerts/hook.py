@@ -65,7 +65,6 @@ class Hook(ThreadingHTTPServer):
         return [(alert.body["type"].partition(".")[2], alert.body["data"].get("subject", "")) for alert in self.alerts]
 
     def until(self, number: int) -> list[tuple[str, str]]:
-        """Wait for so many messages."""
         wait_until(lambda: len(self.alerts) >= number or bool(self.forged), f"{number} messages")
         assert self.forged == []
         return self.told()
@@ -81,9 +80,8 @@ class _Post(Silent, BaseHTTPRequestHandler):
                 Webhook(SECRET).verify(text, dict(self.headers))
             except Exception as error:  # noqa: BLE001  a test says that there was none
                 self.server.forged.append(f"{error}: {text}")
-        alert = Alert(
-            self.headers.get("webhook-id", ""), int(self.headers.get("webhook-timestamp", 0)), text, json.loads(text)
-        )
+        given = self.headers.get("webhook-id", ""), int(self.headers.get("webhook-timestamp", 0))
+        alert = Alert(*given, text, json.loads(text))
         self.server.alerts.append(alert)
         status = self.server.answer(alert)
         with suppress(OSError):
@@ -95,33 +93,21 @@ class _Post(Silent, BaseHTTPRequestHandler):
 
 
 def settings_for(hook: Hook, form: str = "standard") -> AlertSettings:
-    """Return settings that lead to a receiver."""
     return AlertSettings(hook.url, SECRET, form, "https://ui.example.com/", ["127.0.0.1"])
 
 
 def environment(dsn: str, url: str, **more: str) -> Mapping[str, str]:
     """Return the environment of a sequencer that sends alerts, and knows no Dagster."""
     own = {name: value for name, value in os.environ.items() if name not in {"DAGSTER_HOME", "MILLRACE_METRICS_PORT"}}
-    return {
-        **own,
-        "MILLRACE_DSN": dsn,
-        "MILLRACE_ALERT_URL": url,
-        "MILLRACE_ALERT_SECRET": SECRET,
-        "MILLRACE_PUSH_ALLOW": "127.0.0.1",
-        **more,
-    }
+    alerts = {"MILLRACE_ALERT_URL": url, "MILLRACE_ALERT_SECRET": SECRET, "MILLRACE_PUSH_ALLOW": "127.0.0.1"}
+    return {**own, "MILLRACE_DSN": dsn, **alerts, **more}
 
 
 @contextmanager
 def sequencing(environ: Mapping[str, str], more: str = "") -> Iterator["subprocess.Popen[str]"]:
     """Run `millrace run sequencer` in a process of its own; it is killed in the end, if it lives."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SEQUENCE.format(more=more)],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command, pipe = [sys.executable, "-c", SEQUENCE.format(more=more)], subprocess.PIPE
+    process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     try:
         yield process
     finally:

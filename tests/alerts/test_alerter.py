@@ -70,13 +70,11 @@ def repair(store: EventStore) -> None:
 
 
 def opened(store: EventStore) -> dict[str, Incident]:
-    """Return the incidents that are open, by their kinds."""
     return {each.kind: each for each in AlertStore(store.connection).open_incidents()}
 
 
 @contextmanager
 def alerting(dsn: str, hook: Hook) -> Iterator[None]:
-    """Run an alerter that waits for nothing."""
     stop = threading.Event()
     running = start(lambda: run_alerter(dsn, stop, settings_for(hook), every_s=0.02, hold_s=0))
     try:
@@ -88,7 +86,6 @@ def alerting(dsn: str, hook: Hook) -> Iterator[None]:
 
 @contextmanager
 def ticking(dsn: str, hook: Hook, *sources: Elsewhere | DagsterSource | ServicesSource) -> Iterator[Alerter]:
-    """Make an alerter that the test lets tick."""
     with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
         yield Alerter(connection, receiver, sources, hold_s=0)
 
@@ -137,9 +134,7 @@ def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: Even
     assert len({alert.webhook_id for alert in hook.alerts}) == 2
 
 
-def test_who_is_killed_before_it_sends_or_before_the_answer_leaves_the_message_to_the_next_one(
-    mails: EventStore, dsn: str, hook: Hook
-) -> None:
+def test_who_is_killed_leaves_the_message_to_the_next_one(mails: EventStore, dsn: str, hook: Hook) -> None:
     park(mails)
     with sequencing(environment(dsn, hook.url), STUCK) as process:
         assert process.stdout is not None
@@ -175,9 +170,7 @@ def test_who_is_killed_before_it_sends_or_before_the_answer_leaves_the_message_t
     assert hook.alerts[0].text == hook.alerts[1].text
 
 
-def test_a_dagster_that_hangs_holds_up_neither_the_log_nor_alerts_nor_the_end(
-    mails: EventStore, dsn: str, hook: Hook, tmp_path: Path
-) -> None:
+def test_a_dagster_that_hangs_holds_nothing_up(mails: EventStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
     shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = f"postgresql://d@127.0.0.1:{silent.getsockname()[1]}/d"
@@ -193,9 +186,7 @@ def test_a_dagster_that_hangs_holds_up_neither_the_log_nor_alerts_nor_the_end(
         asked.close()
 
 
-def test_a_service_of_millrace_up_that_is_not_up_is_an_incident(
-    mails: EventStore, dsn: str, hook: Hook, tmp_path: Path
-) -> None:
+def test_a_service_that_is_not_up_is_an_incident(mails: EventStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
     environ = environment(dsn, hook.url, MILLRACE_HOME=str(tmp_path))
     supervisor = Supervisor(tmp_path, [Service("spark", ["false"], environ, lambda: False)])
     with ticking(dsn, hook, ServicesSource(tmp_path)) as alerter:
@@ -238,7 +229,7 @@ def test_several_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> N
     assert len({alert.webhook_id for alert in hook.alerts}) == 10
 
 
-def test_a_receiver_that_fails_is_told_when_it_is_back_and_keeps_no_other_message_back(
+def test_what_did_not_arrive_comes_again(
     mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([500, 302, 404])
@@ -280,9 +271,7 @@ def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(mails: Eve
         assert sorted(hook.until(5)[3:]) == [("over", "elsewhere"), ("over", "poll_orders")]
 
 
-def test_a_store_that_is_locked_is_no_store_without_incidents(
-    mails: EventStore, connect: Connect, dsn: str, hook: Hook
-) -> None:
+def test_a_locked_store_is_none_without_incidents(mails: EventStore, connect: Connect, dsn: str, hook: Hook) -> None:
     park(mails)
     with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
         alerter = Alerter(connection, receiver, hold_s=0)
@@ -293,7 +282,7 @@ def test_a_store_that_is_locked_is_no_store_without_incidents(
         holder.execute("lock table event_store.stream_locks in access exclusive mode")
         for _ in range(2):
             alerter.tick()
-    assert {each.kind: each.missing_since for each in opened(mails).values()} == {
+    assert {kind: each.missing_since for kind, each in opened(mails).items()} == {
         "dead_letters": None,
         "unreadable": None,
     }
@@ -306,9 +295,8 @@ def test_it_goes_on_after_the_database_was_away(
     park(mails)
     with alerting(dsn, hook):
         hook.until(1)
-        wait_until(
-            lambda: value(mails.connection, "select bool_and(told = 'began') from event_store.incidents"), "it is noted"
-        )
+        noted = "select bool_and(told = 'began') from event_store.incidents"
+        wait_until(lambda: value(mails.connection, noted), "it is noted")
         with away(postgres, mails.connection.info.dbname):
             wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -316,9 +304,7 @@ def test_it_goes_on_after_the_database_was_away(
             assert hook.until(2) == TOLD + ENDED
 
 
-def test_a_login_that_may_not_is_told_which_one_may(
-    mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_may_not_is_told_who_may(mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
     with logins(mails.connection) as login:
         reader = login("event_store_reader")
         with alerting(f"{dsn}&user={reader.info.user}", hook):
@@ -330,16 +316,12 @@ def test_a_login_that_may_not_is_told_which_one_may(
 def test_nothing_is_open_in_the_store_while_a_receiver_is_asked(mails: EventStore, dsn: str, hook: Hook) -> None:
     park(mails)
     states: list[tuple[object, ...]] = []
+    sessions = (
+        "select state, xact_start from pg_stat_activity where datname = current_database() and application_name = %s"
+    )
 
     def look(_: Alert) -> int:
-        with psycopg.connect(dsn) as other:
-            states.extend(
-                rows(
-                    other,
-                    "select state, xact_start from pg_stat_activity where application_name = 'millrace alerts'"
-                    " and datname = current_database()",
-                )
-            )
+        states.extend(rows(mails.connection, sessions, "millrace alerts"))
         return 204
 
     hook.answer = look

@@ -12,37 +12,16 @@ from tests.support.pages.documents import quoted, table
 
 BEGAN = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 INCIDENT = Incident(
-    incident_id=UUID(int=2),
-    source="event_store",
-    kind="dead_letters",
-    subject="mails",
-    severity="ticket",
-    what="The view mails gave up a stream",
-    cause="order o-1, after 3 attempts: no such address",
-    remedy="millrace dead list mails",
-    page="/runs",
-    began_at=BEGAN,
-    confirmed=True,
-    missing_since=None,
-    over_at=None,
-    told="nothing",
-    due_at=BEGAN,
-    tries=1,
-    failing_since=BEGAN,
-    last_error=None,
-)
+    incident_id=UUID(int=2), source="event_store", kind="dead_letters", subject="mails", severity="ticket",
+    what="The view mails gave up a stream", cause="order o-1, after 3 attempts: no such address",
+    remedy="millrace dead list mails", page="/runs", began_at=BEGAN, confirmed=True, missing_since=None, over_at=None,
+    told="nothing", due_at=BEGAN, tries=1, failing_since=BEGAN, last_error=None,
+)  # fmt: skip
 DATA = {
-    "incident_id": "00000000-0000-0000-0000-000000000002",
-    "kind": "dead_letters",
-    "subject": "mails",
-    "severity": "ticket",
-    "title": INCIDENT.what,
-    "cause": INCIDENT.cause,
-    "remedy": INCIDENT.remedy,
-    "link": "https://ui.example.com/runs",
-    "began_at": "2030-01-01T10:00:00.000Z",
-    "over_at": None,
-}
+    "incident_id": "00000000-0000-0000-0000-000000000002", "kind": "dead_letters", "subject": "mails",
+    "severity": "ticket", "title": INCIDENT.what, "cause": INCIDENT.cause, "remedy": INCIDENT.remedy,
+    "link": "https://ui.example.com/runs", "began_at": "2030-01-01T10:00:00.000Z", "over_at": None,
+}  # fmt: skip
 
 
 def finding(subject: str, cause: str, page: str = "") -> Finding:
@@ -52,11 +31,8 @@ def finding(subject: str, cause: str, page: str = "") -> Finding:
 def test_the_body_says_what_is_wrong_since_when_and_what_helps() -> None:
     message = message_of(INCIDENT, "https://ui.example.com/")
     assert message.message_id == "msg_00000000000000000000000000000002_began"
-    assert json.loads(message.body("standard")) == {
-        "type": "incident.began",
-        "timestamp": "2030-01-01T10:00:00.000Z",
-        "data": DATA,
-    }
+    told = {"type": "incident.began", "timestamp": "2030-01-01T10:00:00.000Z", "data": DATA}
+    assert json.loads(message.body("standard")) == told
     without = json.loads(message_of(replace(INCIDENT, page=""), "x").body("standard"))
     assert without["data"]["link"] is None
     fields = {"type", "timestamp", *(f"data.{name}" for name in DATA)}
@@ -75,7 +51,7 @@ def test_the_end_says_when_and_the_beginning_is_the_same_for_every_try() -> None
     assert text.splitlines()[1] == "from 2030-01-01 10:00:00 UTC to 2030-01-01 11:00:00 UTC"
 
 
-def test_slack_sees_no_mention_and_no_link_but_ours_in_a_text_that_it_takes() -> None:
+def test_slack_sees_no_mention_and_no_link_but_ours() -> None:
     cause = "<http://evil|click> & <@U1>\x1b[2J" + "x" * CAUSE_BYTES
     hostile = replace(INCIDENT, what="<!channel>", cause=cause, remedy="<a>")
     text = json.loads(message_of(hostile, "https://ui.example.com").body("slack"))["text"]

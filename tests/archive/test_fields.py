@@ -7,17 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from millrace.resources.archive import fields as of_file
 from millrace.resources.archive import files
 from millrace.resources.archive.fields import (
-    METADATA,
     MOST_COLUMNS,
     MOST_FIELDS,
     Fields,
     FoundField,
-    RangeFields,
     chosen_fields,
     stated_fields,
-    with_columns,
 )
 from millrace.resources.archive.files import SCHEMA, range_fields, read_range
 from millrace.resources.archive.listing import archived
@@ -47,13 +45,13 @@ CHOSEN: tuple[tuple[list[FoundField], bool, Fields], ...] = (
 )  # fmt: skip
 
 
-def test_frequent_short_scalars_get_columns_and_the_names_of_the_others_are_known() -> None:
+def test_frequent_short_scalars_get_columns() -> None:
     for found, arrays, expected in CHOSEN:
         assert chosen_fields(found, arrays=arrays) == expected
     assert chosen_fields(short(*NAMES, "one too many"), arrays=False).others is None
 
 
-def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -> None:
+def test_a_file_holds_the_paths_that_it_can_tell() -> None:
     fields, beside_arrays = Fields(("a",), ("nested",)), Fields(("a",), None)
     assert [path for path in (["a"], ["nowhere"]) if not fields.hold(path)] == []
     # of the last a reader may take it for the other one
@@ -62,23 +60,17 @@ def test_a_file_holds_a_path_of_one_name_that_has_a_column_or_occurs_nowhere() -
 
 
 UNREADABLE = [
-    b"",
-    b"no json",
-    b"[" * 100_000,
-    b"[]",
-    b'{"columns": ["a"]}',
-    b'{"columns": "a", "others": []}',
-    b'{"columns": [1], "others": []}',
-    b'{"columns": ["a"], "others": {}}',
-    b'{"columns": ["b"], "others": []}',
-    b"\xff",
-]
+    b"", b"no json", b"[" * 100_000, b"[]", b'{"columns": ["a"]}', b'{"columns": "a", "others": []}', b"\xff",
+    b'{"columns": [1], "others": []}', b'{"columns": ["a"], "others": {}}', b'{"columns": ["b"], "others": []}',
+]  # fmt: skip
 
 
 def test_of_a_file_that_says_nothing_readable_no_field_is_known() -> None:
-    schema = with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
+    schema = of_file.with_columns(SCHEMA, ["a"]).with_metadata(Fields(("a",), ()).metadata)
     assert stated_fields(schema) == Fields(("a",), ())
-    assert [said for said in UNREADABLE if stated_fields(schema.with_metadata({METADATA: said})) != Fields()] == []
+    assert [
+        said for said in UNREADABLE if stated_fields(schema.with_metadata({of_file.METADATA: said})) != Fields()
+    ] == []
     assert stated_fields(SCHEMA) == Fields()
 
 
@@ -94,9 +86,7 @@ def append(store: EventStore, *data: str) -> None:
     store.sequence_events()
 
 
-def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_short_scalar(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_short_scalar_has_a_column_of_its_texts(log: EventStore, dsn: str, tmp_path: Path) -> None:
     append(
         log,
         '{"amount": 1.50, "text": "a\\"b\\\\ü\\n", "none": null, "truth": true, "list": [1], "long": "x"}',
@@ -115,9 +105,7 @@ def test_a_file_has_the_texts_of_postgres_in_a_column_for_each_field_that_is_a_s
     assert table.column("data:truth").to_pylist() == ["true", None, None, None]
 
 
-def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_whole(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_an_event_of_very_many_fields_leaves_some_unknown(log: EventStore, dsn: str, tmp_path: Path) -> None:
     append(log, json.dumps({f"f{n}": n for n in range(3000)}), '{"f2999": "x", "f2998": "y"}')
     archive_partition(dsn, tmp_path, 0, tail=True)
     (file,) = archived(log.connection, 0).files
@@ -129,14 +117,11 @@ def test_an_event_with_very_many_fields_leaves_the_others_unknown_and_the_file_w
     assert all(schema.field(name).type == pa.string() for name in schema.names[len(SCHEMA.names) :])
 
 
-def test_while_a_range_is_read_each_field_without_a_column_is_told_whatever_was_looked_at(
-    log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the first and the third event are looked at."""
+def test_fields_are_told_whoever_looked(log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)
-    monkeypatch.setattr(files, "LOOKED_AT", 2)
+    monkeypatch.setattr(files, "LOOKED_AT", 2)  # the first and the third event
     long = json.dumps("x" * 2000)
     told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
     append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
@@ -159,7 +144,7 @@ def test_while_a_range_is_read_each_field_without_a_column_is_told_whatever_was_
 
 
 def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:
-    fields = RangeFields(Fields(("a",), ("b",)))
+    fields = of_file.RangeFields(Fields(("a",), ("b",)))
     fields.add(pa.array([None, json.dumps([f"f{n}" for n in range(MOST_FIELDS - 2)])]))
     assert len(fields.stated.others or ()) == MOST_FIELDS - 1
     fields.add(pa.array(['["one too many"]', '["another"]']))

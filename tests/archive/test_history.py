@@ -60,9 +60,7 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: json.dumps(row, default=str))
 
 
-def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_archive_and_tail_are_the_log_once(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     log = in_order(read(dsn))
     assert positions(log) == ALL
@@ -83,9 +81,7 @@ def test_archive_and_tail_are_the_log_each_event_once_also_where_it_is_purged(
     assert [row for row in after if row in log] == log
 
 
-def test_fields_filters_and_columns_are_those_of_the_source(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_fields_and_filters_are_as_told(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append_odd(store)
     (other,) = ids_of_one_partition(store.connection, 1)
@@ -93,10 +89,8 @@ def test_fields_filters_and_columns_are_those_of_the_source(
     store.append_events([NewEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
     store.sequence_events()
     archive(dsn, tmp_path, max_events=2, tail=False, partitions=16)
-    extract = {f"{key} of it": [key] for key in KEYS} | {
-        "deep": ["object", "inner", "list", "1", "x"],
-        "a b": ["a", "b"],
-    }
+    deep = ["object", "inner", "list", "1", "x"]
+    extract = {f"{key} of it": [key] for key in KEYS} | {"deep": deep, "a b": ["a", "b"]}
     options: list[dict[str, Any]] = [
         {"columns": ["offset", "event"], "extract": extract},
         {"columns": ["created_at", "data"], "deciders": ["invoice"], "extract": {"a": ["a"]}},
@@ -109,35 +103,26 @@ def test_fields_filters_and_columns_are_those_of_the_source(
         assert collected(frame) == in_order(read(dsn, **each))
 
 
-def test_events_that_nobody_has_and_the_archive_of_another_store_are_errors(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_what_nobody_has_is_an_error(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     ArchiveStore(store.connection).mark_archived(0, 3)
     ArchiveStore(store.connection).raise_low_water_mark(0, 3)
-    with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
-        read_history(spark, dsn, tmp_path)
-    archive(dsn, tmp_path, max_events=2)
-    with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
-        read_history(spark, dsn, tmp_path)
+    for _ in range(2):
+        with pytest.raises(LogIncomplete, match="log partition 0: positions 0 to 3"):
+            read_history(spark, dsn, tmp_path)
+        archive(dsn, tmp_path, max_events=2)
     assert read_history(spark, dsn, tmp_path, partitions=[1, 2]).count() == 4
     (tmp_path / "archive.json").write_text('{"archive": "another"}')
     with pytest.raises(ForeignArchive, match="another event store"):
         read_history(spark, dsn, tmp_path, partitions=[1, 2])
 
 
-def plan_of(frame: "DataFrame") -> str:
+def readers(frame: "DataFrame") -> tuple[bool, bool]:
+    """Return whether Spark reads some of it by itself, and whether tasks of ours do."""
     with redirect_stdout(io.StringIO()) as said:
         frame.explain()
-    return said.getvalue()
-
-
-def by_spark(frame: "DataFrame") -> bool:
-    return "parquet" in plan_of(frame).lower()
-
-
-def by_tasks(frame: "DataFrame") -> bool:
-    return "mapinarrow" in plan_of(frame).lower()
+    plan = said.getvalue().lower()
+    return "parquet" in plan, "mapinarrow" in plan
 
 
 def random_text(dice: random.Random, depth: int = 0) -> str:
@@ -173,14 +158,13 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
     directly = set()
     for name, path in [*extract.items()][::3]:
         frame = read_history(spark, dsn, tmp_path, columns=["position"], extract={name: path})
-        directly |= {by_spark(frame), not by_tasks(frame)}
+        by_spark, by_tasks = readers(frame)
+        directly |= {by_spark, not by_tasks}
         assert collected(frame) == in_order([{"position": row["position"], name: row[name]} for row in log]), path
     assert True in directly
 
 
-def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_name(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_spark_reads_all_columns_alone(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     root = tmp_path.joinpath("a b%20c", "[x]{y,z}*?", "back\\slash", "date=2024-01-01", "ключ", ".hidden")
     archive(dsn, root, max_events=2)
@@ -195,8 +179,7 @@ def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_n
     for each in options:
         frame = read_history(spark, dsn, root, **each)
         # of no decider nothing is read
-        assert by_spark(frame) or each.get("deciders") == []
-        assert not by_tasks(frame)
+        assert readers(frame) == (each.get("deciders") != [], False)
         columns = [(name, COLUMNS[name][0]) for name in each.get("columns", COLUMNS)]
         assert frame.dtypes == [*columns, *((name, "string") for name in each.get("extract", {}))]
         assert collected(frame) == in_order(read(dsn, **each))
@@ -204,13 +187,11 @@ def test_all_columns_with_filters_are_read_by_spark_alone_from_a_folder_of_any_n
     for other, spark_reads in (("_x:y", True), ("[x]/x:y", False)):
         shutil.copytree(root, tmp_path / other)
         frame = read_history(spark, dsn, tmp_path / other)
-        assert by_spark(frame) == spark_reads
+        assert readers(frame)[0] == spark_reads
         assert frame.count() == len(ALL)
 
 
-def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_files_without_columns_are_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path, max_events=2)
     # as it was written before fields had columns
@@ -221,11 +202,10 @@ def test_files_without_columns_of_fields_are_read_as_before_beside_the_others(
     )
     options: dict[str, Any] = {"columns": ["partition", "position"], "extract": {"n": ["n"]}}
     frame = read_history(spark, dsn, tmp_path, **options)
-    assert by_spark(frame)
-    assert by_tasks(frame)
+    assert readers(frame) == (True, True)
     assert collected(frame) == in_order(read(dsn, **options))
     # without fields Spark reads it, too
-    assert not by_tasks(read_history(spark, dsn, tmp_path, columns=["offset"]))
+    assert not readers(read_history(spark, dsn, tmp_path, columns=["offset"]))[1]
 
 
 def forged(path: Path, wanted: LogRange) -> None:
@@ -246,13 +226,7 @@ def shortened(path: Path, wanted: LogRange) -> None:
     pq.write_table(pq.read_table(path).slice(0, wanted.size - 1), path)
 
 
-def gone(path: Path, _: LogRange) -> None:
-    path.unlink()
-
-
-def test_a_file_that_is_not_the_listed_one_is_refused_before_anybody_reads_it(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_only_the_listed_file_is_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path)
     (file,) = archived(store.connection, 0).files
@@ -302,19 +276,15 @@ def test_a_listed_path_that_is_not_that_of_its_range_is_refused(tmp_path: Path) 
     assert path_of(held).startswith("p0000/")
 
 
-def test_fields_whose_names_differ_in_case_are_read_where_spark_does_not_tell_them_apart(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession"
-) -> None:
+def test_names_may_differ_in_case(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append(store, json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}')
     archive(dsn, tmp_path, partitions=1)
     spark.conf.set("spark.sql.caseSensitive", "false")
     try:
         for keys in (["a"], ["A", "other"], ["OTHER", "none", "NONE"]):
-            options: dict[str, Any] = {
-                "columns": ["position"],
-                "extract": {f"{n}": [key] for n, key in enumerate(keys)},
-            }
+            extract = {f"{n}": [key] for n, key in enumerate(keys)}
+            options: dict[str, Any] = {"columns": ["position"], "extract": extract}
             assert collected(read_history(spark, dsn, tmp_path, **options)) == in_order(read(dsn, **options))
     finally:
         spark.conf.set("spark.sql.caseSensitive", "true")

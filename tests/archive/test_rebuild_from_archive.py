@@ -32,18 +32,8 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    busiest,
-    close,
-    drain,
-    fill,
-    rows_of,
-    thing,
-    things,
-)
+from tests.support.building import drains
+from tests.support.building.drains import Everything, all_events, busiest, close, drain, fill, rows_of, thing, things
 from tests.support.building.oracle import expected_rows
 from tests.support.building.poison import WORTHS, locks, poison
 from tests.support.elsewhere import postgres_at
@@ -84,7 +74,7 @@ def filled(store: EventStore) -> list[int]:
     return [lag.partition for lag in store.view_lag("everything") if lag.position]
 
 
-def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean_run_whatever_a_login_is_set_to(
+def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dsn = with_odd_settings(dsn)
@@ -126,23 +116,19 @@ def test_a_shortened_log_is_rebuilt_from_archive_and_tail_to_the_rows_of_a_clean
     # a run in Dagster reads the archive that the settings name
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
     things.connection.execute("update read_models.everything_state set events = 0 where partition = %s", (partition,))
-    defs = build_defs(
-        declarations=Declarations(models={"everything": Everything}), resources={"postgres": postgres_at(dsn)}
-    )
-    rebuilt = defs.resolve_job_def("rebuild").execute_in_process(partition_key=log_partition_key(partition))
-    assert rebuilt.success
+    declared = Declarations(models={"everything": Everything})
+    defs = build_defs(declarations=declared, resources={"postgres": postgres_at(dsn)})
+    key = log_partition_key(partition)
+    assert defs.resolve_job_def("rebuild").execute_in_process(partition_key=key).success
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
     # and one that writes it records the moment
-    written = defs.resolve_job_def("archive").execute_in_process(partition_key=log_partition_key(partition))
-    assert written.success
+    assert defs.resolve_job_def("archive").execute_in_process(partition_key=key).success
     mark = things.marks_at(datetime.now(UTC))
     assert mark is not None
     assert (mark.reason, sum(mark.marks)) == ("archive", len(events))
 
 
-def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_whatever_holds_one_log_partition_up(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_new_version_of_a_short_log(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = [ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 5, 7, 11)]
     for text in ("a", "b", "c", "d"):
         things.append_events([thing(stream, text=text, units=1) for stream in streams])
@@ -186,9 +172,7 @@ def test_a_new_version_is_built_from_the_archive_where_the_log_is_shortened_what
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
 
 
-def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_and_replaced_files_stay(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     fill(things, 60)
     drain(dsn, spark)
     partition = busiest(things)
@@ -211,7 +195,7 @@ def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_
     position = {lag.partition: lag.position for lag in things.view_lag("everything")}[partition]
     assert position == commit.events == commit.leases[0].to_position
     drain(dsn, spark)
-    assert_equals_a_clean_run(things)
+    drains.assert_equals_a_clean_run(things)
 
     (name,) = ids_of_one_partition(things.connection, 1, partition)
     small = archived(things.connection, partition).files[-1]
@@ -232,7 +216,7 @@ def test_what_comes_after_the_lease_is_not_in_the_rebuild_but_in_the_next_drain_
 
 
 @pytest.mark.parametrize("at_a_time", [10_000, 1])
-def test_a_rebuild_from_the_archive_names_the_streams_of_values_that_their_column_does_not_hold(
+def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
 ) -> None:
     # what a task tells of at once; the next build tells of more
@@ -248,9 +232,7 @@ def test_a_rebuild_from_the_archive_names_the_streams_of_values_that_their_colum
     assert sorted(rows_of(things.connection, WORTHS)) == sorted([(good, 3, 3), *((name, 1, 1) for name in bad)])
 
 
-def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_and_is_no_streams_fault(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_lost_file_is_no_streams_fault(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     fill(things, 90)
     drain(dsn, spark)
     archive(dsn, tmp_path)
@@ -274,7 +256,7 @@ def test_a_file_that_is_gone_or_another_when_a_task_reads_it_fails_the_rebuild_a
     assert rows_of(things.connection, Everything) == before
 
 
-def test_what_keeps_a_log_from_being_read_whole_is_an_error_where_the_rest_is_needed_and_else_passed_over(
+def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(things, 90)
@@ -286,24 +268,20 @@ def test_what_keeps_a_log_from_being_read_whole_is_an_error_where_the_rest_is_ne
         with pytest.raises(HistoryMissing, match=f"log partition {given_up} begins at 3"):
             rebuild(dsn, lambda: spark, root, given_up)
     archive(dsn, tmp_path)
-    with pytest.raises(
-        LogIncomplete, match=f"log partition {given_up}: positions 0 to 3 (?s:.*) only a backup"
-    ) as refusal:
+    lost = f"log partition {given_up}: positions 0 to 3 (?s:.*) only a backup"
+    with pytest.raises(LogIncomplete, match=lost) as refusal:
         rebuild(dsn, lambda: spark, tmp_path, given_up)
     assert refusal.value.hint
 
-    partition = next(
-        held.partition
-        for held in map(partial(archived, things.connection), range(16))
-        if held.partition != given_up and held.files
-    )
+    whole = (held for held in map(partial(archived, things.connection), range(16)) if held.partition != given_up)
+    partition = next(held.partition for held in whole if held.files)
     damaged = tmp_path / archived(things.connection, partition).files[0].path
     damaged.rename(tmp_path / "kept")
     things.connection.execute("update read_models.everything_state set events = 0 where partition = %s", (partition,))
     with caplog.at_level(logging.WARNING):
         rebuild(dsn, lambda: spark, tmp_path, partition)
     assert "the archive is passed over, Postgres has everything" in caplog.text
-    assert_equals_a_clean_run(things)
+    drains.assert_equals_a_clean_run(things)
     ArchiveStore(things.connection).raise_low_water_mark(partition, 1)
     with pytest.raises(ArchiveDamaged):
         rebuild(dsn, lambda: spark, tmp_path, partition)
@@ -316,26 +294,7 @@ def test_what_keeps_a_log_from_being_read_whole_is_an_error_where_the_rest_is_ne
     assert rows(things.connection, "select * from event_store.checkpoints where lease_owner is not null") == []
 
 
-def test_a_stream_that_fails_in_a_rebuild_waits_and_all_others_are_built_from_archive_and_tail(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    partition = 6
-    bad, good, other = ids_of_one_partition(things.connection, 3, partition=partition)
-    things.append_events([thing(good, worth=1), thing(bad, worth=1), thing(other, worth=1), thing(good, worth=1)])
-    things.append_events([thing(good, worth=1), thing(bad, worth="a lot"), thing(good, worth=1)])
-    things.sequence_events()
-    archive(dsn, tmp_path)
-    assert archived(things.connection, partition).archived_position == 7
-    (failure,) = rebuild(dsn, lambda: spark, tmp_path, partition).failures
-    assert failure.stream.decider_id == bad
-    assert rows(things.connection, "select thing_id, events from read_models.everything order by thing_id") == sorted(
-        [(good, 4), (bad, 1), (other, 1)]
-    )
-
-
-def test_what_was_discarded_and_purged_stays_given_up_and_what_fails_in_the_archive_alone_fails_its_rebuild(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_was_given_up_stays_so(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = {partition: ids_of_one_partition(things.connection, 2, partition=partition) for partition in (6, 7)}
     for bad, good in streams.values():
         things.append_events([thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
@@ -376,9 +335,7 @@ class PerPatient:
     n = sum_("data.n")
 
 
-def test_an_event_that_was_discarded_and_purged_still_names_the_key_of_those_after_it(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_what_is_purged_still_names_keys(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     model = cast("ReadModel", PerPatient)
     things.append_events([thing("visit", patient="ann", n="a lot")])
     drain(dsn, spark, model)

@@ -37,14 +37,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_row_between_the_cuts_is_read_by_one_task(root: Path, begin: int, end: int, most: int) -> None:
     files = [ArchivedFile(held, path_of(held), 1, "") for held in FILES]
     tasks = shared(root, {file: Fields() for file in files if file.range.from_position < end}, {0: (begin, end)}, most)
-    found = [
-        offset
-        for task in tasks
-        for part in task
-        for batch in rows_of(part, WANTED)
-        for offset in batch.column(0).to_pylist()
-    ]
-    assert sorted(found) == list(range(begin, end))
+    batches = [batch for task in tasks for part in task for batch in rows_of(part, WANTED)]
+    assert sorted(offset for batch in batches for offset in batch.column(0).to_pylist()) == list(range(begin, end))
     assert all(task for task in tasks)
 
 
@@ -66,9 +60,7 @@ def test_filters_leave_rows_out(root: Path) -> None:
     assert [offset for batch in rows_of(part, wanted) for offset in batch.column(0).to_pylist()] == [1, 3, 5, 7, 9]
 
 
-def test_a_file_with_another_number_of_rows_or_a_torn_page_is_an_error_that_names_it(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_torn_file_is_an_error_that_names_it(root: Path, tmp_path: Path) -> None:
     path = str(root / path_of(LogRange(0, 0, 10)))
     with pytest.raises(FileUnreadable, match=r"event_log: .*p0000-.* has 10 events, and 11 are listed"):
         list(rows_of(FilePart(path, 11, 0, 11, 0, 11), WANTED))

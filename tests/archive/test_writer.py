@@ -14,16 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive.files import (
-    SCHEMA,
-    ArchiveDamaged,
-    path_of,
-    range_fields,
-    range_of,
-    read_range,
-    require_range,
-    write_file,
-)
+from millrace.resources.archive import files as archive_files
+from millrace.resources.archive.files import ArchiveDamaged, path_of, range_of, read_range, write_file
 from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
@@ -33,16 +25,9 @@ from millrace.resources.event_store import EventStore, Json
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.archive.test_fields import append
+from tests.support import factories
 from tests.support.building.event_log_reads import append_json
-from tests.support.factories import (
-    Connect,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    register_orders,
-    start,
-    wait_blocked,
-)
+from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders, start
 from tests.support.patience import patience, wait_until
 
 
@@ -93,10 +78,8 @@ def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
 # Writing
 
 
-def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_ranges(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
-    assert SCHEMA.names == list(COLUMNS)
+def test_the_archive_is_the_log_in_bounded_files(log: EventStore, dsn: str, tmp_path: Path) -> None:
+    assert archive_files.SCHEMA.names == list(COLUMNS)
     report = extend(dsn, tmp_path)
     counts = (report.written, report.files, report.events, report.archived_position, report.busy)
     assert counts == (10, 3, 10, 10, False)
@@ -105,9 +88,7 @@ def test_the_archive_is_the_log_in_files_of_bounded_size_whose_names_are_their_r
     assert (tmp_path / path_of(LogRange(0, 4, 8))).name == "p0000-000000000000004-000000000000008.parquet"
 
 
-def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_events_come(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_a_small_tail_is_written_when_asked_for(log: EventStore, dsn: str, tmp_path: Path) -> None:
     assert extend(dsn, tmp_path, tail=False).archived_position == 8
     assert extend(dsn, tmp_path, tail=False).written == 0
     assert extend(dsn, tmp_path, tail=True).archived_position == 10
@@ -121,9 +102,7 @@ def test_a_small_tail_is_written_only_when_asked_for_and_replaced_when_more_even
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_same_file(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_with_nothing_new_nothing_is_written(log: EventStore, dsn: str, tmp_path: Path) -> None:
     from adbc_driver_postgresql import dbapi
 
     extend(dsn, tmp_path)
@@ -131,7 +110,7 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
     assert extend(dsn, tmp_path).written == 0
     for file in before.files:
         with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-            fields = range_fields(cursor, file.range)
+            fields = archive_files.range_fields(cursor, file.range)
             numbers = ArchiveStore(log.connection).number_archive_fields(fields.columns)
             batches = read_range(cursor, file.range, fields)
             again = write_file(tmp_path, file.range, batches, fields=fields, numbers=numbers)
@@ -140,6 +119,10 @@ def test_with_nothing_new_nothing_is_written_and_rewriting_a_range_gives_the_sam
             0, file.range.from_position, file.range.to_position, file.path, again.bytes, again.checksum
         )
     assert archived(log.connection, 0) == before
+
+
+def number_of(field: pa.Field) -> int:
+    return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
 def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Path) -> None:
@@ -154,36 +137,27 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     assert_archive_is_the_log(log, tmp_path)
     # readers that know columns by numbers find them where a name has changed
     kept = pq.read_schema(next(tmp_path.rglob("*.parquet")))
-    assert [(kept.field(name).metadata or {}).get(b"PARQUET:field_id") for name in COLUMNS] == [
-        str(number).encode() for number in range(1, 16)
-    ]
+    assert [number_of(kept.field(name)) for name in COLUMNS] == list(range(1, 16))
 
 
-def test_a_field_of_data_has_one_number_in_each_file_also_of_writers_at_once(
-    log: EventStore, dsn: str, connect: Connect, tmp_path: Path
-) -> None:
+def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: Connect, tmp_path: Path) -> None:
     for keys in ("ab", "bc", "ac"):
         append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
     kept = [pq.read_schema(path) for path in sorted(tmp_path.rglob("*.parquet"))]
-    found = {
-        (field.name, (field.metadata or {}).get(b"PARQUET:field_id"))
-        for schema in kept
-        for field in schema
-        if field.name.startswith("data:")
-    }
+    found = {(field.name, number_of(field)) for schema in kept for field in schema if field.name.startswith("data:")}
     names = {name for name, _ in found}
     assert {"data:a", "data:b", "data:c"} <= names
     assert len(found) == len(names) == len({number for _, number in found})
-    assert all(int(number or 0) >= 1000 for _, number in found)
+    assert all(number >= 1000 for _, number in found)
 
     one, other = ArchiveStore(connect()), ArchiveStore(connect())
     with one.connection.transaction():
         numbers = one.number_archive_fields([*"xyz"])
         waiting = start(lambda: other.number_archive_fields([*"zy"]))
-        wait_blocked(log.connection, other.connection.info.backend_pid)
+        factories.wait_blocked(log.connection, other.connection.info.backend_pid)
     assert waiting.result(patience()) == {field: numbers[field] for field in "zy"}
-    assert len({*numbers.values(), *(int(number or 0) for _, number in found)}) == 3 + len(found)
+    assert len({*numbers.values(), *(number for _, number in found)}) == 3 + len(found)
     assert one.number_archive_fields([]) == {}
 
 
@@ -200,13 +174,9 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventSto
 
 def test_a_plan_fills_files_and_leaves_a_small_rest() -> None:
     plans: list[tuple[int, bool, list[tuple[int, int]]]] = [
-        (0, True, []),
-        (9, False, []),
-        (9, True, [(0, 9)]),
-        (10, False, [(0, 10)]),
-        (205, False, [(0, 100), (100, 200)]),
-        (205, True, [(0, 100), (100, 200), (200, 205)]),
-    ]
+        (0, True, []), (9, False, []), (9, True, [(0, 9)]), (10, False, [(0, 10)]),
+        (205, False, [(0, 100), (100, 200)]), (205, True, [(0, 100), (100, 200), (200, 205)]),
+    ]  # fmt: skip
     for mark, tail, expected in plans:
         held = ArchivedPartition(uuid4(), 3, 0, 0, mark, ())
         ranges = plan(held, max_events=100, min_events=10, tail=tail)
@@ -224,9 +194,7 @@ KILLED_AT = {
 
 
 @pytest.mark.parametrize("point", KILLED_AT)
-def test_killed_anywhere_the_next_run_goes_on_and_sweeps_what_was_left(
-    log: EventStore, dsn: str, tmp_path: Path, point: str
-) -> None:
+def test_killed_anywhere_the_next_run_sweeps(log: EventStore, dsn: str, tmp_path: Path, point: str) -> None:
     extend(dsn, tmp_path, max_events=4)
     grow(log, 7)
     killed = f"""
@@ -258,9 +226,7 @@ archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_of_several_archivers_at_once_one_works_and_the_others_do_nothing(
-    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_of_several_archivers_one_works(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     other = EventStore(connect())
     assert ArchiveStore(other.connection).lock_archive(0, "another")
     assert extend(dsn, tmp_path).busy
@@ -274,9 +240,7 @@ def test_of_several_archivers_at_once_one_works_and_the_others_do_nothing(
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_archiving_while_events_are_appended_and_sequenced_misses_none(
-    log: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_archiving_beside_appends_misses_none(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     def produce() -> None:
         store = EventStore(connect())
         for _ in range(20):
@@ -292,41 +256,29 @@ def test_archiving_while_events_are_appended_and_sequenced_misses_none(
     assert_archive_is_the_log(log, tmp_path)
 
 
-def rows_of(log: EventStore, dsn: str, wanted: LogRange) -> list[pa.RecordBatch]:
+@pytest.mark.usefixtures("log")
+def test_what_is_not_exactly_the_range_gets_no_name(dsn: str, tmp_path: Path) -> None:
     from adbc_driver_postgresql import dbapi
 
-    assert log
-    with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
-        return list(read_range(cursor, wanted))
-
-
-def test_what_is_not_exactly_the_range_gets_no_name(log: EventStore, dsn: str, tmp_path: Path) -> None:
     wanted = LogRange(0, 2, 6)
-    (batch,) = rows_of(log, dsn, wanted)
-    wrong: dict[str, list[pa.RecordBatch]] = {
-        "nothing": [],
-        "late": [batch.slice(1)],
-        "short": [batch.slice(0, len(batch) - 1)],
-        "twice": [batch, batch],
-        "a hole": [batch.take(pa.array([0, 1, 3]))],
-        "in disorder": [batch.take(pa.array([1, 0, 2, 3]))],
-    }
-    for batches in wrong.values():
+    with dbapi.connect(dsn) as reader, reader.cursor() as cursor:
+        (batch,) = read_range(cursor, wanted)
+    hole, disorder = (batch.take(pa.array(places)) for places in ([0, 1, 3], [1, 0, 2, 3]))
+    late, short = batch.slice(1), batch.slice(0, len(batch) - 1)
+    for batches in ([], [late], [short], [batch, batch], [hole], [disorder]):
         with pytest.raises(ArchiveDamaged, match="would not hold positions 2 to 6"):
             write_file(tmp_path, wanted, batches)
     assert files(tmp_path) == []
 
 
-def test_a_torn_a_foreign_and_an_unlisted_file_are_never_listed_and_a_torn_one_is_named(
-    log: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def test_torn_and_foreign_files_are_never_listed(log: EventStore, dsn: str, tmp_path: Path) -> None:
     claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_name(log.database_identity()))
     folder = tmp_path / "p0000"
     folder.mkdir()
     torn = tmp_path / path_of(LogRange(0, 0, 4))
     torn.write_bytes(b"PAR1 torn")
     with pytest.raises(ArchiveDamaged, match=str(torn)):
-        require_range(torn, LogRange(0, 0, 4))
+        archive_files.require_range(torn, LogRange(0, 0, 4))
     (folder / "notes.txt").write_text("mine")
     (folder / f".x.parquet.{'a' * 32}.tmp").write_bytes(b"half")
     extend(dsn, tmp_path)
@@ -362,7 +314,7 @@ def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventSto
     assert listed(log) == [(0, 4), (4, 8), (8, 10)]
 
 
-def test_a_copy_of_the_database_does_not_extend_the_same_folder_until_it_takes_it_over(
+def test_a_copy_of_the_database_takes_the_folder_over_first(
     log: EventStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
 ) -> None:
     extend(dsn, tmp_path)

@@ -102,18 +102,18 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     (tmp_path / package / "read_models" / "deeper").mkdir()
     (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
     found = declared(package)
-    assert list(found.models) == ["a", "b"]
-    assert list(found.captures) == ["c"]
+    assert (list(found.models), list(found.captures)) == (["a", "b"], ["c"])
     assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
     assert [str(each) for each in found.events] == [f"event happened version {n} of decider d" for n in (1, 2)]
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
+    # reports are imported for who asks for them
+    declare(reports__days="raise AssertionError")
+    assert declared(package, ["read_models"]).faults == ()
 
 
-def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_have_one(
-    declare: Declare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_has_all_its_rollups_or_says_so(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b=MODEL.format(view="b", name="B"), read_models__g=ROLLUP
     )
@@ -124,6 +124,13 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     with pytest.raises(MillraceError, match="grouped is a rollup of read model a, with which it changes"):
         declared_model("grouped", None)
+    elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
+    declare(shared=SORTED_MODEL, read_models__i=elsewhere.replace("of=A", "of=shared.A").replace("Grouped", "Lost"))
+    refused = declared(package)
+    assert (list(refused.rollups), [fault.error for fault in refused.faults]) == (
+        ["grouped"],
+        ["rollup lost: its read model a is not declared here"],
+    )
     declare(read_models__h="1 / 0")
     assert [model.all_rollups for model in (*found.models.values(), *declared(package).models.values())] == [
         *(True, True),
@@ -131,24 +138,7 @@ def test_a_model_has_its_rollups_and_all_of_them_unless_a_file_fails_that_may_ha
     ]
 
 
-def test_a_rollup_of_a_model_of_elsewhere_is_refused(declare: Declare) -> None:
-    elsewhere = ROLLUP.replace("from declared_here.read_models.a import A", "from declared_here import shared")
-    package = declare(shared=SORTED_MODEL, read_models__g=elsewhere.replace("of=A", "of=shared.A"))
-    found = declared(package)
-    assert (found.rollups, [fault.error for fault in found.faults]) == (
-        {},
-        ["rollup grouped: its read model a is not declared here"],
-    )
-
-
-def test_reports_are_not_imported_by_who_does_not_ask_for_them(declare: Declare) -> None:
-    package = declare(read_models__a=SORTED_MODEL, reports__days="raise AssertionError")
-    assert declared(package, ["read_models"]).faults == ()
-
-
-def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_and_never_by_chance_the_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_package_is_the_named_one_else_that_nearby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     (below := tmp_path / "project" / "below").mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -183,9 +173,7 @@ def test_the_package_is_the_named_one_else_that_of_the_home_or_of_the_project_an
         ("tool = 1", "pyproject.toml cannot be read: "),
     ],
 )
-def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is_refused(
-    said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_project_is_refused(said: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / NOTE).write_text("other")
     (tmp_path / "pyproject.toml").write_text(said)
@@ -193,9 +181,7 @@ def test_a_project_that_says_something_else_than_the_home_or_nothing_readable_is
         _ = Settings(home=tmp_path, dsn=None, declarations=None).declared_package
 
 
-def test_commands_refuse_where_nothing_names_a_package(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_refuse_without_a_package(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))
     stated = ("--dsn", dsn)
@@ -212,28 +198,19 @@ def test_commands_refuse_where_nothing_names_a_package(
 # Refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["no_such_package", "no_such.package", "json.no_such", "not a name", ".relative"])
-def test_an_unknown_package_is_refused_with_the_setting_and_the_remedy(package: str) -> None:
-    with pytest.raises(
-        InvalidDeclarations, match=f"(?s)There is no package '{package}'.*MILLRACE_DECLARATIONS.*new DIR"
-    ):
-        declared(package)
+NO_SUCH = "(?s)There is no package '{}'.*MILLRACE_DECLARATIONS.*new DIR"
+NOTHING = "(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py"
 
 
-def test_a_package_that_declares_nothing_is_refused_with_what_it_may_have(declare: Declare) -> None:
-    for package in ("json", declare()):
-        with pytest.raises(
-            InvalidDeclarations,
-            match=r"(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py",
-        ):
+def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Declare) -> None:
+    unknown = ("no_such_package", "no_such.package", "json.no_such", "not a name", ".relative")
+    refusals = {**{each: NO_SUCH.format(each) for each in unknown}, "json": NOTHING, declare(): NOTHING}
+    for package, refusal in refusals.items():
+        with pytest.raises(InvalidDeclarations, match=refusal):
             declared(package)
-
-
-def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Declare, tmp_path: Path) -> None:
-    package = declare(read_models__a=SORTED_MODEL)
-    (tmp_path / package / "__init__.py").write_text("\n1 / 0\n")
+    # as a whole, with the line
     with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
-        declared(package)
+        declared(declare("fails_here", read_models__a=SORTED_MODEL, __init__="\n1 / 0\n"))
 
 
 @pytest.mark.parametrize(
@@ -258,9 +235,7 @@ def test_a_package_that_fails_as_a_whole_is_refused_with_the_line(declare: Decla
         ),
     ],
 )
-def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
-    declare: Declare, files: dict[str, str], said: str, gone: str | None
-) -> None:
+def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], said: str, gone: str | None) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
         read_models__other=MODEL.format(view="other", name="Other"),
@@ -283,8 +258,7 @@ def test_of_two_things_of_one_name_neither_counts_and_all_others_do(
 
 
 def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) -> None:
-    package = declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n")
-    found = declared(package)
+    found = declared(declare(read_models__a=SORTED_MODEL + SORTED_MODEL.replace("class A", "class a") + "B = A\n"))
     assert (found.models, len(found.faults)) == ({}, 1)
 
 
@@ -309,9 +283,7 @@ def is_well() -> None: ...
 """
 
 
-def test_a_report_or_a_schedule_that_dagster_does_not_take_costs_itself_alone(
-    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_dagster_refuses_costs_itself_alone(declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
         reports__others=OTHERS,
@@ -363,26 +335,19 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         (MODEL.format(view="b", name="B").replace("count()", "count(events=7)"), 9, "TypeError"),
         (MODEL.format(view="b", name="B").replace('key=["k"]', 'key=["other"]'), 4, "InvalidReadModel: "),
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
+        # in what the file imports
+        ("from declared_here.shared import words\n", 2, "ValueError: no"),
     ],
 )
-def test_a_file_that_fails_costs_only_itself_and_says_file_and_line(
-    declare: Declare, tmp_path: Path, text: str, line: int, error: str
-) -> None:
-    package = declare(read_models__a=SORTED_MODEL, read_models__b=text)
+def test_a_file_that_fails_is_told_by_line(declare: Declare, tmp_path: Path, text: str, line: int, error: str) -> None:
+    shared = "def f():\n    raise ValueError('no')\nf()\n"
+    package = declare(read_models__a=SORTED_MODEL, read_models__b=text, shared=shared)
     found = declared(package)
     assert list(found.models) == ["a"]
     (fault,) = found.faults
     assert (fault.room, fault.name) == ("read_models", "b")
-    assert str(fault).startswith(f"{tmp_path / package / 'read_models' / 'b.py'}:{line}: {error}")
-
-
-def test_an_error_in_what_a_file_imports_is_told_where_it_is(declare: Declare, tmp_path: Path) -> None:
-    package = declare(
-        read_models__a="from declared_here.shared import words\n", shared="def f():\n    raise ValueError('no')\nf()\n"
-    )
-    (fault,) = declared(package).faults
-    assert str(fault) == f"{tmp_path / package / 'shared.py'}:2: ValueError: no"
-    assert fault.name == "a"
+    file = "shared.py" if "shared" in text else "read_models/b.py"
+    assert str(fault).startswith(f"{tmp_path / package / file}:{line}: {error}")
 
 
 def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare: Declare, tmp_path: Path) -> None:
@@ -415,27 +380,23 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
         assert "fails to load" in (node.description or "")
         assert ".py:1: " in (node.description or "")
     assert graph.get(dg.AssetKey(["read_models", "a"])).is_executable
-    assert {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["read_models", "b"])} == {
-        "declaration_loads"
-    }
+    of_b = [key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["read_models", "b"])]
+    assert of_b == ["declaration_loads"]
     assert "b.py:1: ModuleNotFoundError" in str(defs.metadata["files that fail"].value)
-    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
-    assert check_of_d == {"schemas_match_code", "declaration_loads"}
-    # only what loads is rebuilt, and checked for its lag
-    assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
-
-
-def test_the_check_of_a_file_that_fails_fails_with_its_line(declare: Declare) -> None:
-    package = declare(read_models__b="import no_such_thing\n")
     (check,) = [
-        check
-        for check in build_defs(declarations=declared(package)).asset_checks or ()
-        if isinstance(check, dg.AssetChecksDefinition) and check.check_key.name == "declaration_loads"
+        each
+        for each in defs.asset_checks or ()
+        if isinstance(each, dg.AssetChecksDefinition)
+        and each.check_key == dg.AssetCheckKey(dg.AssetKey(["read_models", "b"]), "declaration_loads")
     ]
     result = check()
     assert isinstance(result, dg.AssetCheckResult)
     assert not result.passed
     assert "b.py:1: ModuleNotFoundError" in str(result.metadata["fails"].value)
+    check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
+    assert check_of_d == {"schemas_match_code", "declaration_loads"}
+    # only what loads is rebuilt, and checked for its lag
+    assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 
 
 def test_services_and_commands_are_loaded_by_themselves(declare: Declare, tmp_path: Path) -> None:

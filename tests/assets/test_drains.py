@@ -6,6 +6,7 @@ where it did. Not here: the store's own assets and checks (`test_event_store.py`
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +44,9 @@ READ_MODEL = dg.AssetKey(["read_models", "orders"])
 ALL = set(range(16))
 
 Result = dg.ExecuteInProcessResult
+Instance = dg.DagsterInstance
+Run = Callable[..., Result]
+pytestmark = pytest.mark.usefixtures("spark_remote")
 
 
 @pytest.fixture
@@ -67,13 +71,8 @@ def definitions(dsn: str, models: Mapping[str, ReadModel]) -> dg.Definitions:
     return build_defs(declarations=Declarations(models=models), resources={"postgres": postgres_at(dsn)})
 
 
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def drain(instance: dg.DagsterInstance, dsn: str) -> Run:
-    """Return what drains one view in a run of its own."""
-
+def drain(instance: Instance, dsn: str) -> Run:
     def drain(model: ReadModel = ORDERS, view: str = "orders") -> Result:
         instance.add_dynamic_partitions("views", [view])  # the sensor adds it with its first request
         job = definitions(dsn, {"orders": model}).resolve_job_def("drain")
@@ -83,9 +82,7 @@ def drain(instance: dg.DagsterInstance, dsn: str) -> Run:
 
 
 @pytest.fixture
-def drain_together(instance: dg.DagsterInstance, dsn: str) -> Run:
-    """Return what drains many views in one run."""
-
+def drain_together(instance: Instance, dsn: str) -> Run:
     def drain(models: Mapping[str, ReadModel] = TOGETHER) -> Result:
         job = definitions(dsn, models).resolve_job_def(SHARED_JOB)
         return job.execute_in_process(instance=instance, run_config=TOGETHER_QUICKLY)
@@ -94,7 +91,7 @@ def drain_together(instance: dg.DagsterInstance, dsn: str) -> Run:
 
 
 @pytest.fixture
-def rebuild(instance: dg.DagsterInstance, dsn: str) -> Run:
+def rebuild(instance: Instance, dsn: str) -> Run:
     """Return what rebuilds log partitions of orders, and does not wait for leases."""
 
     def rebuild(model: ReadModel = ORDERS, **which: Any) -> Result:  # noqa: ANN401 - arguments of Dagster
@@ -108,15 +105,25 @@ def orders(store: EventStore) -> int:
     return store.connection.execute("select count(*) from read_models.orders").fetchall()[0][0]  # type: ignore[no-any-return]
 
 
-def progress(instance: dg.DagsterInstance, view: str = "orders") -> dict[str, object]:
-    """Return what the newest drain of a view shows."""
-    wanted = dg.AssetRecordsFilter(asset_key=KEY, asset_partitions=[view])
+def newest(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, Any]:
+    event = instance.get_latest_materialization_event(asset)
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {name: value.value for name, value in event.asset_materialization.metadata.items()}
+
+
+def progress(instance: Instance, view: str = "orders") -> dict[str, object]:
+    return partitions_shown(instance, KEY, view)
+
+
+def partitions_shown(instance: Instance, asset: dg.AssetKey, partition: str) -> dict[str, object]:
+    wanted = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[partition])
     (record,) = instance.fetch_materializations(wanted, limit=1).records
     assert record.asset_materialization is not None
     return {name: value.value for name, value in record.asset_materialization.metadata.items()}
 
 
-def states(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODEL) -> dict[str, set[int]]:
+def states(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, set[int]]:
     """Return the log partitions in each state."""
     found: dict[str, set[int]] = {}
     known = instance.get_status_by_partition(asset, log_partitions(16).get_partition_keys(), log_partitions(16)) or {}
@@ -126,29 +133,27 @@ def states(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODEL) -> dic
     return found
 
 
-def why_red(instance: dg.DagsterInstance) -> str:
+def why_red(instance: Instance) -> str:
     (newest,) = instance.fetch_observations(READ_MODEL, limit=1).records
     assert newest.asset_observation is not None
     return str(newest.asset_observation.metadata["fails"].value)
 
 
-def said_of_columns(instance: dg.DagsterInstance, asset: dg.AssetKey = READ_MODEL) -> dict[str, list[str]]:
-    """Return where columns come from by an asset's newest materialization."""
-    newest = instance.get_latest_materialization_event(asset)
-    assert newest is not None
-    assert newest.asset_materialization is not None
-    lineage = newest.asset_materialization.metadata[COLUMN_LINEAGE].value
-    assert isinstance(lineage, dg.TableColumnLineage)
-    return {column: [dep.column_name for dep in deps] for column, deps in lineage.deps_by_column.items()}
+def said_of_columns(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, list[str]]:
+    deps_by_column = newest(instance, asset)[COLUMN_LINEAGE].deps_by_column
+    return {column: [dep.column_name for dep in deps] for column, deps in deps_by_column.items()}
+
+
+def check(instance: Instance, dsn: str, model: ReadModel, name: str) -> dg.AssetCheckEvaluation:
+    job = definitions(dsn, {"orders": model}).resolve_job_def("apply_schema")
+    checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+    return next(each for each in checks if each.check_name == name)
 
 
 # One view --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration_is_built_and_serves(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
-) -> None:
+def test_a_drain_builds_shows_and_serves(instance: Instance, shop: EventStore, drain: Run, rebuild: Run) -> None:
     place(shop, 40)
     ensure_version(shop.connection, ORDERS)
     job = build_defs().resolve_job_def("apply_schema")
@@ -174,10 +179,7 @@ def test_a_drain_fills_the_read_model_and_says_how_far_and_a_changed_declaration
     assert rebuild(changed, partition_key="p03").success
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run
-) -> None:
+def test_failing_streams_leave_a_drain_green_and_are_counted(instance: Instance, shop: EventStore, drain: Run) -> None:
     place(shop, 10)
     shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
     assert drain().success
@@ -192,10 +194,7 @@ def test_a_drain_with_a_failing_stream_is_green_and_shows_how_many_wait(
     assert shop.lease_owners("orders") == []
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_log_partitions_whose_events_all_failed_are_not_green(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run
-) -> None:
+def test_log_partitions_whose_events_all_failed_are_not_green(instance: Instance, shop: EventStore, drain: Run) -> None:
     # of more with one cause, that would be the cause of the log partitions: these are red
     shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
     assert drain().success
@@ -204,10 +203,7 @@ def test_log_partitions_whose_events_all_failed_are_not_green(
     assert states(instance) == {"MISSING": waiting, "MATERIALIZED": ALL - waiting}
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_it_is_rebuilt(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run, rebuild: Run
-) -> None:
+def test_what_cannot_be_built_is_red_alone(instance: Instance, shop: EventStore, drain: Run, rebuild: Run) -> None:
     place(shop, 40)
     shop.sequence_events()
     ensure_version(shop.connection, ORDERS)
@@ -242,10 +238,7 @@ def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_
     assert PartitionLeased.__name__ in failed_with(result)
     assert "somebody else" in failed_with(result)
     assert states(instance) == {"FAILED": {beside}, "MATERIALIZED": ALL - {beside}}
-    wanted = dg.AssetRecordsFilter(READ_MODEL, asset_partitions=[key(behind)])
-    (record,) = instance.fetch_materializations(wanted, limit=1).records
-    assert record.asset_materialization is not None
-    assert record.asset_materialization.metadata["position"].value == lags[behind].high_water_mark
+    assert partitions_shown(instance, READ_MODEL, key(behind))["position"] == lags[behind].high_water_mark
     assert said_of_columns(instance)["customer_id"] == ["data.customer_id"]
 
     shop.release_batch("orders", [lease])
@@ -253,13 +246,12 @@ def test_a_log_partition_that_cannot_be_built_is_red_and_the_others_green_until_
     assert states(instance) == {"MATERIALIZED": ALL}
 
 
-def materializations(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization | None]:
+def materializations(instance: Instance) -> list[dg.AssetMaterialization | None]:
     return [one.asset_materialization for one in instance.fetch_materializations(READ_MODEL, limit=1000).records]
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_write(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
+def test_drains_show_only_what_changed_or_was_not_shown(
+    instance: Instance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop, 40)
     with monkeypatch.context() as patch:
@@ -280,9 +272,8 @@ def test_drains_of_both_kinds_write_only_what_changed_and_what_others_could_not_
     assert told == [True, True, *[False] * (len(ALL) - 1)]
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_drain_that_cannot_begin_makes_only_log_partitions_red_where_events_wait_and_one_of_all_views_green(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run, drain_together: Run
+def test_a_drain_that_cannot_begin_is_red_where_events_wait(
+    instance: Instance, shop: EventStore, drain: Run, drain_together: Run
 ) -> None:
     place(shop, 3)
     shop.sequence_events()
@@ -305,9 +296,8 @@ def test_a_drain_that_cannot_begin_makes_only_log_partitions_red_where_events_wa
     assert states(instance, dg.AssetKey(["read_models", "shipments"])) == {"MATERIALIZED": ALL}
 
 
-@pytest.mark.usefixtures("spark_remote")
 def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
-    instance: dg.DagsterInstance, shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: DrainProgress) -> None:
         raise UnknownView("view orders is not registered")
@@ -319,10 +309,8 @@ def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
     assert not failed.success
     (error,) = (event.step_failure_data.error for event in failed.all_events if event.is_step_failure)
     assert "is not registered" not in str(error and error.cause and error.cause.message)
-    observed = instance.fetch_observations(dg.AssetRecordsFilter(READ_MODEL), limit=16).records
-    said = {str(each.asset_observation.metadata["fails"].value) for each in observed if each.asset_observation}
-    assert any("not exactly a timestamp" in each for each in said)
-    assert not [each for each in said if "is not registered" in each]
+    assert "not exactly a timestamp" in why_red(instance)
+    assert "is not registered" not in why_red(instance)
 
 
 def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: EventStore, drain: Run) -> None:
@@ -345,7 +333,7 @@ def test_a_drain_pushes_as_the_settings_say(shop: EventStore, drain: Run, monkey
 
 
 def test_each_way_to_build_keeps_to_the_settings(
-    instance: dg.DagsterInstance,
+    instance: Instance,
     shop: EventStore,
     drain: Run,
     rebuild: Run,
@@ -374,10 +362,7 @@ def test_each_way_to_build_keeps_to_the_settings(
 # Many views ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_one_run_drains_all_views_and_each_has_its_own_progress_and_only_one_run_works(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain_together: Run
-) -> None:
+def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: EventStore, drain_together: Run) -> None:
     place(shop, 40)
     first = drain_together()
     assert first.success
@@ -410,10 +395,7 @@ def test_one_run_drains_all_views_and_each_has_its_own_progress_and_only_one_run
     assert progress(instance)["lag"] == 0
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
-    instance: dg.DagsterInstance, shop: EventStore, drain_together: Run
-) -> None:
+def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: EventStore, drain_together: Run) -> None:
     # so many orders that fail, and no other: they share the cause
     place(shop, 8)
     wrong = replace(ORDERS, columns={**ORDERS.columns, "channel": min_("data.channel", type="timestamp")})
@@ -428,36 +410,20 @@ def test_a_view_that_fails_leaves_the_run_green_and_is_named_in_its_log(
     assert "'web'" in (states["orders"].error or "")
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_those_that_are_missing(
-    instance: dg.DagsterInstance,
-    dsn: str,
-    shop: EventStore,
-    drain: Run,
-    rebuild: Run,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_page_and_a_check_tell_of_indexes(
+    instance: Instance, dsn: str, shop: EventStore, drain: Run, rebuild: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = replace(ORDERS, indexes=SHOP["orders"].indexes)
-
-    def page() -> dict[str, Any]:
-        newest = instance.get_latest_materialization_event(READ_MODEL)
-        assert newest is not None
-        assert newest.asset_materialization is not None
-        return {name: each.value for name, each in newest.asset_materialization.metadata.items()}
-
-    def check() -> dg.AssetCheckEvaluation:
-        job = definitions(dsn, {"orders": indexed}).resolve_job_def("apply_schema")
-        checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
-        return next(each for each in checks if each.check_name == "indexes_are_made")
-
-    assert check().passed
+    check_indexes = partial(check, instance, dsn, indexed, "indexes_are_made")
+    assert check_indexes().passed
     place(shop, 3)
     drain(indexed)
-    assert page()["indexes"] == ["order_id", "customer_id", "status, placed_at"]
-    assert (page()["bytes"] >= 4 * 8192, page()["dagster/row_count"]) == (True, orders(shop))
+    page = newest(instance)
+    assert page["indexes"] == ["order_id", "customer_id", "status, placed_at"]
+    assert (page["bytes"] >= 4 * 8192, page["dagster/row_count"]) == (True, orders(shop))
     # of a large table it is an estimate
     monkeypatch.setattr(tables, "_COUNTED_BYTES", 0)
-    assert check().passed
+    assert check_indexes().passed
     first, second = sorted(f"orders_state_{one.digits}" for one in indexed.indexes)
     shop.connection.execute(f"drop index read_models.{first}, read_models.{second}")
     shop.connection.execute("create index by_hand on read_models.orders_state (lines)")
@@ -466,14 +432,15 @@ def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_tho
     )
     shop.connection.execute("analyze read_models.orders_state")
     rebuild(indexed, partition_key=key(3))
-    assert page()["dagster/row_count"] == 3
-    assert page()["indexes"] == [
+    page = newest(instance)
+    assert page["dagster/row_count"] == 3
+    assert page["indexes"] == [
         "order_id",
         "customer_id (left out: a value is too long for it)",
         "status, placed_at (not made yet)",
         "btree (lines) (by_hand, made by hand)",
     ]
-    found = check()
+    found = check_indexes()
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert {name: each.value for name, each in found.metadata.items()} == {
         "customer_id": "left out: a value is too long for it",
@@ -481,23 +448,15 @@ def test_the_page_of_a_read_model_has_its_rows_bytes_and_indexes_and_a_check_tho
     }
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_changes(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, drain: Run
-) -> None:
+def test_a_version_that_waits_fails_a_check(instance: Instance, dsn: str, shop: EventStore, drain: Run) -> None:
     waits = replace(ORDERS, columns={**ORDERS.columns, "status": first("event")}, serve="approved")
-
-    def check() -> dg.AssetCheckEvaluation:
-        job = definitions(dsn, {"orders": waits}).resolve_job_def("apply_schema")
-        checks = job.execute_in_process(instance=instance).get_asset_check_evaluations()
-        return next(each for each in checks if each.check_name == "version_is_approved")
-
+    check_approval = partial(check, instance, dsn, waits, "version_is_approved")
     place(shop, 3)
     drain()
-    assert check().passed
+    assert check_approval().passed
     drain(waits)
     for _ in range(2):  # it is compared once
-        failed = check()
+        failed = check_approval()
         assert not failed.passed
         assert failed.metadata["table"].value == "read_models.orders_diff_1"
         assert str(failed.metadata["diff"].value) == "3 of 3 rows change, all in `status`."
@@ -508,15 +467,12 @@ def test_a_version_that_waits_for_approval_is_a_failed_check_with_what_it_change
     assert [(e.operation, e.reason) for e in shop.audit_log() if e.operation == "approve_version"] == [
         ("approve_version", "looked at")
     ]
-    assert check().passed
+    assert check_approval().passed
     again = approve.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
     assert "Version 2 of read model orders serves: nothing waits." in failed_with(again)
 
 
-@pytest.mark.usefixtures("spark_remote")
-def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore
-) -> None:
+def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(instance: Instance, dsn: str, shop: EventStore) -> None:
     place(shop, 3)
     mark = shop.mark_log("three orders")
     place(shop, 2)

@@ -15,7 +15,6 @@ from millrace.events import event
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.producers import ProducerStore
@@ -29,9 +28,7 @@ NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
 
 
-def test_applying_the_schema_reports_every_table_registers_declared_events_and_plots_messages_of_producers(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     @event(decider="cart")
     class Emptied(BaseModel):
         """A customer emptied the cart."""
@@ -73,17 +70,14 @@ def test_applying_the_schema_reports_every_table_registers_declared_events_and_p
     assert "Partition 0: message 1, begun" in str(failed["messages_are_settled"].metadata["two"].value)
 
 
-def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore
-) -> None:
+def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
     fill(store)
     orders = replace(SHOP.models["orders"], lookups={})
     ensure_version(store.connection, orders)
 
     def failing() -> set[str]:
         defs = build_defs(
-            declarations=replace(SHOP, models={"orders": orders}),
-            resources={"postgres": postgres_at(dsn)},
+            declarations=replace(SHOP, models={"orders": orders}), resources={"postgres": postgres_at(dsn)}
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
@@ -108,15 +102,16 @@ def test_checks_pass_on_a_sound_store_and_name_what_is_wrong(
         assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
 
 
-def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
-    instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path
-) -> None:
+def archiving(dsn: str, root: Path) -> dg.Definitions:
+    settings = Settings(archive_dir=root)
+    return build_defs(declarations=Declarations(), settings=settings, resources={"postgres": postgres_at(dsn)})
+
+
+def test_the_archive_is_extended(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
     fill(store)
-    root = tmp_path / "archive"
-    defs = build_defs(
-        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
+    result = (
+        archiving(dsn, tmp_path).resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     )
-    result = defs.resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
     assert result.success
     (record,) = instance.fetch_materializations(KEY, limit=9).records
     assert record.partition_key == "p00"
@@ -124,7 +119,7 @@ def test_materializing_a_log_partition_extends_its_archive_and_says_how_far(
     told = {name: entry.value for name, entry in record.asset_materialization.metadata.items()}
     assert (told["dagster/row_count"], told["events"], told["archived_position"], told["not_archived"]) == (5, 5, 5, 0)
     assert told["bytes"] == sum(file.bytes for file in archived(store.connection, 0).files)
-    assert (root / archived(store.connection, 0).files[0].path).exists()
+    assert (tmp_path / archived(store.connection, 0).files[0].path).exists()
 
 
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
@@ -137,35 +132,18 @@ def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
     return next(iter(tick.run_requests or ()), None)
 
 
-def test_the_schedule_asks_for_one_run_of_the_log_partitions_that_are_behind_and_says_when_none_is(
-    store: EventStore, dsn: str
-) -> None:
-    defs = build_defs(declarations=Declarations())
-
-    def asked() -> tuple[str, ...]:
-        request = schedule_tick(dsn, defs)
-        return (
-            tuple(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")) if request else ()
-        )
-
-    assert asked() == ()
-    fill(store)
-    assert asked() == ("p00", "p02")
-    ArchiveStore(store.connection).mark_archived(0, 5)
-    assert asked() == ("p01", "p02")
+def ends(request: dg.RunRequest) -> list[str]:
+    return [request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")]
 
 
-def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that_is_shown_as_failed(
-    instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path
-) -> None:
-    fill(store)
-    root = tmp_path / "archive"
-    defs = build_defs(
-        declarations=Declarations(), settings=Settings(archive_dir=root), resources={"postgres": postgres_at(dsn)}
-    )
+def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
+    defs = archiving(dsn, tmp_path)
     job = defs.resolve_job_def("archive")
+    assert schedule_tick(dsn, defs) is None
+    fill(store)
     request = schedule_tick(dsn, defs)
     assert request
+    assert ends(request) == ["p00", "p02"]
     store.connection.execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'p01 cannot be listed' using errcode = 'MR005'; end $$;"
@@ -189,6 +167,7 @@ def test_the_run_of_the_schedule_archives_them_all_and_where_one_fails_only_that
     store.connection.execute("drop trigger refuse on event_store.archive_files")
     request = schedule_tick(dsn, defs)
     assert request
+    assert ends(request) == ["p01", "p01"]
     assert job.execute_in_process(instance=instance, tags=request.tags).success
     assert schedule_tick(dsn, defs) is None
 

@@ -23,36 +23,36 @@ def deps(defs: dg.Definitions, model: str, column: str) -> set[tuple[str, str]]:
     return {(dep.asset_key.to_user_string(), dep.column_name) for dep in lineage.deps_by_column[column]}
 
 
+def of(*sources: str) -> set[tuple[str, str]]:
+    """Return columns of the log as dependencies."""
+    return {(EVENTS.to_user_string(), source) for source in sources}
+
+
+def building(view: str, columns: dict[str, object], key: str, each: str | None = None) -> dg.Definitions:
+    declared_class = type(view, (), {"__doc__": "One row per order, or article.", **columns})
+    model = read_model(view=view, deciders=["order"], key=[key], each=each)(declared_class)
+    return build_defs(declarations=Declarations(models={view: model}))
+
+
 def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Definitions) -> None:
     for name, model in SHOP.models.items():
         for column in model.public_columns():
             assert EVENTS.to_user_string() in {asset for asset, _ in deps(defs, name, column)}
-    assert deps(defs, "orders", "customer_id") == {
-        ("event_store/events", "data.customer_id"),
-        ("events/order", "order_placed.customer_id"),
-    }
+    ordered = ("events/order", "order_placed.customer_id")
+    assert deps(defs, "orders", "customer_id") == {*of("data.customer_id"), ordered}
     # each event that has the field, of each decider, but no event that the column does not look at
-    assert deps(defs, "customers", "customer_id") == {
-        *(("event_store/events", source) for source in ("decider", "decider_id", "data.customer_id")),
-        ("events/order", "order_placed.customer_id"),
-        *(("events/payment", f"payment_{what}.customer_id") for what in ("requested", "received", "failed")),
-    }
-    assert deps(defs, "customers", "paid") == {
-        ("event_store/events", "data.amount"),
-        ("events/payment", "payment_received.amount"),
-    }
-    assert deps(defs, "orders", "order_id") == {("event_store/events", "decider_id")}
-    assert deps(defs, "crm_customers", "city") == {("event_store/events", "data"), ("event_store/events", "event")}
-
-
-def test_what_a_model_looks_up_comes_from_the_other_model(defs: dg.Definitions) -> None:
-    assert deps(defs, "orders", "customer") == {
-        ("event_store/events", "data.customer_id"),
-        ("events/order", "order_placed.customer_id"),
-        ("read_models/customers", "name"),
-    }
+    paid = {("events/payment", f"payment_{what}.customer_id") for what in ("requested", "received", "failed")}
+    assert deps(defs, "customers", "customer_id") == {*of("decider", "decider_id", "data.customer_id"), ordered, *paid}
+    assert deps(defs, "customers", "paid") == {*of("data.amount"), ("events/payment", "payment_received.amount")}
+    assert deps(defs, "orders", "order_id") == of("decider_id")
+    assert deps(defs, "crm_customers", "city") == of("data", "event")
+    # of another model, and of a captured table
+    assert deps(defs, "orders", "customer") == {*of("data.customer_id"), ordered, ("read_models/customers", "name")}
     asset = defs.resolve_asset_graph().get(dg.AssetKey(["read_models", "orders"]))
     assert dg.AssetKey(["read_models", "customers"]) in asset.parent_keys
+    captured = ("crm/public/customers", "email")
+    assert deps(defs, "crm_customer_history", "email") == {*of("data.record.email"), captured}
+    assert deps(defs, "crm_customer_history", "committed_at") == of("data.committed_at")
 
 
 def test_what_a_model_computes_comes_from_its_columns() -> None:
@@ -63,20 +63,14 @@ def test_what_a_model_computes_comes_from_its_columns() -> None:
         "age": computed("paid_at - begun_at"),
         "paid_at": last("data.paid_at", type="timestamp"),
     }
-    declared_class = type("Ages", (), {"__doc__": "One row per order.", **columns})
-    ages = read_model(view="ages", deciders=["order"], key=["order_id"])(declared_class)
-    built = build_defs(declarations=Declarations(models={"ages": ages}))
-    assert deps(built, "ages", "age") == {("event_store/events", "data.at"), ("event_store/events", "data.paid_at")}
+    assert deps(building("ages", columns, "order_id"), "ages", "age") == of("data.at", "data.paid_at")
 
 
-def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one() -> None:
+def test_a_rollup_is_an_asset_behind_its_model() -> None:
     members = {"status": row("status"), "orders": count(), "worth": sum_("total")}
-    by_status = rollup(of=SHOP.models["orders"], key=["status"])(
-        type("ByStatus", (), {"__doc__": "Orders by status.", **members})
-    )
-    built = build_defs(
-        declarations=Declarations(models={"orders": SHOP.models["orders"]}, rollups={"by_status": by_status})
-    )
+    orders = SHOP.models["orders"]
+    by_status = rollup(of=orders, key=["status"])(type("ByStatus", (), {"__doc__": "Orders by status.", **members}))
+    built = build_defs(declarations=Declarations(models={"orders": orders}, rollups={"by_status": by_status}))
     assert deps(built, "by_status", "worth") == {("read_models/orders", "total")}
     assert deps(built, "by_status", "orders") == {("read_models/orders", "order_id")}
     asset = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "by_status"]))
@@ -94,29 +88,14 @@ def test_a_rollup_is_an_asset_behind_its_model_and_its_columns_are_of_that_one()
 
 def test_what_is_read_of_elements_comes_from_their_array() -> None:
     columns = {"sku": field("item.sku"), "lines": count(), "pieces": sum_("item.pieces", events=["order_placed"])}
-    declared_class = type("Sold", (), {"__doc__": "One row per article.", **columns})
-    sold = read_model(view="sold", deciders=["order"], key=["sku"], each="data.lines")(declared_class)
-    built = build_defs(declarations=Declarations(models={"sold": sold}))
-    of_array = ("event_store/events", "data.lines")
-    assert [deps(built, "sold", name) - {of_array} for name in columns] == [
-        set(),
-        {("event_store/events", "event")},
-        set(),
-    ]
+    built = building("sold", columns, "sku", each="data.lines")
+    assert [deps(built, "sold", name) for name in columns] == [of("data.lines", *more) for more in ((), ("event",), ())]
     schema = built.resolve_asset_graph().get(dg.AssetKey(["read_models", "sold"])).metadata["dagster/column_schema"]
     assert [one.description for one in schema.columns] == [
         "key: item.sku",
         "count of data.lines of all events",
         "sum of item.pieces in data.lines of order_placed",
     ]
-
-
-def test_a_captured_column_is_behind_the_field_of_its_event(defs: dg.Definitions) -> None:
-    assert deps(defs, "crm_customer_history", "email") == {
-        ("event_store/events", "data.record.email"),
-        ("crm/public/customers", "email"),
-    }
-    assert deps(defs, "crm_customer_history", "committed_at") == {("event_store/events", "data.committed_at")}
 
 
 def test_each_column_is_described_by_its_declaration(defs: dg.Definitions) -> None:

@@ -77,9 +77,7 @@ def test_what_a_drain_materializes_hides_no_verdict(instance: dg.DagsterInstance
     assert record.evaluation.metadata["lag"] == dg.MetadataValue.float(7.0)
 
 
-def test_the_sensor_says_again_what_something_newer_hides_and_nothing_twice(
-    instance: dg.DagsterInstance, watch: Callable[[], None]
-) -> None:
+def test_the_sensor_says_again_what_is_hidden(instance: dg.DagsterInstance, watch: Callable[[], None]) -> None:
     judge(instance, passed=False)
     materialize(instance)
     assert on_the_page(instance) is GREY
@@ -90,9 +88,7 @@ def test_the_sensor_says_again_what_something_newer_hides_and_nothing_twice(
     assert len(history) == 2
 
 
-def test_a_check_that_is_under_way_says_its_own_verdict_and_one_that_was_skipped_the_last_one(
-    instance: dg.DagsterInstance, watch: Callable[[], None]
-) -> None:
+def test_a_check_that_is_under_way_speaks_itself(instance: dg.DagsterInstance, watch: Callable[[], None]) -> None:
     judge(instance, passed=False)
     hourly = build_defs(declarations=DECLARED).resolve_job_def("apply_schema")
     run = instance.create_run_for_job(hourly, status=dg.DagsterRunStatus.STARTED)
@@ -107,9 +103,7 @@ def test_a_check_that_is_under_way_says_its_own_verdict_and_one_that_was_skipped
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_after_a_rebuild_from_the_page_its_checks_say_what_they_said(
-    instance: dg.DagsterInstance, dsn: str, store: EventStore, is_whole: bool
-) -> None:
+def test_a_rebuild_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: EventStore, is_whole: bool) -> None:
     register_shop_without_schemas(store)
     store.append_events([NewEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
     judge(instance, passed=False)

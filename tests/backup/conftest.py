@@ -1,10 +1,12 @@
 """A filled store, and an empty one to restore it into."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from millrace.resources.backup.backup import backup
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import pump, set_clock
@@ -13,7 +15,6 @@ from tests.support.filled_store import fill
 
 @pytest.fixture
 def new_target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterator[Callable[[], str]]:
-    """Return a maker of other stores, empty."""
     made: list[str] = []
 
     def make() -> str:
@@ -28,7 +29,6 @@ def new_target(postgres: EmbeddedPostgres, spares: Callable[[], str]) -> Iterato
 
 @pytest.fixture
 def target(new_target: Callable[[], str]) -> str:
-    """Another store, empty."""
     return new_target()
 
 
@@ -52,3 +52,10 @@ def filled(store: EventStore) -> EventStore:
     store.enable_view("parked", enabled=False)
     set_clock(store.connection, "")
     return store
+
+
+@pytest.fixture
+def saved(filled: EventStore, dsn: str, tmp_path: Path) -> Path:
+    assert filled
+    backup(dsn, tmp_path / "saved")
+    return tmp_path / "saved"

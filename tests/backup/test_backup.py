@@ -10,51 +10,34 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import ForeignBackup
+from millrace.resources.backup.manifest import ForeignBackup, read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.errors import Conflict
 from millrace.resources.event_store import EventStore, Json, NewEvent
-from tests.support.backups import tables
-from tests.support.factories import (
-    append,
-    append_to,
-    assert_log_holds_every_event_once,
-    assert_rising,
-    give_to_read_model,
-    ids_of_one_partition,
-    pump,
-    purge,
-    register_orders,
-    rows,
-    set_clock,
-    value,
-    with_odd_settings,
-)
+from tests.support import factories
+from tests.support.backups import files, tables
+from tests.support.factories import append, append_to, assert_log_holds_every_event_once, pump, purge, rows, value
 
 
-def test_a_backup_restored_into_an_empty_store_gives_the_same_events_offsets_streams_and_checkpoints(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    manifest = backup(dsn, tmp_path)
+def test_a_restore_gives_the_same_store(filled: EventStore, saved: Path, restored: EventStore, target: str) -> None:
+    manifest = read_manifest(saved)
     assert manifest.events == value(filled.connection, "select count(*) from event_store.events")
-    report = restore(target, tmp_path)
-    assert report.events == manifest.events
+    assert restore(target, saved).events == manifest.events
     assert tables(restored) == tables(filled)
     ((detail,),) = rows(restored.connection, "select detail from event_store.audit_log where operation = 'restore'")
     assert (detail["events"], detail["taken_at"]) == (manifest.events, manifest.taken_at)
     assert_log_holds_every_event_once(restored.connection)
 
 
-def test_after_a_restore_appends_continue_chains_and_views_consume_exactly_what_was_left(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+def test_a_restored_store_goes_on_as_the_first(
+    filled: EventStore, saved: Path, restored: EventStore, target: str
 ) -> None:
-    backup(dsn, tmp_path)
-    restore(target, tmp_path)
+    restore(target, saved)
     results = []
     for store in (filled, restored):
         connection = store.connection
-        set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
+        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
         highest = value(connection, 'select max("offset") from event_store.events')
         tokens = value(connection, "select max(lease_token) from event_store.checkpoints")
         head = store.stream_head("o-1", "order")
@@ -83,9 +66,7 @@ def test_after_a_restore_appends_continue_chains_and_views_consume_exactly_what_
     assert results[0][2]
 
 
-def test_values_of_every_kind_come_back_whatever_the_logins_are_set_to(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
+def test_odd_values_come_back(store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
     odd = 'it\'s \\ "ü", \t\n\\.\n\U0001f600'
     store.register_decider_event(odd, odd, "")
     kinds: list[Json] = ["", None, {"": [odd, 10**30, 1.5]}, [], odd]
@@ -94,38 +75,35 @@ def test_values_of_every_kind_come_back_whatever_the_logins_are_set_to(
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
     store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
     store.register_view(odd, "2026-03-02T01:00:00Z", deciders=[odd, "x", "{a,b}", "null"], events=[odd])
-    backup(with_odd_settings(dsn), tmp_path)
-    restore(with_odd_settings(target), tmp_path)
+    backup(factories.with_odd_settings(dsn), tmp_path)
+    restore(factories.with_odd_settings(target), tmp_path)
     assert tables(restored) == tables(store)
-    assert restored.get_events(odd, odd, upcast=True) == store.get_events(odd, odd, upcast=True)
-    assert {odd: {odd: 1.5}, "": [odd, 10**30, 1.5]} in [
-        event.data for event in restored.get_events(odd, odd, upcast=True)
-    ]
+    shown = restored.get_events(odd, odd, upcast=True)
+    assert shown == store.get_events(odd, odd, upcast=True)
+    assert {odd: {odd: 1.5}, "": [odd, 10**30, 1.5]} in [event.data for event in shown]
 
 
-def test_a_second_backup_into_the_same_folder_only_adds(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+def test_a_second_backup_only_adds(
+    filled: EventStore, dsn: str, saved: Path, restored: EventStore, target: str
 ) -> None:
-    first = backup(dsn, tmp_path)
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("log/*/*")}
-    again = backup(dsn, tmp_path)
+    first = read_manifest(saved)
+    kept = {path: path.stat().st_mtime_ns for path in saved.glob("log/*/*")}
+    again = backup(dsn, saved)
     assert again.files == first.files
     append_to(filled, "o-1", "o-2", "more")
-    second = backup(dsn, tmp_path)
+    second = backup(dsn, saved)
     assert set(first.files) < set(second.files)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")} == {
-        each.path for each in second.entries
-    }
-    restore(target, tmp_path)
+    assert files(saved) == {each.path for each in second.entries}
+    restore(target, saved)
     assert tables(restored) == tables(filled)
 
 
-def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_comes_from_the_archive(
+def test_a_snapshot_is_of_a_file(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    register_orders(store)
-    append_to(store, *ids_of_one_partition(store.connection, 2) * 5)
+    factories.register_orders(store)
+    append_to(store, *factories.ids_of_one_partition(store.connection, 2) * 5)
     store.sequence_events()
     before = tables(store)
     archive_partition(dsn, tmp_path / "archive", 0, max_events=4, min_events=4, tail=True)
@@ -148,17 +126,15 @@ def test_a_backup_holds_no_snapshot_longer_than_for_a_file_and_what_is_purged_co
     assert manifest.events == 10
     with pytest.raises(ForeignBackup, match="--archive"):
         backup(dsn, tmp_path / "without")
-    assert_rising(oldest)
+    factories.assert_rising(oldest)
     assert len(oldest) == 4
     restore(target, tmp_path / "backup")
     assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
 
 
-def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_heads(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    register_orders(store)
-    ids = ids_of_one_partition(store.connection, 2)
+def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
+    factories.register_orders(store)
+    ids = factories.ids_of_one_partition(store.connection, 2)
     append_to(store, *ids * 5)
     store.sequence_events()
     purge(store, 0, 10)
@@ -176,24 +152,22 @@ def test_what_was_purged_without_an_archive_stays_away_and_streams_keep_their_he
     assert [event.position for event in restored.read_log(0, 10)] == [10, 11]
 
 
-def test_views_of_read_models_are_left_out_because_they_are_built_anew(
+def test_views_of_models_do_not_come(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
-    give_to_read_model(filled.connection, "orders")
+    factories.give_to_read_model(filled.connection, "orders")
     assert backup(dsn, tmp_path).left_out == ("orders",)
     restore(target, tmp_path)
     assert [info.view for info in restored.view_info()] == ["invoices", "parked"]
 
 
-def test_a_restored_store_takes_backups_of_its_own(filled: EventStore, dsn: str, target: str, tmp_path: Path) -> None:
-    assert filled
-    backup(dsn, tmp_path)
+def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> None:
     with psycopg.connect(target, autocommit=True) as connection:
         # each database has an identity of its own; those of tests are copies of one
         connection.execute("update event_store.archive set archive_id = gen_random_uuid()")
-    restore(target, tmp_path)
+    restore(target, saved)
     with pytest.raises(ForeignBackup, match="another event store"):
-        backup(target, tmp_path)
+        backup(target, saved)
 
 
 # Each column of its tables ----------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ KEPT: tuple[LiteralString, ...] = (
 )
 
 
-def test_a_restored_store_begins_its_captures_anew_and_ends_with_what_the_source_has(
-    source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
+def test_captures_begin_anew(source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
     source.commit(inserted(1), inserted(2), faulty(2), updated(2, "a,\n\\N \"ü'"), inserted(3))
     source.emit()
     source.begin()

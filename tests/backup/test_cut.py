@@ -11,25 +11,13 @@ from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MessageDiffers
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.producers import ProducerStore
+from tests.support import factories
 from tests.support.backups import tables
-from tests.support.factories import (
-    Connect,
-    append_to,
-    assert_dense_and_ordered,
-    assert_log_holds_every_event_once,
-    at_once,
-    pump,
-    read_log,
-    refusal,
-    register_orders,
-    rows,
-    start,
-    value,
-)
+from tests.support.factories import Connect, append_to, assert_dense_and_ordered, register_orders, rows, start, value
 from tests.support.patience import patience, wait_until
 
 
-def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_those_of_the_log(
+def test_what_has_no_position_is_not_in_it(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
@@ -42,12 +30,12 @@ def test_events_that_have_no_partition_offset_yet_are_not_in_it_and_heads_are_th
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == before
-    (head,) = [restored.stream_head("o-1", "order")]
+    head = restored.stream_head("o-1", "order")
     assert head is not None
     assert head.version == 2
     append_to(restored, "o-1")
     restored.sequence_events()
-    assert_log_holds_every_event_once(restored.connection)
+    factories.assert_log_holds_every_event_once(restored.connection)
 
 
 def test_a_backup_during_appends_is_a_consistent_cut(
@@ -64,7 +52,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
     def consume() -> None:
         mine = EventStore(connect())
         for _ in range(60):
-            pump(mine, "v")
+            factories.pump(mine, "v")
             for event in mine.lease_events("v", 3):
                 mine.ack_event("v", event.decider_id, event.offset, event.lease_token)
 
@@ -72,10 +60,10 @@ def test_a_backup_during_appends_is_a_consistent_cut(
         for _ in range(4):
             backup(dsn, tmp_path, max_events=10)
 
-    for result in at_once([produce, produce, consume, save]):
+    for result in factories.at_once([produce, produce, consume, save]):
         result.result()
     restore(target, tmp_path)  # whose last step checks that marks, events, streams and positions fit each other
-    assert_dense_and_ordered(read_log(restored.connection))
+    assert_dense_and_ordered(factories.read_log(restored.connection))
     for view_position, mark in rows(
         restored.connection,
         "select c.position, p.high_water_mark from event_store.checkpoints c join event_store.partitions p using (partition)",
@@ -83,7 +71,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
         assert view_position <= mark
 
 
-def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_calls_done(
+def test_what_a_backup_calls_done_is_whole(
     store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
@@ -125,9 +113,7 @@ def test_a_backup_while_producers_commit_has_the_events_of_each_message_that_it_
         assert manifest.events == results
 
 
-def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_goes_on(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
+def test_a_duplicate_is_known(filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
     before = ProducerStore(filled.connection)
     readings = before.register_producer("readings").epoch
     before.ingest_events("readings", 0, readings, 0, digest=b"first")
@@ -145,12 +131,10 @@ def test_after_a_restore_a_duplicate_gets_its_original_answer_and_the_producer_g
     assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
     # another message under an old number is refused as before
     assert store.ingest_events("readings", 0, readings, 0, digest=b"first").status == "duplicate"
-    refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
+    factories.refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 
 
-def test_a_backup_waits_until_a_message_that_is_being_done_is_done(
-    filled: EventStore, dsn: str, tmp_path: Path, connect: Connect
-) -> None:
+def test_a_backup_waits_for_a_message(filled: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     open_ = ProducerStore(connect(autocommit=False))
     open_.register_producer("open")
     event = NewEvent("order", "open", "placed", uuid4(), {}, uuid4())

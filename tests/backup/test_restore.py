@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from millrace.resources.archive.files import file_checksum
 from millrace.resources.backup.backup import backup
+from millrace.resources.backup.manifest import read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
@@ -22,31 +23,24 @@ from tests.support.factories import append, refusal, register_orders, rows, valu
 from tests.support.logins import logins
 
 
-def test_what_is_loaded_must_be_whole_and_nothing_stays_of_what_is_not(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    assert filled
-    manifest = backup(dsn, tmp_path)
-    marks = (
-        [each.partition for each in manifest.partitions],
-        [each.earliest_position for each in manifest.partitions],
-        [each.high_water_mark for each in manifest.partitions],
-    )
+def test_what_is_loaded_must_be_whole(saved: Path, restored: EventStore, target: str) -> None:
+    marks = [(p.partition, p.earliest_position, p.high_water_mark) for p in read_manifest(saved).partitions]
 
-    def nothing_between(partition: list[int], earliest_position: list[int], high_water_mark: list[int]) -> None:
+    def nothing_between(*marks: tuple[int, ...]) -> None:
+        partition, earliest, high = map(list, zip(*marks, strict=True))
         with restored.connection.transaction():
             BackupStore(restored.connection).begin_restore()
-            BackupStore(restored.connection).finish_restore(partition, earliest_position, high_water_mark, 1, 1, {})
+            BackupStore(restored.connection).finish_restore(partition, earliest, high, 1, 1, {})
 
     assert "holds 0 events" in str(refusal(BackupDamaged, lambda: nothing_between(*marks)).detail)
-    refused = refusal(BackupDamaged, lambda: nothing_between([0], [0], [0]))
+    refused = refusal(BackupDamaged, lambda: nothing_between((0, 0, 0)))
     assert "1 log partitions are stated, of 16" in str(refused.detail)
     assert restored.partition_info()[0].high_water_mark == 0
     refusal(Malformed, lambda: BackupStore(restored.connection).finish_restore([0], [0], [0], 1, 1, {}))
-    restore(target, tmp_path)
+    restore(target, saved)
 
 
-def test_a_time_limit_of_the_login_ends_neither(
+def test_a_time_limit_ends_none(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     # what runs under a limit fails
@@ -72,7 +66,7 @@ def test_a_time_limit_of_the_login_ends_neither(
     assert restore(make_conninfo(target, options=limits), tmp_path).events
 
 
-def test_the_moments_of_the_log_are_restored_that_of_the_backup_too_and_new_ones_have_other_numbers(
+def test_marks_come_back_and_new_ones_differ(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     filled.mark_log("a day")
@@ -85,7 +79,7 @@ def test_the_moments_of_the_log_are_restored_that_of_the_backup_too_and_new_ones
     assert restored.mark_log("another day").mark_id > max(cut.mark_id, *kept[0])
 
 
-def test_a_backup_of_before_a_column_was_there(
+def test_a_backup_without_later_columns_is_restored(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     filled.register_view(
@@ -176,18 +170,14 @@ def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: EventSt
     assert "at offset 1 is version 2 of its stream" in str(refused.detail)
 
 
-def test_a_backup_that_has_a_column_which_the_store_has_not_is_refused_as_one_of_another_version(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
-) -> None:
-    assert filled
-    backup(dsn, tmp_path)
+def test_a_backup_of_a_later_version_is_refused(saved: Path, restored: EventStore, target: str) -> None:
     restored.connection.execute("alter table event_store.audit_log drop column reason")
-    refused = refusal(SchemaMismatch, lambda: restore(target, tmp_path))
+    refused = refusal(SchemaMismatch, lambda: restore(target, saved))
     assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
     assert restored.view_info() == []
 
 
-def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterwards(
+def test_an_owner_keeps_no_right_to_the_tables(
     filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
 ) -> None:
     with logins(filled.connection) as login:
@@ -201,9 +191,7 @@ def test_an_owner_backs_up_and_restores_and_has_no_right_to_the_tables_afterward
         assert value(restored.connection, done_by) == user
 
 
-def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committed_and_leaves_no_right_to_the_tables(
-    restored: EventStore,
-) -> None:
+def test_a_restore_that_is_not_finished_cannot_be_committed(restored: EventStore) -> None:
     insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
     with logins(restored.connection) as login:
         owner = login("event_store_owner")
@@ -231,7 +219,7 @@ def test_a_restore_that_was_begun_by_hand_and_is_not_finished_cannot_be_committe
             assert value(restored.connection, may, owner.info.user, table) is False
 
 
-def test_a_restore_that_sequences_what_it_loaded_cannot_be_committed_either(restored: EventStore, target: str) -> None:
+def test_a_restore_that_sequences_cannot_be_committed(restored: EventStore, target: str) -> None:
     # an event of a transaction that is over, as sequencers take them
     before = value(restored.connection, "select pg_current_xact_id()::text")
     with psycopg.connect(target) as owner:

@@ -1,6 +1,7 @@
 """Deciders in tests: given events, when a command comes, then it leads to these events."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -75,24 +76,18 @@ def test_a_decider_that_is_no_function_of_its_events_fails(dsn: str) -> None:
         state[one] = 1
         return [Emit(one, {})]
 
-    dice = Decider[int, str](
-        name="dice", initial=0, decide=lambda _, __: [Emit("thrown", next(numbers))], evolve=lambda s, _: s
-    )
-    lists = Decider[list[str], str](name="list", initial=[], decide=lambda one, _: [Emit(one, {})], evolve=add)
-    counts = Decider[dict[str, int], str](
-        name="counts", initial={}, decide=put, evolve=lambda state, e: {**state, e.event: 1}
-    )
-    odd = Decider[int, str](
-        name="odd", initial=0, decide=lambda one, _: [Emit(one, {})], evolve=lambda _, __: next(numbers)
+    def emit(one: str, _: object) -> list[Emit]:
+        return [Emit(one, {})]
+
+    wrong: tuple[tuple[str, str, Any, Any, Any], ...] = (
+        ("led to other events", "dice", 0, lambda _, __: [Emit("thrown", next(numbers))], lambda s, _: s),
+        ("list changes a state in its place", "list", [], emit, add),
+        ("counts changes a state in its place", "counts", {}, put, lambda state, e: {**state, e.event: 1}),
+        ("depends on how it is computed", "odd", 0, emit, lambda _, __: next(numbers)),
     )
     store = given(event("list", "s", "first"), dsn=dsn)
-    with pytest.raises(AssertionError, match="led to other events"):
-        store.when(dice, "s", "throw")
-    with pytest.raises(AssertionError, match="list changes a state in its place"):
-        store.when(lists, "s", "second")
-    with pytest.raises(AssertionError, match="counts changes a state in its place"):
-        store.when(counts, "s", "first")
-    with pytest.raises(AssertionError, match="depends on how it is computed"):
-        store.when(odd, "s", "first")
+    for said, name, initial, decided, evolved in wrong:
+        with pytest.raises(AssertionError, match=said):
+            store.when(Decider(name=name, initial=initial, decide=decided, evolve=evolved), "s", "first")
     with pytest.raises(TypeError, match=r"when\(ACCOUNT, decider_id, command\)"):
         store.when(ACCOUNT)  # type: ignore[call-overload]

@@ -30,7 +30,7 @@ def ignore(_: Delivery) -> None:
     pass
 
 
-def test_a_function_is_called_once_for_each_event_in_the_order_of_its_stream(orders: EventStore, dsn: str) -> None:
+def test_a_function_is_called_once_for_each_event_in_order(orders: EventStore, dsn: str) -> None:
     fill(orders, 20, 4)
     seen = Seen()
     with consuming(dsn, handled_by(seen.add)) as running:
@@ -56,7 +56,7 @@ def test_data_come_as_they_are_stored_or_in_the_newest_shape_if_asked_for(orders
     assert seen == {True: [({"number": 1}, 1, True)], False: [({"n": 1}, 1, True)]}
 
 
-def test_as_many_streams_are_handled_at_once_as_declared_and_one_event_of_each(orders: EventStore, dsn: str) -> None:
+def test_as_many_streams_are_handled_at_once_as_declared(orders: EventStore, dsn: str) -> None:
     fill(orders, 6, 2)
     together = threading.Barrier(5)
     lock = threading.Lock()
@@ -116,9 +116,7 @@ def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: Ev
     assert (running.counters["v"].handled, running.counters["v"].failed) == (60, 1)
 
 
-def test_with_a_connection_nothing_stays_of_an_event_whose_lock_is_somebody_elses(
-    orders: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: EventStore, dsn: str, connect: Connect) -> None:
     orders.connection.execute("create table mails (attempt int)")
     fill(orders, 1, 1)
     begun, go_on = threading.Event(), threading.Event()
@@ -142,7 +140,7 @@ def test_with_a_connection_nothing_stays_of_an_event_whose_lock_is_somebody_else
     assert running.counters["v"].handled == 0
 
 
-def test_a_transaction_that_another_one_was_ahead_of_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
+def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
     orders.connection.execute("create table counted (n int)")
     orders.connection.execute("insert into counted values (0)")
     fill(orders, 10, 2)
@@ -159,9 +157,7 @@ def test_a_transaction_that_another_one_was_ahead_of_is_tried_again_at_once(orde
     assert value(orders.connection, "select n from counted") == 20
 
 
-def test_an_event_whose_handler_raises_waits_and_ends_as_a_dead_letter_and_no_other_stream_waits(
-    orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_handler_raises_ends_in_a_letter(orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "millrace.consumers")
     fill(orders, 10, 2)
     seen = Seen()
@@ -221,9 +217,7 @@ def test_a_new_view_begins_now_and_wants_what_is_declared(orders: EventStore, ds
     assert rows(orders.connection, "select deciders, events from event_store.views") == [(["order"], ["placed"])]
 
 
-def test_the_settings_of_the_higher_version_stay_and_what_only_that_wants_is_left_to_it(
-    orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_of_the_higher_version_stay(orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "millrace.consumers")
     old, new = Seen(), Seen()
     newer = handled_by(new.add, events=["placed", "paid"], version=2, max_attempts=7)
@@ -239,9 +233,8 @@ def test_the_settings_of_the_higher_version_stay_and_what_only_that_wants_is_lef
             wait_consumed(orders, "v")
     assert [event.event for event in old.events] in (["placed"], [])
     assert "paid" in [event.event for event in new.events]
-    assert rows(orders.connection, "select events, max_attempts, version from event_store.views") == [
-        (["placed", "paid"], 7, 2)
-    ]
+    kept = "select events, max_attempts, version from event_store.views"
+    assert rows(orders.connection, kept) == [(["placed", "paid"], 7, 2)]
 
 
 def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str) -> None:
@@ -305,34 +298,28 @@ def test_a_fault_in_hearing_words_ends_the_consumers_and_is_raised(dsn: str, mon
         stop.set()
 
 
-def test_a_view_of_another_mode_is_refused(orders: EventStore, dsn: str) -> None:
+def test_a_view_of_another_mode_or_no_server_is_an_error(orders: EventStore, dsn: str) -> None:
     orders.register_view("bulky", mode="bulk")
     with pytest.raises(WrongMode):
         consume(dsn, [handled_by(ignore, view="bulky")], stop=threading.Event())
-
-
-def test_a_server_that_is_not_there_at_the_beginning_is_an_error() -> None:
     with pytest.raises(psycopg.OperationalError):
         consume("host=/nowhere", [handled_by(ignore)], stop=threading.Event())
 
 
-def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(orders: EventStore, dsn: str) -> None:
+def test_what_a_handler_appends_is_caused_by_its_event(orders: EventStore, dsn: str) -> None:
     metadata = {"correlation_id": "request-7"}
     orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
 
-    def bill(store: EventStore, event: Delivery, kind: str) -> None:
-        append(store, f"{event.decider_id} {kind}", decider="invoice")
+    def with_a_connection(event: Delivery, connection: psycopg.Connection, kind: str = "with a connection") -> None:
+        append(EventStore(connection), f"{event.decider_id} {kind}", decider="invoice")
 
     def plainly(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            bill(EventStore(connection), event, "plain")
+            with_a_connection(event, connection, "plain")
 
     async def on_the_loop(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            bill(EventStore(connection), event, "async")
-
-    def with_a_connection(event: Delivery, connection: psycopg.Connection) -> None:
-        bill(EventStore(connection), event, "with a connection")
+            with_a_connection(event, connection, "async")
 
     handlers = (plainly, on_the_loop, with_a_connection)
     with consuming(dsn, *(handled_by(each, view=each.__name__, deciders=["order"]) for each in handlers)):
@@ -351,20 +338,15 @@ def test_what_a_handler_appends_is_caused_by_the_event_and_correlates_with_it(or
 
 def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
     """Say whether a consumer, and not the other one, has asked for nothing for a while; these are what it asks last."""
-    return bool(
-        rows(
-            connection,
-            "select from pg_stat_activity where datname = current_database() and state = 'idle'"
-            " and query ~ 'select event_store_platform.(dispatch_events|is_attended)' and pid <> %s"
-            " and state_change < clock_timestamp() - interval '0.3 s'",
-            other.info.backend_pid,
-        )
-    )
+    query = """
+        select from pg_stat_activity where datname = current_database() and state = 'idle' and pid <> %s
+          and query ~ 'select event_store_platform.(dispatch_events|is_attended)'
+          and state_change < clock_timestamp() - interval '0.3 s'
+    """
+    return bool(rows(connection, query, other.info.backend_pid))
 
 
-def test_a_word_of_the_sequencer_wakes_it(
-    orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_word_wakes_it(orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     # by polling alone nothing would come in time
     for name in ("LONGEST_PAUSE_S", "LONGEST_ATTENDED_S", "GROWTH"):
         monkeypatch.setattr(consuming_of, name, 60_000.0)

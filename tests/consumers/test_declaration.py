@@ -46,15 +46,7 @@ def test_what_cannot_work_is_refused_when_it_is_declared() -> None:
         def __call__(self, event: Delivery) -> Iterator[Delivery]:
             yield event
 
-    generators: tuple[object, ...] = (
-        yields,
-        yields_later,
-        partial(yields),
-        Yields(),
-        partial(Yields()),
-        Yields().__call__,
-    )
-    for generator in generators:
+    for generator in (yields, yields_later, partial(yields), Yields(), partial(Yields()), Yields().__call__):
         with pytest.raises(InvalidSubscription, match="generator"):
             handled_by(generator)
     assert not handled_by(lambda event, more=1: (event, more)).takes_connection

@@ -31,9 +31,8 @@ def test_what_a_handler_raises_fails_the_test_and_names_the_stream(dsn: str) -> 
             raise ValueError(f"no {happened.data['by']}" if happened.data else "no data")
 
     shop = given(*PAID, event("order", "o-2", "placed"), dsn=dsn)
-    with pytest.raises(
-        StreamsFailed, match=r"(?s)refuse failed at 1 stream.*order 'o-1', offset 1: ValueError: no data"
-    ):
+    said = r"(?s)refuse failed at 1 stream.*order 'o-1', offset 1: ValueError: no data"
+    with pytest.raises(StreamsFailed, match=said):
         shop.when(refuse)
 
 

@@ -74,7 +74,7 @@ def _drop(postgres: EmbeddedPostgres, name: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "chapter"), READ, ids=[f"{page}::{chapter}" for page, chapter in READ])
-def test_the_blocks_of_a_chapter_run_in_order_and_print_what_the_page_says(
+def test_the_blocks_of_a_chapter_print_what_the_page_says(
     page: str, chapter: str, readers: Callable[[str], Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = readers(page)

@@ -31,7 +31,7 @@ def settings_of_file() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_it() -> None:
+def test_each_watched_service_has_its_unit() -> None:
     settings = Settings(home=HOME, dsn="postgresql://u@/x", declarations=None)
     endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", HOME / "socket", "sc://elsewhere", None, None)
     watched = {service.name: service for service in services(settings, endpoints)}
@@ -46,12 +46,9 @@ def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_
             "KillMode": "mixed",
         }
         assert {key: in_unit(unit, "Service", key) for key in expected} == expected
-        limits = {
-            key: int(in_unit(unit, "Service", f"{key}Sec")) for key in ("Watchdog", "TimeoutStart", "TimeoutStop")
-        }
-        assert limits["Watchdog"] > 10 * LOOK_S
-        assert limits["TimeoutStart"] > watched[name].ready_s
-        assert limits["TimeoutStop"] > watched[name].stop_s + 2 * ORPHAN_S
+        service = watched[name]
+        least = {"Watchdog": 10 * LOOK_S, "TimeoutStart": service.ready_s, "TimeoutStop": service.stop_s + 2 * ORPHAN_S}
+        assert [key for key in least if int(in_unit(unit, "Service", f"{key}Sec")) <= least[key]] == []
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
@@ -60,12 +57,8 @@ def test_systemd_takes_a_unit(unit: Path, tmp_path: Path) -> None:
     # the programs are elsewhere here
     for other in UNITS:
         (tmp_path / other.name).write_text(other.read_text().replace("/opt/millrace/bin", str(PROGRAMS)))
-    said = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit.name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit.name)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (0, "")
 
 

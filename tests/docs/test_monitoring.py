@@ -23,17 +23,15 @@ def named(text: str) -> set[str]:
 
 
 def exposed(dsn: str) -> set[str]:
-    """Return the names of all metrics, as they are scraped."""
     store = StoreMetrics(dsn)
     with dg.instance_for_test() as instance:
         families = [*store.collect(), *metrics_of_dagster(instance)]
     store.close()
-    return {f"{family.name}_total" if family.type == "counter" else family.name for family in families} | {
-        "millrace_dagster_up"
-    }
+    names = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    return names | {"millrace_dagster_up"}
 
 
-def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there_are(dsn: str) -> None:
+def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
     metrics = exposed(dsn)
     assert {quoted(row[0])[0] for row in table("docs/monitoring.md", "metric")} == metrics
     rules = yaml.safe_load((FOLDER / "alerts.yml").read_text())
@@ -49,23 +47,19 @@ def test_the_table_the_alert_rules_and_the_dashboard_name_the_metrics_that_there
 
 
 def test_the_rules_for_dagster_have_the_thresholds_of_alerts() -> None:
-    rules = {
-        rule["alert"]: rule["expr"]
-        for rule in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
-    }
+    groups = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
+    rules = {rule["alert"]: rule["expr"] for rule in groups[0]["rules"]}
     assert rules["MillraceDagsterIsSilent"].endswith(f"> {DAEMON_IDLE_S}")
     assert rules["MillraceRunsWait"].endswith(f"> {standing.QUEUED_S}")
     assert rules["MillraceSensorFails"].endswith(f">= {standing.SENSOR_FAILURES}")
 
 
-def test_the_table_of_kinds_has_what_the_store_judges_and_commands_that_texts_name_are_there() -> None:
+def test_the_table_of_kinds_has_what_the_store_judges() -> None:
     judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
     severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}
     assert {kind for kind, severity in severities.items() if severity != "note"} <= set(kinds)
-    assert {kind: severities[kind] for kind in kinds if kind in severities} == {
-        kind: severity for kind, severity in kinds.items() if kind in severities
-    }
+    assert [kind for kind, severity in kinds.items() if severities.get(kind, severity) != severity] == []
     assert set(TOLD_AFTER_S) <= set(kinds)
     text = (FOLDER / "alerts.yml").read_text() + judged
     there = commands(app)

@@ -12,11 +12,9 @@ def shown() -> set[Path]:
     return {(PROJECT / page).parent / picture for page in PAGES for picture in pictures(page)}
 
 
-def test_each_picture_that_a_page_shows_is_there_and_small() -> None:
+def test_the_pictures_are_those_that_are_shown_and_small() -> None:
     assert shown()
     assert [str(picture) for picture in shown() if not picture.is_file()] == []
     assert [str(picture) for picture in shown() if picture.stat().st_size > MOST_BYTES] == []
-
-
-def test_each_picture_is_shown() -> None:
+    # and no other is kept
     assert {*(PROJECT / "docs").rglob("*.png")} - shown() == set()

@@ -50,9 +50,7 @@ def refused(store: EventStore, *statements: LiteralString) -> None:
             store.connection.execute(statement)
 
 
-def test_a_service_appends_waits_reads_its_model_and_decides_with_its_snapshots(
-    orders: EventStore, login: Login
-) -> None:
+def test_a_service_appends_waits_reads_and_decides(orders: EventStore, login: Login) -> None:
     service = login("jar_service")
     service.register_decider_event("jar", "put", "Somebody put sweets into a jar")
     event = append(service, "full", event="put", decider="jar")
@@ -64,26 +62,21 @@ def test_a_service_appends_waits_reads_its_model_and_decides_with_its_snapshots(
         select l.partition, 'full', '{"sweets": 1}', l.position from event_store.event_log l
         """
     )
-    state, behind, _ = service.stream_behind_state(
-        "jars", jars.fingerprint.partition("+")[0], "jar", "full", STREAM_PAGE
-    )
+    of_now = jars.fingerprint.partition("+")[0]
+    state, behind, _ = service.stream_behind_state("jars", of_now, "jar", "full", STREAM_PAGE)
     assert state is not None
     assert (state.state, state.version, behind) == ({"sweets": 1}, 1, [])
     assert value(service.connection, "select count(*) from read_models.jars") is not None
-    refused(
-        service,
-        EVENTS,
-        "select last_error from event_store.stream_locks",
-        "select event_store_platform.sequence_events()",
-    )
+    locks: LiteralString = "select last_error from event_store.stream_locks"
+    refused(service, EVENTS, locks, "select event_store_platform.sequence_events()")
 
 
 def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, login: Login) -> None:
     consumer = login("mailer")
-    team = value(
-        orders.connection,
-        "select rolname from pg_roles where starts_with(rolname, 'mail_team_') order by oid desc limit 1",
+    newest: LiteralString = (
+        "select rolname from pg_roles where starts_with(rolname, 'mail_team_') order by oid desc limit 1"
     )
+    team = value(orders.connection, newest)
     consumer.register_view("mails", "-infinity", owner=team)
     append_to(orders, "o-1")
     pump(orders, "mails")
@@ -106,12 +99,8 @@ def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Lo
     login("oncall").unregister_view("v")
     watcher = login("watcher")
     assert [*metrics_of(watcher.connection)]
-    refused(
-        watcher,
-        EVENTS,
-        "select * from event_store_platform.latest_events(1)",
-        "select * from event_store_platform.audit_log()",
-    )
+    functions: tuple[LiteralString, ...] = ("latest_events(1)", "audit_log()")
+    refused(watcher, EVENTS, *(f"select * from event_store_platform.{each}" for each in functions))
 
 
 def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStore) -> None:
@@ -122,11 +111,8 @@ def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStor
         # as who made the role has it
         grant = f"grant event_store_owner to {names['migrator']} with admin true, inherit false, set false"
         admin.execute(grant.encode())
-    (text,) = (
-        block.text
-        for block in chapters("docs/operating.md")["Your own Postgres, your own Spark"]
-        if block.language == "sql"
-    )
+    blocks = chapters("docs/operating.md")["Your own Postgres, your own Spark"]
+    (text,) = (block.text for block in blocks if block.language == "sql")
     with psycopg.connect(admin.info.dsn, user=names["migrator"], autocommit=True) as migrator:
         for statement in re.sub(r"\bmillrace\b", names["millrace"], text).split(";\n\n"):
             migrator.execute(statement.encode())

@@ -21,19 +21,14 @@ where p.pronamespace::regnamespace::text in ('event_store', 'event_store_platfor
 """
 
 
-def test_each_function_is_described_granted_as_its_file_says_and_told_on_its_page(connect: Connect) -> None:
+def test_each_function_is_described_and_granted_as_told(connect: Connect) -> None:
     files = {path.stem: path.read_text() for path in function_files()}
     chapters = (DOCS / "sql_functions.md").read_text().split("\n## Rows\n")[0].split("\n### ")[1:]
     sections = {chapter.split("\n")[0]: chapter for chapter in chapters}
-    listed = re.findall(
-        r"^- \[(\w+)\]\(\S+\)\s+\(([^)]*)\)", (DOCS / "platform_functions.md").read_text(), re.MULTILINE
-    )
-    lines = dict(listed)
-    cells = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", (DOCS / "who_may_do_what.md").read_text(), re.MULTILINE)
-    logins = {
-        name: {login for login, cell in zip(LOGINS, row.split(" | "), strict=False) if cell != "no"}
-        for name, row in cells
-    }
+    lines = dict(re.findall(r"(?m)^- \[(\w+)\]\(\S+\)\s+\(([^)]*)\)", (DOCS / "platform_functions.md").read_text()))
+    cells = dict(re.findall(r"(?m)^\| `([\w.]+)` \| (.*) \|$", (DOCS / "who_may_do_what.md").read_text()))
+    told_of = {name: zip(LOGINS, row.split(" | "), strict=False) for name, row in cells.items()}
+    logins = {name: {login for login, cell in told if cell != "no"} for name, told in told_of.items()}
     called: dict[str, set[str]] = {}
     for schema, name, arguments, comment, granted in rows(connect(), FUNCTIONS):
         assert comment, name

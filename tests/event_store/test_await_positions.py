@@ -3,6 +3,7 @@
 import asyncio
 from uuid import uuid4
 
+import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
@@ -19,11 +20,8 @@ def test_an_append_returns_where_its_events_are_in_the_log(orders: EventStore, d
     three, seven = (ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (3, 7))
     events = [new_event(three), new_event(seven), new_event(three)]
     placed = orders.append_events(events, positions_within_s=5)
-    assert [(each.partition, each.position, each.appended) for each in placed] == [
-        (3, 0, True),
-        (7, 0, True),
-        (3, 1, True),
-    ]
+    told = [(each.partition, each.position, each.appended) for each in placed]
+    assert told == [(3, 0, True), (7, 0, True), (3, 1, True)]
     again = orders.append_events(events[:1], positions_within_s=0)
     assert [(each.partition, each.position, each.appended) for each in again] == [(3, 0, False)]
     without = orders.append_events([new_event(three)])
@@ -46,7 +44,7 @@ def test_an_append_returns_where_its_events_are_in_the_log(orders: EventStore, d
     assert asyncio.run(main()) == LogPosition(3, 5)
 
 
-def test_an_append_that_is_refused_leaves_nothing_and_the_connection_goes_on(orders: EventStore) -> None:
+def test_an_append_that_is_refused_leaves_nothing(orders: EventStore) -> None:
     before = append(orders)
     late = NewEvent("order", before.decider_id, "placed", previous_id=uuid4(), data={})
     refusal(Conflict, lambda: orders.append_events([new_event("o-2"), late], positions_within_s=5))
@@ -73,19 +71,15 @@ def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -
         store.connection.rollback()
 
 
-def test_it_waits_for_the_session_that_sequences_and_no_longer_than_it_may(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_it_waits_for_the_session_that_sequences(orders: EventStore, connect: Connect) -> None:
     ours, holder, waiter = append(orders), connect(autocommit=False), connect()
+    partition = value(orders.connection, "select partition from event_store.log_position(%s)", ours.event_id)
     assert EventStore(holder).sequence_events() == 1
-    assert rows(waiter, PLACES, [ours.event_id, uuid4()], 0) == [
-        (ours.event_id, ours_partition(orders, ours.event_id), None)
-    ]
+    assert rows(waiter, PLACES, [ours.event_id, uuid4()], 0) == [(ours.event_id, partition, None)]
     waiting = start(lambda: rows(waiter, PLACES, [ours.event_id], 60))
-    state = "select wait_event from pg_stat_activity where pid = %s"
-    wait_until(lambda: value(orders.connection, state, waiter.info.backend_pid) == "PgSleep", "it waits")
+    wait_until(lambda: sleeps(orders, waiter), "it waits")
     holder.commit()
-    assert waiting.result(patience()) == [(ours.event_id, ours_partition(orders, ours.event_id), 0)]
+    assert waiting.result(patience()) == [(ours.event_id, partition, 0)]
 
 
 def test_beside_a_sequencer_it_only_looks(orders: EventStore, connect: Connect) -> None:
@@ -95,12 +89,11 @@ def test_beside_a_sequencer_it_only_looks(orders: EventStore, connect: Connect) 
     assert rows(writer, PLACES, [ours.event_id], 0)[0][2] is None
     assert value(writer, "select pg_current_xact_id_if_assigned()") is None
     waiting = start(lambda: rows(writer, PLACES, [ours.event_id], 60))
-    state = "select wait_event from pg_stat_activity where pid = %s"
-    wait_until(lambda: value(orders.connection, state, writer.info.backend_pid) == "PgSleep", "it waits")
+    wait_until(lambda: sleeps(orders, writer), "it waits")
     orders.sequence_events()
     assert waiting.result(patience())[0][2] == 0
 
 
-def ours_partition(store: EventStore, event_id: object) -> object:
-    """Return the log partition of an event."""
-    return value(store.connection, "select partition from event_store.log_position(%s)", event_id)
+def sleeps(store: EventStore, waiter: psycopg.Connection) -> bool:
+    state = "select wait_event from pg_stat_activity where pid = %s"
+    return bool(value(store.connection, state, waiter.info.backend_pid) == "PgSleep")

@@ -55,7 +55,7 @@ def test_the_client_reads_infinite_times_as_the_ends_of_pythons_range(store: Eve
     assert store.register_view("never", "infinity").start_at == datetime.max.replace(tzinfo=UTC)
 
 
-def test_a_text_of_a_time_is_one_moment_or_refused_whatever_postgres_makes_of_it(store: EventStore) -> None:
+def test_a_text_of_a_time_is_one_moment_or_refused(store: EventStore) -> None:
     store.connection.execute("set timezone = 'Asia/Tokyo'")
     assert store.register_view("v", " 2026-1-01 11:00").start_at == datetime(2026, 1, 1, 11, tzinfo=UTC)
     for text in ("now", "10/11/2011", "2026-01-01 11:00 JST", "20260101", ""):
@@ -102,8 +102,6 @@ class CountedMuch(Struct, frozen=True, dict=True):
 
 
 class Numbers(SqlFunctions):
-    """Calls that give rows of several shapes."""
-
     def counted(self, row: type[Counted | CountedMuch], query: str) -> Counted | CountedMuch:
         return self._one(row, query)
 
@@ -146,9 +144,7 @@ async def _call_both(connection: psycopg.Connection, call: Callable[[Any], Any])
     ],
     ids=["a UUID in data", "what looks like an escape", "an int as id"],
 )
-def test_a_value_with_one_meaning_is_stored_as_that(
-    store: EventStore, argument: dict[str, Any], stored: tuple[str, object]
-) -> None:
+def test_one_meaning_is_stored_as_that(store: EventStore, argument: dict[str, Any], stored: tuple[str, object]) -> None:
     register_orders(store)
     given = {"decider_id": "o-1", "data": {}, **argument}
 
@@ -180,9 +176,7 @@ def test_a_value_with_one_meaning_is_stored_as_that(
         ({"text": "\\\0"}, "a text has the character NUL"),
     ],
 )
-def test_data_that_are_no_json_are_refused_and_of_a_batch_the_event_is_named(
-    store: EventStore, data: dict[str, object], said: str
-) -> None:
+def test_data_that_are_no_json_are_refused_by_event(store: EventStore, data: dict[str, object], said: str) -> None:
     register_orders(store)
     batch = [new_event(f"o-{number}") for number in range(500)]
     batch[321] = replace(batch[321], data=data)
@@ -232,9 +226,7 @@ def pool(dsn: str) -> Iterator[ConnectionPool]:
         yield pool
 
 
-def test_threads_share_a_store_whose_calls_are_transactions_and_keep_no_connection(
-    pool: ConnectionPool, store: EventStore
-) -> None:
+def test_threads_share_a_store_on_a_pool(pool: ConnectionPool, store: EventStore) -> None:
     pooled = register_orders(EventStore(pool))
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: pooled.append_events([new_event(f"o-{n}")]), range(40)))
@@ -272,7 +264,7 @@ def test_one_connection_is_one_transaction_of_the_pool(pool: ConnectionPool, sto
 # The asynchronous one ----------------------------------------------------------------------------------------------
 
 
-def test_the_asynchronous_files_are_what_the_script_writes_from_the_synchronous_ones() -> None:
+def test_the_asynchronous_files_are_what_the_script_writes() -> None:
     stale = [each.path for each in TARGETS if (PROJECT / each.path).read_text() != formatted(each)]
     assert stale == [], "run scripts/write_async_client.py"
 

@@ -13,30 +13,17 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange
 from millrace.resources.event_store import Event, EventStore, NewEvent
 from millrace.resources.event_store.following import Follower, Wanted, follow
 from tests.event_store.test_wake_ups import listeners
-from tests.support.factories import (
-    Connect,
-    append_many,
-    append_to,
-    at_once,
-    ids_of_one_partition,
-    new_event,
-    refusal,
-    rows,
-    start,
-    terminate,
-)
+from tests.support import factories
+from tests.support.factories import Connect, append_many, append_to, at_once, ids_of_one_partition, new_event, refusal
 from tests.support.patience import patience, wait_until
 
 
 @dataclass
 class Screen:
-    """Collects what is shown."""
-
     shown: list[Event] = field(default_factory=list)
     lost: list[psycopg.OperationalError] = field(default_factory=list)
 
@@ -50,7 +37,7 @@ class Screen:
 @contextmanager
 def following(dsn: str) -> Iterator[Screen]:
     stop, screen = threading.Event(), Screen()
-    running = start(lambda: follow(dsn, Wanted(), 2, screen.show, stop, lost=screen.lost.append))
+    running = factories.start(lambda: follow(dsn, Wanted(), 2, screen.show, stop, lost=screen.lost.append))
     try:
         yield screen
     finally:
@@ -72,9 +59,7 @@ def test_the_newest_are_shown_and_then_each_new_one_once(orders: EventStore, dsn
         assert (event.partition, event.position) == (place.partition, place.position)
 
 
-def test_a_transaction_that_ends_late_is_not_missed_and_comes_in_its_log_partitions_order(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_transaction_that_ends_late_is_not_missed(orders: EventStore, connect: Connect) -> None:
     late, reader, begun_before, begun_after = EventStore(connect(autocommit=False)), connect(), Screen(), Screen()
     first, second = ids_of_one_partition(orders.connection, 2)
     before, after = Follower(Wanted()), Follower(Wanted())
@@ -96,29 +81,23 @@ def test_a_transaction_that_ends_late_is_not_missed_and_comes_in_its_log_partiti
 
 def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) -> None:
     reader = connect()
-    followers = {
-        name: (Follower(wanted), Screen())
-        for name, wanted in {
-            "decider": Wanted(decider="invoice"),
-            "stream": Wanted(decider_id="a"),
-            "event": Wanted(event="paid"),
-            "correlation": Wanted(correlation_id="request-7"),
-            "all": Wanted("order", "c", "paid", correlation_id="request-7"),
-        }.items()
-    }
-    for follower, _ in followers.values():
+    wanted = {
+        Wanted(decider="invoice"): ["b"], Wanted(decider_id="a"): ["a"], Wanted(event="paid"): ["c"],
+        Wanted(correlation_id="request-7"): ["c"], Wanted("order", "c", "paid", correlation_id="request-7"): ["c"],
+    }  # fmt: skip
+    followers = {each: Follower(each) for each in wanted}
+    for follower in followers.values():
         follower.begin(reader, 10)
     marked = NewEvent("order", "c", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
     orders.append_events([new_event("a"), new_event("b", decider="invoice"), marked])
     orders.sequence_events()
-    found = {}
-    for name, (follower, screen) in followers.items():
+    for each, follower in followers.items():
+        screen = Screen()
         follower.look(reader, screen.show)
-        found[name] = screen.ids()
-    assert found == {"decider": ["b"], "stream": ["a"], "event": ["c"], "correlation": ["c"], "all": ["c"]}
+        assert screen.ids() == wanted[each]
 
 
-def test_more_events_than_a_look_reads_come_with_the_next_ones(
+def test_what_a_look_has_not_read_comes_next(
     orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.event_store.following.PAGE", 5)
@@ -134,10 +113,9 @@ def test_more_events_than_a_look_reads_come_with_the_next_ones(
     assert len(screen.shown) == len(set(screen.ids())) == 500
 
 
-def test_each_event_is_shown_once_while_many_write_and_sessions_are_ended(
-    orders: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_each_is_shown_once_whatever_sessions_end(orders: EventStore, dsn: str, connect: Connect) -> None:
     writers = [EventStore(connect()) for _ in range(3)]
+    readers = "select pid from pg_stat_activity where datname = current_database() and application_name = 'follower'"
 
     def write(number: int) -> Callable[[], None]:
         def run() -> None:
@@ -145,16 +123,10 @@ def test_each_event_is_shown_once_while_many_write_and_sessions_are_ended(
                 append_to(writers[number], f"{number}-{n}")
                 writers[number].sequence_events()
                 if number == 0 and n % 10 == 5:
-                    for (pid,) in readers():
-                        terminate(orders.connection, pid)
+                    for (pid,) in factories.rows(orders.connection, readers):
+                        factories.terminate(orders.connection, pid)
 
         return run
-
-    def readers() -> list[tuple[int]]:
-        return rows(
-            orders.connection,
-            "select pid from pg_stat_activity where datname = current_database() and application_name = 'follower'",
-        )
 
     with following(make_conninfo(dsn, application_name="follower")) as screen:
         append_to(orders, "first")
@@ -177,9 +149,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: EventStore, con
     follower.begin(reader, 10)
     append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
-    archive = ArchiveStore(orders.connection)
-    archive.mark_archived(0, 1)
-    archive.raise_low_water_mark(0, 1)
+    factories.purge(orders, 0, 1)
     gone = refusal(PositionOutOfRange, lambda: follower.look(reader, Screen().show))
     assert gone.detail is not None
     assert "Log partition 0: the next position is 0; it holds 1 up to before 2." in gone.detail

@@ -32,13 +32,8 @@ class Psql:
     dsn: str
 
     def __call__(self, *options: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [str(PROGRAMS / "psql"), "-X", "-q", "-A", "-t", "-d", self.dsn, *options],
-            env=program_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [str(PROGRAMS / "psql"), "-X", "-q", "-A", "-t", "-d", self.dsn, *options]
+        done = subprocess.run(command, env=program_environment(), capture_output=True, text=True, check=False)
         if check:
             assert done.returncode == 0, done.stderr
         return done.stdout.strip() if done.returncode == 0 else done.stderr
@@ -52,7 +47,7 @@ def psql(empty: str) -> Psql:
     return Psql(empty)
 
 
-def test_the_script_for_psql_lists_every_file_in_the_order_of_the_migrator_and_writes_its_books() -> None:
+def test_the_script_for_psql_is_what_the_code_writes() -> None:
     assert INSTALL.read_text() == install(), "Run: .venv/bin/python -m tests.support.install_script"
 
 
@@ -68,10 +63,8 @@ def test_psql_makes_the_store_that_the_migrator_makes_and_it_delivers(psql: Psql
 
     psql.ask("select event_store.register_decider_event('order', 'placed', 'A customer placed an order')")
     event_id = uuid4()
-    psql.ask(
-        f"select event_store.append_event('placed', '{event_id}', 'order', 'o-1'::text, '{{\"total\": 7}}',"
-        " gen_random_uuid(), null)"
-    )
+    arguments = f"'placed', '{event_id}', 'order', 'o-1'::text, '{{\"total\": 7}}', gen_random_uuid(), null"
+    psql.ask(f"select event_store.append_event({arguments})")
     psql.ask("select event_store.register_view('invoices', '-infinity')")
     event = json.loads(psql.ask("select to_json(e) from event_store.stream_events('invoices') e"))
     assert (event["event_id"], event["decider_id"], event["data"]) == (str(event_id), "o-1", {"total": 7})

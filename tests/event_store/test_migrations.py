@@ -1,19 +1,14 @@
 """Migrators: at once, killed, behind, ahead."""
 
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
 
 from millrace.resources.errors import SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
-from millrace.resources.event_store.migrations import (
-    Migration,
-    function_files,
-    known_migrations,
-    migrate,
-    validate,
-)
+from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 from tests.support.patience import patience, wait_until
@@ -30,7 +25,7 @@ def test_migrating_again_only_reads_and_waits_for_nobody(dsn: str, connect: Conn
     assert (report.applied, report.functions_replaced, report.version) == ((), False, VERSIONS)
 
 
-def test_ten_migrators_at_once_bring_an_empty_database_to_the_schema_of_the_code(empty: str) -> None:
+def test_ten_migrators_at_once_make_the_schema(empty: str) -> None:
     with pytest.raises(SchemaMismatch, match="millrace migrate"):
         validate(empty)
     reports = [result.result() for result in at_once([lambda: migrate(empty, log_partitions=4) for _ in range(10)])]
@@ -102,32 +97,26 @@ def test_a_failing_migration_leaves_those_before_it_and_is_resumed(dsn: str, mon
         (1, "0001_event_store", "unreleased version", "restore"),
     ],
 )
-def test_a_schema_that_is_newer_or_from_before_the_first_release_is_refused_and_left_alone(
-    dsn: str, version: int, name: str, said: str, remedy: str
-) -> None:
+def test_a_schema_of_another_line_is_left_alone(dsn: str, version: int, name: str, said: str, remedy: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("insert into event_store.migrations (version, name) values (99, '0099_future')")
         connection.execute("update event_store.migrations set name = %s where version = %s", (name, version))
-        before = rows(connection, "select * from event_store.migrations order by version")
+        known: LiteralString = "select * from event_store.migrations order by version"
+        before = rows(connection, known)
         for call in (migrate, validate):
             with pytest.raises(SchemaMismatch, match=said) as refused:
                 call(dsn)
             assert remedy in str(refused.value.hint)
-        assert rows(connection, "select * from event_store.migrations order by version") == before
+        assert rows(connection, known) == before
 
 
-def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_stays(
-    dsn: str, store: EventStore
-) -> None:
+def test_functions_of_another_version_are_replaced(dsn: str, store: EventStore) -> None:
     register_orders(store).register_view("v", "-infinity")
     append_to(store, "o-1", "o-2", "o-1")
     store.sequence_events()
-    connection = store.connection
-    connection.execute("update event_store.migrations set name = 'other' where version = 0")
-    connection.execute(
-        "create or replace function event_store_platform.sequence_events() returns bigint"
-        " language sql as 'select 7::bigint'"
-    )
+    store.connection.execute("update event_store.migrations set name = 'other' where version = 0")
+    other = "create or replace function event_store_platform.sequence_events() returns bigint language sql"
+    store.connection.execute(f"{other} as 'select 7::bigint'")
     with pytest.raises(SchemaMismatch, match="functions of another version"):
         validate(dsn)
     assert migrate(dsn).functions_replaced
@@ -135,7 +124,7 @@ def test_functions_of_another_version_are_found_and_replaced_and_what_is_stored_
     assert len(store.get_events("o-1", "order")) == 2
 
 
-def test_migrations_are_numbered_without_gaps_and_no_two_files_of_functions_have_one_name(tmp_path: Path) -> None:
+def test_files_have_numbers_without_gaps_and_names_once(tmp_path: Path) -> None:
     for name in ("0001_one.sql", "0003_three.sql"):
         (tmp_path / name).write_text("select 1")
     with pytest.raises(SchemaMismatch, match="without gaps"):

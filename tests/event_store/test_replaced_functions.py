@@ -8,11 +8,7 @@ import pytest
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
 from millrace.resources.event_store import EventStore, migrations
-from millrace.resources.event_store.migrations import (
-    known_replaceable,
-    migrate,
-    validate,
-)
+from millrace.resources.event_store.migrations import known_replaceable, migrate, validate
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.install_script import snapshot
@@ -28,9 +24,7 @@ def make_stale(connection: psycopg.Connection) -> None:
     connection.execute("update event_store.migrations set name = 'other' where version = 0")
 
 
-def test_removed_and_changed_functions_leave_nothing_behind_and_one_that_somebody_needs_is_not_dropped(
-    dsn: str, connect: Connect
-) -> None:
+def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: Connect) -> None:
     connection = connect()
     fresh = snapshot(dsn)
     for statement in (
@@ -81,10 +75,8 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
             make_stale(admin)
             # other signatures, which cannot be replaced but must be dropped and made anew
             admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
-            admin.execute("drop function event_store_platform.expired_leases()")
-            admin.execute(
-                "create function event_store_platform.expired_leases() returns int language sql as 'select 1'"
-            )
+            admin.execute(f"drop function {EXPIRED_LEASES}()")
+            admin.execute(f"create function {EXPIRED_LEASES}() returns int language sql as 'select 1'")
         assert migrate(dsn).functions_replaced, number
     stopped = True
     consuming.result(patience())
@@ -93,9 +85,7 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
     assert len(delivered) == len(set(delivered)) == next(rounds)
 
 
-def test_an_open_transaction_delays_the_migrator_and_nobody_else_and_is_named_when_it_gives_up(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     long, other, observer = connect(autocommit=False), EventStore(connect()), connect()
     register_orders(other)
     append_to(EventStore(long), "o-1")
@@ -118,38 +108,29 @@ def test_an_open_transaction_delays_the_migrator_and_nobody_else_and_is_named_wh
 
 
 def granted(dsn: str, role: str, function: str) -> bool:
-    """Whether a role may call a function."""
     with psycopg.connect(dsn) as connection:
         query = "select has_function_privilege(%s, %s::regproc, 'execute')"
         return bool(value(connection, query, role, function))
 
 
 def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
-    """Let the code have other roles, functions or privileges."""
     replaceable = replace(known_replaceable(), **parts)  # type: ignore[arg-type]
     monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
 
 
-def test_changed_privileges_are_applied_after_the_functions(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     assert granted(dsn, "event_store_consumer", EXPIRED_LEASES)
     with monkeypatch.context() as changed:
-        let_code_have(
-            changed,
-            privileges="revoke execute on function event_store_platform.expired_leases() from event_store_consumer",
-        )
+        let_code_have(changed, privileges=f"revoke execute on function {EXPIRED_LEASES}() from event_store_consumer")
         with pytest.raises(SchemaMismatch, match="another version"):
             validate(dsn)
-        connect().execute("drop function event_store_platform.expired_leases()")
+        connect().execute(f"drop function {EXPIRED_LEASES}()")
         assert migrate(dsn).functions_replaced
         validate(dsn)
         assert not migrate(dsn).functions_replaced
     assert not granted(dsn, "event_store_consumer", EXPIRED_LEASES)
     with monkeypatch.context() as changed:
-        let_code_have(
-            changed, privileges="grant execute on function event_store_platform.expired_leases() to public; select 1/0"
-        )
+        let_code_have(changed, privileges=f"grant execute on function {EXPIRED_LEASES}() to public; select 1/0")
         with pytest.raises(psycopg.errors.DivisionByZero):
             migrate(dsn)
     assert not granted(dsn, "public", EXPIRED_LEASES)
@@ -167,21 +148,17 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
         connection.execute("grant execute on function event_store_platform.expired_leases to pg_monitor")
     let_code_have(monkeypatch, functions=functions | {"expired_leases": fewer})
     assert migrate(dsn).functions_replaced
-    rights = {
-        ("event_store_reader", EXPIRED_LEASES): False,
-        ("event_store_reader", "event_store.commit_batch"): False,
-        ("public", "event_store.commit_batch"): False,
-        ("event_store_reader", "event_store_private.clock"): False,
-        ("event_store_consumer", EXPIRED_LEASES): True,
-        ("event_store_consumer", "event_store.commit_batch"): True,
-        ("pg_monitor", EXPIRED_LEASES): True,
-    }
-    assert {each: granted(dsn, *each) for each in rights} == rights
+    commit, clock = "event_store.commit_batch", "event_store_private.clock"
+    asked = [("event_store_reader", each) for each in (EXPIRED_LEASES, commit, clock)] + [("public", commit)]
+    asked += [
+        ("event_store_consumer", EXPIRED_LEASES),
+        ("event_store_consumer", commit),
+        ("pg_monitor", EXPIRED_LEASES),
+    ]
+    assert [granted(dsn, *each) for each in asked] == [False] * 4 + [True] * 3
 
 
-def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refused(
-    dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_has_the_settings_of_its_kinds(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     connection, functions = connect(), known_replaceable().functions
     settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
 
@@ -194,19 +171,14 @@ def test_a_function_gets_the_settings_of_its_kinds_and_an_unknown_kind_is_refuse
         return {each for each in value(connection, settings) if not each.startswith("search_path")}
 
     off = {f"enable_{each}=off" for each in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "sort")}
-    assert migrate_with("indexed ordered nested unsorted once") == {
-        *off,
-        "jit=off",
-        "plan_cache_mode=force_generic_plan",
-    }
+    generic = {*off, "jit=off", "plan_cache_mode=force_generic_plan"}
+    assert migrate_with("indexed ordered nested unsorted once") == generic
     assert migrate_with("each uncompiled") == {"jit=off", "plan_cache_mode=force_custom_plan"}
     with pytest.raises(psycopg.errors.SyntaxError):
         migrate_with("indexed fast")
 
 
-def test_a_role_without_the_rights_is_told_what_it_needs(
-    empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_role_is_told_what_it_lacks(empty: str, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create role plain login")
         admin.execute("alter database empty owner to plain")

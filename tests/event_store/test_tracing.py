@@ -26,7 +26,7 @@ def cause(store: EventStore, metadata: Mapping[str, str] | None, decider_id: str
     return read
 
 
-def test_an_event_within_causing_is_caused_by_the_event_and_correlates_with_it(orders: EventStore) -> None:
+def test_an_event_within_causing_is_caused_by_it(orders: EventStore) -> None:
     first = cause(orders, {"correlation_id": "request-7", "traceparent": TRACE, "user": "ada"})
     with causing(first):
         append(orders, "one")
@@ -89,32 +89,18 @@ def test_a_trace_comes_from_a_caller_and_the_innermost_one_counts(orders: EventS
     assert first.metadata == {"traceparent": TRACE}
     assert metadata_of(orders, "kept") == [{"traceparent": TRACE}]
     assert metadata_of(orders, "carried")[0]["traceparent"] == TRACE
-    assert metadata_of(orders, "span")[0] == {
-        "traceparent": SPAN,
-        "correlation_id": str(first.event_id),
-        "causation_id": str(first.event_id),
-    }
+    led = {"correlation_id": str(first.event_id), "causation_id": str(first.event_id)}
+    assert metadata_of(orders, "span") == [{"traceparent": SPAN, **led}]
 
 
 def test_a_text_that_is_no_traceparent_is_not_stored(orders: EventStore) -> None:
-    texts = {
-        TRACE: True,
-        "01" + TRACE[2:] + "-more": True,
-        TRACE + "-more": False,
-        "ff" + TRACE[2:]: False,
-        TRACE.upper(): False,
-        "00-" + "0" * 32 + TRACE[35:]: False,
-        TRACE[:36] + "0" * 16 + "-01": False,
-        TRACE + "\n": False,
-        "": False,
-        "01" + TRACE[2:] + "-" + "m" * 5000: False,
-    }
-    stored = {}
-    for number, text in enumerate(texts):
+    taken = [TRACE, "01" + TRACE[2:] + "-more"]
+    wrong = [TRACE + "-more", "ff" + TRACE[2:], TRACE.upper(), "00-" + "0" * 32 + TRACE[35:], TRACE + "\n", ""]
+    wrong += [TRACE[:36] + "0" * 16 + "-01", "01" + TRACE[2:] + "-" + "m" * 5000]
+    for number, text in enumerate([*taken, *wrong]):
         with tracing(text):
             append(orders, f"o-{number}")
-        (stored[text],) = metadata_of(orders, f"o-{number}")
-    assert stored == {text: {"traceparent": text} if taken else None for text, taken in texts.items()}
+        assert metadata_of(orders, f"o-{number}") == [{"traceparent": text} if text in taken else None], text
 
 
 def test_tasks_of_one_loop_have_each_its_own_cause(orders: EventStore) -> None:

@@ -12,7 +12,7 @@ from tests.support.factories import append, append_to, pump, rows
 from tests.support.hostile_json import UNREADABLE, append_text
 
 
-def test_an_event_that_python_cannot_read_is_named_where_its_data_are_asked_for(orders: EventStore) -> None:
+def test_an_unreadable_event_is_named_where_it_is_read(orders: EventStore) -> None:
     append_to(orders, *UNREADABLE)
     for name, text in UNREADABLE.items():
         before = orders.get_last_event(name, "order")

@@ -34,9 +34,7 @@ def asking(connection: psycopg.Connection) -> None:
     wait_until(lambda: bool(value(connection, asked)), "another session has asked")
 
 
-def test_it_returns_false_at_the_timeout_and_true_when_the_event_is_committed_by_the_view(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_it_returns_whether_the_view_committed_the_event(orders: EventStore, connect: Connect) -> None:
     event = append(orders)
     assert orders.wait_for("v", event, 0) is False
     assert orders.wait_for("v", event, 0.02) is False
@@ -60,9 +58,7 @@ def test_it_waits_for_each_stream_of_a_batch_as_append_events_returns_it(orders:
     assert orders.wait_for("v", (one for one in [*second, *first]), 0) is True
 
 
-def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
-    orders: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_asks_soon_at_first_and_then_more_seldom(orders: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -77,9 +73,7 @@ def test_it_asks_soon_at_first_and_then_more_seldom_but_never_rarely(
     assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
 
 
-def test_a_view_that_never_will_ends_the_wait_at_once_and_also_where_it_is_disabled_meanwhile(
-    orders: EventStore, connect: Connect
-) -> None:
+def test_a_view_that_never_will_ends_the_wait_at_once(orders: EventStore, connect: Connect) -> None:
     event = append(orders)
     waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)

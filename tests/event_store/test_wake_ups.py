@@ -4,8 +4,6 @@ Not here: behind a pooler (tests/processes/event_store/test_servers.py).
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -16,31 +14,19 @@ from tests.support.factories import append, append_to, ids_of_one_partition, row
 from tests.support.patience import patience, wait_until
 
 
-@contextmanager
-def waking(dsn: str, poll_s: float = 0.05) -> Iterator[Wakeups]:
-    with Wakeups(dsn, poll_s=poll_s) as found:
-        yield found
-
-
 def announce(store: EventStore) -> None:
     store.sequence_events()
     store.announce_positions([])
 
 
 def listeners(connection: psycopg.Connection, word: str = "event_store_positions") -> list[int]:
-    return [
-        pid
-        for (pid,) in rows(
-            connection,
-            "select pid from pg_stat_activity where datname = current_database() and query ~* ('^(un)?listen.*' || %s)",
-            word,
-        )
-    ]
+    query = "select pid from pg_stat_activity where datname = current_database() and query ~* ('^(un)?listen.*' || %s)"
+    return [pid for (pid,) in rows(connection, query, word)]
 
 
 def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn: str) -> None:
     (first,), (second,) = (ids_of_one_partition(orders.connection, 1, n) for n in (3, 5))
-    with waking(dsn) as positions:
+    with Wakeups(dsn, poll_s=0.05) as positions:
         assert positions.listening
         waiting = start(lambda: positions.wait(36_000))
         append_to(orders, first, second)
@@ -49,7 +35,7 @@ def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn
 
 
 def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore, dsn: str) -> None:
-    with waking(dsn) as positions:
+    with Wakeups(dsn, poll_s=0.05) as positions:
         append(orders)
         announce(orders)
         assert positions.wait(patience())
@@ -57,7 +43,7 @@ def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore
 
 
 def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: EventStore, dsn: str) -> None:
-    with waking(dsn) as positions:
+    with Wakeups(dsn, poll_s=0.05) as positions:
         orders.connection.execute("notify event_store_positions, '1,x,²,-7,,9'")
         assert positions.wait(patience()) == frozenset({1, 9})
         # Python reads no number of so many digits, and no log partition has one
@@ -68,7 +54,7 @@ def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: EventStore, dsn
 
 
 def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) -> None:
-    with waking(dsn) as positions:
+    with Wakeups(dsn, poll_s=0.05) as positions:
         assert positions.wait(0.01) is None
         stop = threading.Event()
         waiting = start(lambda: positions.wait(600, stop))
@@ -77,7 +63,7 @@ def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) 
 
 
 def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: EventStore, dsn: str) -> None:
-    with waking(dsn) as positions:
+    with Wakeups(dsn, poll_s=0.05) as positions:
         (pid,) = listeners(orders.connection)
         terminate(orders.connection, pid)
         # far sooner than that
@@ -90,7 +76,7 @@ def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: E
 
 
 def test_a_server_that_is_away_makes_it_poll(tmp_path: Path) -> None:
-    with waking(f"postgresql://postgres@/none?host={tmp_path}") as positions:
+    with Wakeups(f"postgresql://postgres@/none?host={tmp_path}", poll_s=0.05) as positions:
         for _ in range(3):
             assert start(lambda: positions.wait(600)).result(patience()) is None
             assert not positions.listening

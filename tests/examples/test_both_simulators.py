@@ -39,7 +39,6 @@ class Simulator:
     said: str
 
     def done(self) -> int:
-        """Return how many events or customers there ever were."""
         with psycopg.connect(self.dsn) as connection:
             return int((connection.execute(self.counting.encode()).fetchone() or (0,))[0])
 
@@ -67,7 +66,7 @@ def simulator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return Simulator(dsn, counting, partial(simulate_crm, dsn), command, signal.SIGINT, "Changed customers in ")
 
 
-def test_it_waits_for_a_database_that_is_away_and_says_so_and_stops_meanwhile(
+def test_it_waits_while_its_database_is_away(
     simulator: Simulator, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
@@ -107,7 +106,7 @@ def test_the_command_ends_cleanly_on_a_signal(simulator: Simulator, monkeypatch:
     assert output.startswith(simulator.said.format(simulator.done()))
 
 
-def test_a_database_that_never_answered_or_is_not_known_is_named(
+def test_who_does_not_answer_is_named(
     postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, stop = f"postgresql://postgres@/none?host={tmp_path}", threading.Event()

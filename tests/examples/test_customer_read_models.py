@@ -32,7 +32,6 @@ MOMENT = "2026-01-05 12:00:00.123+00"
 
 @pytest.fixture
 def crm(new_source: Callable[[], Source], dsn: str, connect: Connect) -> Captured:
-    """Make the example's customer database, captured as it is declared."""
     source = new_source()
     source.connection.execute(SCHEMA)
     return Captured(source, replace(CRM, source=lambda: source.dsn), dsn, connect())
@@ -46,22 +45,18 @@ def in_source(crm: Captured) -> list[tuple[Any, ...]]:
 
 
 def built(crm: Captured, model: ReadModel, spark: "SparkSession") -> list[tuple[Any, ...]]:
-    """Return the rows of a model when it has consumed what was captured."""
     return [tuple(row.values()) for row in given(dsn=crm.dsn, spark=spark).when(model, batch_events=1000).rows]
 
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     """Return what the store says of each captured change, as the history should have it."""
-    return rows(
-        connection,
-        """
+    query = """
         select
           record_pk, seq, action, committed_at, (record ->> 'customer_id')::bigint, record ->> 'name', record ->> 'email',
           record ->> 'city', (record ->> 'newsletter')::boolean
-        from event_store.change_events
-        order by record_pk collate "C", seq
-        """,
-    )
+        from event_store.change_events order by record_pk collate "C", seq
+    """
+    return rows(connection, query)
 
 
 def change(key: int, action: str, record: dict[str, object] | None, **data: object) -> NewEvent:

@@ -14,6 +14,7 @@ from millrace.examples.shop.customers_simulator import simulate_crm
 from millrace.resources.errors import Unreachable
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.sources import Source, new_source
+from tests.support.factories import rows, value
 
 __all__ = ["new_source"]
 
@@ -29,9 +30,7 @@ def run(dsn: str, changes: int, seed: int | None = 1) -> int:
 
 def customers(dsn: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn) as connection:
-        return connection.execute(
-            "select customer_id, name, email, city, newsletter from customers order by customer_id"
-        ).fetchall()
+        return rows(connection, "select customer_id, name, email, city, newsletter from customers order by customer_id")
 
 
 def test_rows_come_change_and_go_as_often_as_was_asked_for(crm: Source) -> None:
@@ -62,14 +61,10 @@ def test_a_table_that_is_there_is_gone_on_with(crm: Source) -> None:
     run(crm.dsn, 10)
     crm.run("alter table customers add column note text")
     assert run(crm.dsn, 10) == 10
-    assert crm.connection.execute("select relreplident::text from pg_class where relname = 'customers'").fetchone() == (
-        "f",
-    )
+    assert value(crm.connection, "select relreplident::text from pg_class where relname = 'customers'") == "f"
 
 
-def test_the_customer_database_is_the_one_that_is_set_or_the_one_beside_the_embedded_store(
-    postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_customers_are(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLRACE_DSN", raising=False)
     monkeypatch.delenv("MILLRACE_CRM_DSN", raising=False)
     monkeypatch.setenv("MILLRACE_HOME", str(tmp_path))

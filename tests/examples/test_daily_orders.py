@@ -68,9 +68,7 @@ def materialize(dsn: str, day: datetime) -> dict[str, object]:
     return {name: value for name, value in said.items() if name != "dagster/column_lineage"}
 
 
-def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_days_are_built_each_by_itself(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
     assert spark
     two_days(shop)
     connection = connect()
@@ -91,15 +89,14 @@ def test_days_are_built_each_by_itself_and_again_with_the_same_rows(
     assert len(rows(connection, TABLE)) == 4
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("delete from reports.daily_orders")
-    unexplained = rows(
-        connection,
-        "select attname from pg_attribute where attrelid = 'reports.daily_orders'::regclass and attnum > 0"
-        " and col_description(attrelid, attnum) is null",
-    )
-    assert unexplained == []
+    unexplained = """
+        select attname from pg_attribute where attrelid = 'reports.daily_orders'::regclass and attnum > 0
+          and col_description(attrelid, attnum) is null
+    """
+    assert rows(connection, unexplained) == []
 
 
-def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_events(
+def test_what_was_open_over_midnight_counts_for_its_day(
     shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
 ) -> None:
     late = EventStore(connect(autocommit=False))
@@ -114,12 +111,7 @@ def test_a_transaction_that_was_open_over_midnight_counts_for_the_day_of_its_eve
 
 
 def test_days_that_were_archived_and_purged_have_the_same_rows(
-    shop: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spark
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
@@ -154,11 +146,9 @@ def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
     defs = build_defs(declarations=declared("millrace.examples.shop"))
     schedule = defs.resolve_schedule_def("report_days")
     context = dg.build_schedule_context(
-        repository_def=defs.get_repository_def(),
-        scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC),
+        repository_def=defs.get_repository_def(), scheduled_execution_time=datetime(2026, 11, 4, 2, 15, tzinfo=UTC)
     )
     (request,) = schedule.evaluate_tick(context).run_requests or []
-    assert request.partition_key == "2026-11-03"
-    assert request.tags["millrace/day"] == "2026-11-03"
+    assert request.partition_key == request.tags["millrace/day"] == "2026-11-03"
     assert schedule.cron_schedule == "15 2 * * *"
     assert DAYS.timezone == "UTC"

@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 SHOP = declared("millrace.examples.shop", ["read_models"]).models
 
 
-def test_an_order_has_the_name_of_its_customer_as_soon_as_that_is_known(
-    dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    ordered = given(
-        NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}), dsn=dsn, spark=spark
-    )
+def test_an_order_has_the_name_of_its_customer(dsn: str, spark: "SparkSession", connect: Connect) -> None:
+    placed = NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"})
+    ordered = given(placed, dsn=dsn, spark=spark)
     for model in ("customers", "orders"):
         ordered.when(SHOP[model])
     named = "select customer_id, o.customer, c.orders from read_models.orders o join read_models.customers c using (customer_id)"
@@ -28,9 +25,7 @@ def test_an_order_has_the_name_of_its_customer_as_soon_as_that_is_known(
     assert rows(connect(), named) == [("c-1", "Ada", 1)]
 
 
-def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is_received(
-    dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_a_payment_shows_its_order_and_counts_on_its_day(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     whose = {"order_id": "o-1", "customer_id": "c-1"}
     paid = given(
         NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}),
@@ -55,10 +50,8 @@ def test_a_payment_shows_where_its_order_stands_and_counts_on_the_day_when_it_is
     for model in ("orders", "payments", "revenue"):
         paid.when(SHOP[model])
     assert rows(connect(), shown) == [("p-1", "o-1", "card", 2, False, "order_confirmed"), waiting]
-    assert rows(
-        connect(),
-        """
+    revenue = """
         select r.day = date_trunc('day', e.created_at, 'Europe/Amsterdam'), r.payments, r.amount::text
         from read_models.revenue r, event_store.events e where e.event = 'payment_received'
-        """,
-    ) == [(True, 1, "9.95")]
+    """
+    assert rows(connect(), revenue) == [(True, 1, "9.95")]

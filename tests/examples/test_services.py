@@ -46,7 +46,6 @@ def shop(store: EventStore) -> EventStore:
 
 @contextmanager
 def served(app: Starlette) -> Iterator[str]:
-    """Serve an app on loopback during the block, and yield where."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, loop="asyncio", ws="none", log_level="error"))
     running = threading.Thread(target=server.run, daemon=True)
     running.start()
@@ -90,9 +89,8 @@ def test_an_order_that_is_taken_on_has_one_mail(shop: EventStore, dsn: str) -> N
     handle(shop, ORDER, "order-1", Confirm())
     assert given(dsn=dsn).when(write_mail).handled == 1
     assert given(dsn=dsn).when(write_mail).handled == 0
-    assert rows(shop.connection, "select order_id, body from mails") == [
-        ("order-1", "We took it on. It comes to 109.93 euros.")
-    ]
+    mail = ("order-1", "We took it on. It comes to 109.93 euros.")
+    assert rows(shop.connection, "select order_id, body from mails") == [mail]
 
 
 def test_the_warehouse_takes_signed_events_once_and_no_others(
@@ -145,7 +143,7 @@ def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "
 
 
 @pytest.mark.usefixtures("shop")
-def test_a_page_is_shown_without_what_takes_too_long_and_says_what_is_refused(dsn: str) -> None:
+def test_a_page_says_what_is_late_or_refused(dsn: str) -> None:
     order = {"command_id": str(uuid4()), "customer_id": "customer-7", "product": "whisk"}
     with served(page(dsn, wait_s=0)) as url:
         answer = requests.post(f"{url}/orders", order, timeout=patience())

@@ -22,7 +22,7 @@ cells = st.recursive(
 
 
 @given(names, names, names, names, st.dictionaries(st.text(), cells))
-def test_the_text_of_an_event_is_that_of_its_values(
+def test_its_text_is_that_of_its_values(
     source: str, decider: str, stream: str, activity: str, data: dict[str, Any]
 ) -> None:
     of_stream, of_event = "case" * 11, "activity" * 11
@@ -42,7 +42,7 @@ def test_the_text_of_an_event_is_that_of_its_values(
     assert row.values[of_stream] == stream
 
 
-def test_columns_of_metadata_are_beside_the_data_and_empty_cells_in_neither() -> None:
+def test_columns_of_metadata_are_beside_the_data() -> None:
     mapping = Mapping("s", "d", Columns(("case",), "activity", metadata=("correlation_id", "user")))
     values = {"case": "c", "activity": "a", "n": 1, "correlation_id": "r-7", "user": ""}
     event = mapping.event(Row(1, 2, "", 0, values))

@@ -22,24 +22,14 @@ from millrace.resources.errors import ImportRefused
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.importer.events import NAMESPACE, Columns
 from millrace.resources.importer.importer import ImportProgress, ImportReport
-from tests.support.import_logs import (
-    TIME,
-    assert_each_row_once_in_order,
-    many_rows,
-    rejected,
-    run,
-    stored,
-    write_csv,
-    write_text,
-)
+from tests.support import import_logs
+from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 from tests.support.patience import patience
 
 # What a row becomes ----------------------------------------------------------------------------------------
 
 
-def test_a_csv_cell_is_text_an_empty_one_is_null_and_a_byte_order_mark_is_no_part_of_the_first_column(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: EventStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun", "2024-05-01", ""), ("c-1", "ended", TIME, '1,5 "x"\nü')])
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert run(dsn, file).appended == 2
@@ -59,52 +49,35 @@ def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: EventStore
     assert run(dsn, file).appended == 2
     assert stored(store) == [
         ("7", "begun", {"at": "2024-05-01T10:00:00+00:00", "n": {"a": [1, 2.5, True, None]}}),
-        (
-            "7",
-            "ended",
-            {"at": "2024-05-02", "n": "0.12345678901234567890123", "big": 12345678901234567890},
-        ),
+        ("7", "ended", {"at": "2024-05-02", "n": "0.12345678901234567890123", "big": 12345678901234567890}),
     ]
 
 
-def test_parquet_keeps_its_types_with_decimals_and_times_as_exact_text(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_parquet_keeps_types_and_exact_texts(dsn: str, store: EventStore, tmp_path: Path) -> None:
     nanoseconds = pa.array([1_714_550_400_123_456_789, 1_714_550_400_000_000_000], pa.timestamp("ns"))
-    table = pa.table(
-        {
-            "case": pa.array([1, 2], pa.int64()),
-            "activity": pa.array(["begun", "begun"]).dictionary_encode(),
-            "at": nanoseconds,
-            "price": pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
-            "seen": pa.array([datetime(2024, 5, 1, 10, tzinfo=UTC), None], pa.timestamp("us", "Europe/Amsterdam")),
-            "ratio": pa.array([0.5, float("nan")]),
-            "tags": pa.array([[{"k": b"\xff"}], []], pa.list_(pa.struct({"k": pa.binary()}))),
-        }
-    )
-    pq.write_table(table, tmp_path / "log.parquet")
+    columns = {
+        "case": pa.array([1, 2], pa.int64()),
+        "activity": pa.array(["begun", "begun"]).dictionary_encode(),
+        "at": nanoseconds,
+        "price": pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
+        "seen": pa.array([datetime(2024, 5, 1, 10, tzinfo=UTC), None], pa.timestamp("us", "Europe/Amsterdam")),
+        "ratio": pa.array([0.5, float("nan")]),
+        "tags": pa.array([[{"k": b"\xff"}], []], pa.list_(pa.struct({"k": pa.binary()}))),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     progress: list[ImportProgress] = []
     report = run(dsn, tmp_path / "log.parquet", progress=progress.append)
     assert (report.appended, report.streams) == (2, 2)
     assert (progress[-1].done, progress[-1].total, progress[-1].rows) == (2, 2, 2)
-    assert [(stream, data) for stream, _, data in stored(store)] == [
-        (
-            "1",
-            {
-                "at": "2024-05-01T08:00:00.123456789+00:00",
-                "price": "12.50",
-                "seen": "2024-05-01T12:00:00+02:00",
-                "ratio": 0.5,
-                "tags": [{"k": "/w=="}],
-            },
-        ),
-        ("2", {"at": "2024-05-01T08:00:00+00:00", "price": None, "seen": None, "ratio": None, "tags": []}),
+    names = ("at", "price", "seen", "ratio", "tags")
+    assert [(stream, *map(data.get, names)) for stream, _, data in stored(store)] == [
+        ("1", "2024-05-01T08:00:00.123456789+00:00", "12.50", "2024-05-01T12:00:00+02:00", 0.5, [{"k": "/w=="}]),
+        ("2", "2024-05-01T08:00:00+00:00", None, None, None, []),
     ]
+    assert {name for _, _, data in stored(store) for name in data} == {*names}
 
 
-def test_events_of_xes_have_the_attributes_of_their_trace_and_keep_their_types(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_events_of_xes_have_the_attributes_of_their_trace(dsn: str, store: EventStore, tmp_path: Path) -> None:
     event = """
         <event><string key="activity" value="begun"/><date key="at" value="2024-05-01T10:00:00+02:00"/>
         <int key="n" value="7"/><float key="price" value="0.12345678901234567890123"/><float key="share" value="0.5"/>
@@ -128,9 +101,7 @@ def test_events_of_xes_have_the_attributes_of_their_trace_and_keep_their_types(
     assert rejected(report) == [(3, "its 'n' is no int: 'seven'")]
 
 
-def test_streams_events_and_times_may_be_within_objects_which_stay_whole(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_streams_events_and_times_may_be_within_objects(dsn: str, store: EventStore, tmp_path: Path) -> None:
     file = write_text(
         tmp_path / "log.json",
         '{"repo": {"name": "a/b", "at": {"on": "1 May 2024"}}, "type": "push", "by": {"id": 7}}',
@@ -155,18 +126,14 @@ def test_streams_events_and_times_may_be_within_objects_which_stay_whole(
         run(dsn, write_csv(tmp_path / "log.csv", many_rows(1, 1)), columns=Columns(("case.id",), "activity"))
 
 
-def test_ids_that_pandas_made_doubles_name_streams_and_a_time_may_be_in_two_columns(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
-    table = pa.table(
-        {
-            "case": pa.array([17.0, None, 2.5, 2.0**53, 18.0]),
-            "activity": ["begun"] * 5,
-            "day": pa.array([date(2024, 5, 1)] * 4 + [None], pa.date32()),
-            "hour": pa.array([time(10, 30)] * 5, pa.time64("us")),
-        }
-    )
-    pq.write_table(table, tmp_path / "log.parquet")
+def test_ids_that_pandas_made_doubles_name_streams(dsn: str, store: EventStore, tmp_path: Path) -> None:
+    columns = {
+        "case": pa.array([17.0, None, 2.5, 2.0**53, 18.0]),
+        "activity": ["begun"] * 5,
+        "day": pa.array([date(2024, 5, 1)] * 4 + [None], pa.date32()),
+        "hour": pa.array([time(10, 30)] * 5, pa.time64("us")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     report = run(dsn, tmp_path / "log.parquet", columns=Columns(("case",), "activity", ("day", "hour")))
     assert stored(store) == [("17", "begun", {"day": "2024-05-01T10:30:00+00:00", "hour": "10:30:00"})]
     assert [line for line, _ in rejected(report)] == [2, 3, 4, 5]
@@ -183,9 +150,7 @@ def test_cells_may_have_tabs_or_another_delimiter_between_them(dsn: str, store: 
         assert stored(store) == [("c-1", "a,b", {"at": TIME, "n": "1"})] * number
 
 
-def test_gzipped_text_is_read_progress_counts_its_bytes_and_events_are_registered_under_their_source(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_gzipped_text_is_read_and_its_bytes_are_counted(dsn: str, store: EventStore, tmp_path: Path) -> None:
     plain = write_csv(tmp_path / "log.csv", many_rows(250, 5))
     file = tmp_path / "log.csv.gz"
     file.write_bytes(gzip.compress(plain.read_bytes()))
@@ -193,16 +158,14 @@ def test_gzipped_text_is_read_progress_counts_its_bytes_and_events_are_registere
     assert run(dsn, file, batch_size=100, progress=progress.append).appended == 250
     assert [step.rows for step in progress] == [100, 200, 250]
     assert progress[-1].done == progress[-1].total == file.stat().st_size
-    assert_each_row_once_in_order(store, 250, 5)
-    rows = store.connection.execute(
-        "select decider, event, description from event_store.deciders order by 2"
-    ).fetchall()
-    assert rows == [("permit", f"step {n}", "Imported from log.csv.gz") for n in range(3)]
+    import_logs.assert_each_row_once_in_order(store, 250, 5)
+    kinds = "select decider, event, description from event_store.deciders order by 2"
+    assert store.connection.execute(kinds).fetchall() == [
+        ("permit", f"step {n}", "Imported from log.csv.gz") for n in range(3)
+    ]
 
 
-def test_a_log_needs_no_time_and_a_uuid_in_upper_case_names_the_stream_of_the_uuid(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_a_log_needs_no_time_and_a_uuid_is_one_stream(dsn: str, store: EventStore, tmp_path: Path) -> None:
     case = "f156a3c4-9bd8-11ed-a8fc-0242ac120002"
     file = write_csv(tmp_path / "log.csv", [(case.upper(), "begun"), ("CASE-1", "begun")], header=("case", "activity"))
     assert run(dsn, file, columns=Columns(("case",), "activity")).appended == 2
@@ -231,7 +194,7 @@ def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_pat
     write_csv(file, many_rows(50, 3))
     report = run(dsn, file)
     assert (report.appended, report.already_there) == (20, 30)
-    assert_each_row_once_in_order(store, 50, 3)
+    import_logs.assert_each_row_once_in_order(store, 50, 3)
 
 
 def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
@@ -257,9 +220,7 @@ def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: E
     assert run(dsn, file).already_there == 2
 
 
-def test_other_content_under_the_same_name_stops_the_import_and_names_the_row(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_other_content_under_the_same_name_is_refused(dsn: str, store: EventStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     run(dsn, file)
     rows = many_rows(20, 2)
@@ -272,9 +233,7 @@ def test_other_content_under_the_same_name_stops_the_import_and_names_the_row(
     assert run(dsn, file, source="second log").appended == 20
 
 
-def test_a_row_whose_id_another_writer_took_stops_the_import_and_names_the_stream_that_has_it(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_a_row_whose_id_another_writer_took_is_refused(dsn: str, store: EventStore, tmp_path: Path) -> None:
     command = str(uuid5(NAMESPACE, "p.csv"))
     store.register_decider_event("evil", "x", "An id was taken.")
     event_id = UUID(f"{command[:14]}8{command[15:27]}{2:09x}")
@@ -285,9 +244,7 @@ def test_a_row_whose_id_another_writer_took_stops_the_import_and_names_the_strea
     assert "If it is of no import, ask its writer" in (refused.value.hint or "")
 
 
-def test_two_imports_of_a_file_at_once_store_each_row_once_in_order(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_two_imports_at_once_store_each_row_once(dsn: str, store: EventStore, tmp_path: Path) -> None:
     rows = many_rows(1000, 11)
     file = write_csv(tmp_path / "log.csv", [*rows, ("", "begun", TIME, 0)])
     start = threading.Barrier(2)
@@ -301,4 +258,4 @@ def test_two_imports_of_a_file_at_once_store_each_row_once_in_order(
     assert first.appended + second.appended == 1000
     assert first.already_there + second.already_there == 1000
     assert rejected(first) == rejected(second) == [(1002, rejected(first)[0][1])]
-    assert_each_row_once_in_order(store, 1000, 11)
+    import_logs.assert_each_row_once_in_order(store, 1000, 11)

@@ -64,7 +64,7 @@ def expected_cases(log: list[dict[str, str]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_a_real_log_is_imported_once_and_its_read_models_hold_what_the_file_says(
+def test_a_real_log_is_imported_and_shown_as_its_file_says(
     dsn: str, store: EventStore, receipt_log: Path, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     options = {"columns": COLUMNS, "rejects": tmp_path / "rejects.jsonl"}

@@ -4,7 +4,6 @@ import gzip
 import json
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -16,23 +15,14 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.importer import ImportProgress
-from tests.support.import_logs import (
-    TIME,
-    assert_each_row_once_in_order,
-    many_rows,
-    rejected,
-    run,
-    stored,
-    write_csv,
-    write_text,
-)
+from millrace.resources.postgres.embedded import EmbeddedPostgres
+from tests.support import import_logs
+from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 
 # Bad rows --------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_do_not_fit_the_schema_of_their_event_are_rejected_and_all_others_go_in(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_rows_that_do_not_fit_their_schema_are_rejected(dsn: str, store: EventStore, tmp_path: Path) -> None:
     store.register_event_schema("permit", "begun", {"properties": {"n": {"pattern": "^[0-9]+$"}}})
     lines = [f"c-{n},begun,{TIME},{'x' if n in {3, 5} else n}" for n in range(1, 7)]
     report = run(dsn, write_text(tmp_path / "log.csv", "case,activity,at,n", *lines))
@@ -40,9 +30,7 @@ def test_rows_that_do_not_fit_the_schema_of_their_event_are_rejected_and_all_oth
     assert [line for line, reason in rejected(report) if 'data.n is "x", not like' in reason] == [4, 6]
 
 
-def test_bad_csv_rows_are_rejected_with_their_lines_and_all_others_go_in(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_bad_csv_rows_are_rejected_with_their_lines(dsn: str, store: EventStore, tmp_path: Path) -> None:
     file = write_text(
         tmp_path / "log.csv",
         "case,activity,at,n",
@@ -90,7 +78,7 @@ def test_bad_csv_rows_are_rejected_with_their_lines_and_all_others_go_in(
     ]
 
 
-def test_the_other_half_of_a_row_that_is_written_while_the_file_is_read_is_no_row(tmp_path: Path) -> None:
+def test_the_other_half_of_a_half_read_row_is_no_row(tmp_path: Path) -> None:
     file = write_text(tmp_path / "log.csv", "case,n", '"c-1')
     with open_event_file(file) as opened:
         assert next(opened.rows).fault
@@ -99,9 +87,7 @@ def test_the_other_half_of_a_row_that_is_written_while_the_file_is_read_is_no_ro
         assert list(opened.rows) == []
 
 
-def test_bad_json_lines_are_rejected_with_their_lines_and_all_others_go_in(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_bad_json_lines_are_rejected_with_their_lines(dsn: str, store: EventStore, tmp_path: Path) -> None:
     good = f'"case": "c-1", "activity": "begun", "at": "{TIME}"'
     file = write_text(
         tmp_path / "log.jsonl",
@@ -123,7 +109,6 @@ def test_bad_json_lines_are_rejected_with_their_lines_and_all_others_go_in(
     )
     report = run(dsn, file)
     assert [data["n"] for _, _, data in stored(store)] == [1, 15]
-    assert report.rejected == 13
     reasons = rejected(report)
     assert [line for line, _ in reasons] == list(range(2, 15))
     assert [reason.split(":")[0] for _, reason in reasons] == [
@@ -159,9 +144,7 @@ WIDE = "x" * 999_999
         ),
     ],
 )
-def test_of_csv_a_row_above_eight_mebibytes_is_one_reject_to_its_end(
-    tmp_path: Path, lines: list[str], rejects: dict[int, str]
-) -> None:
+def test_a_csv_row_above_8_mib_is_one_reject(tmp_path: Path, lines: list[str], rejects: dict[int, str]) -> None:
     file = write_text(tmp_path / "log.csv", "case,activity,at,n", f"c-1,begun,{TIME},1", *lines, f"c-1,ended,{TIME},9")
     with open_event_file(file) as opened:
         rows = list(opened.rows)
@@ -187,7 +170,7 @@ def test_a_parquet_row_without_a_stream_is_rejected_as_json(dsn: str, tmp_path: 
     assert (reject["line"], json.loads(reject["raw"])) == (1, {"case": None, "activity": "a", "at": TIME})
 
 
-def test_the_rejects_file_is_the_same_after_a_rerun_and_gone_when_nothing_is_rejected(dsn: str, tmp_path: Path) -> None:
+def test_the_rejects_file_is_that_of_the_last_run(dsn: str, tmp_path: Path) -> None:
     rows: list[tuple[str, str, str, object]] = [("c-1", "begun", TIME, n) for n in range(20)]
     for bad in (3, 11):
         rows[bad] = ("", "begun", TIME, bad)
@@ -261,7 +244,7 @@ EVENT = b"<log><trace><event><string key='a' value='b'/>"
     ],
     ids=["elements", "attributes of the log", "blanks", "a value", "cells", "quotes", "a header"],
 )
-def test_a_small_file_that_grows_beyond_measure_is_refused_in_bounded_memory(
+def test_a_bomb_is_refused_in_bounded_memory(
     tmp_path: Path, name: str, begin: bytes, repeated: bytes, message: str
 ) -> None:
     file = tmp_path / name
@@ -286,9 +269,7 @@ def test_an_event_may_stand_behind_much_of_a_log_that_is_forgotten(tmp_path: Pat
         assert [row.values for row in opened.rows] == [{"a": "b"}]
 
 
-def test_a_parquet_file_with_a_page_that_grows_too_large_is_refused_before_it_is_decoded(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parquet_page_too_large_is_not_decoded(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.resources.archive.bounded.CHUNK_BYTES", 2**21)
     file = tmp_path / "log.parquet"
     pq.write_table(pa.table({"case": ["c-1"], "activity": ["x" * 3_000_000], "at": [TIME]}), file, compression="zstd")
@@ -300,9 +281,7 @@ def test_a_parquet_file_with_a_page_that_grows_too_large_is_refused_before_it_is
     assert pa.default_memory_pool().bytes_allocated() - before < 2**20
 
 
-def test_columns_and_places_that_cannot_be_meant_are_refused(
-    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_that_cannot_be_meant_are_refused(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     with pytest.raises(ImportRefused) as refused:
@@ -317,7 +296,7 @@ def test_columns_and_places_that_cannot_be_meant_are_refused(
         run(dsn, file, rejects=tmp_path)
 
 
-def test_a_delimiter_that_is_none_is_refused_and_the_one_that_is_seen_is_told(dsn: str, tmp_path: Path) -> None:
+def test_a_wrong_delimiter_is_refused_and_the_seen_one_told(dsn: str, tmp_path: Path) -> None:
     for between, option in ((";", "';'"), ("\t", "tab"), ("|", "'|'")):
         file = write_text(tmp_path / "log.csv", between.join(("case", "activity", "at")))
         with pytest.raises(ImportRefused, match="has no column 'case', 'activity', 'at'") as refused:
@@ -332,10 +311,7 @@ def test_a_delimiter_that_is_none_is_refused_and_the_one_that_is_seen_is_told(ds
             run(dsn, path, delimiter=delimiter)
 
 
-def test_a_database_that_does_not_answer_or_has_no_event_store_is_named(
-    postgres: Any,  # noqa: ANN401 - only its DSNs
-    tmp_path: Path,
-) -> None:
+def test_where_no_store_answers_is_named(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(1, 1))
     with pytest.raises(Unreachable, match="nothing is stored twice"):
         run(f"postgresql://postgres@/none?host={tmp_path}", file)
@@ -356,4 +332,4 @@ def test_the_server_going_away_in_the_middle_says_how_to_go_on(dsn: str, store: 
         run(dsn, file, batch_size=100, progress=cut)
     assert len(stored(store)) == 100
     assert run(dsn, file).already_there == 100
-    assert_each_row_once_in_order(store, 500, 5)
+    import_logs.assert_each_row_once_in_order(store, 500, 5)

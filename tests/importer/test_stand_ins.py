@@ -17,9 +17,7 @@ from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))
 
 
-def test_a_text_that_is_null_is_null_in_each_cell_and_names_nothing(
-    dsn: str, store: EventStore, tmp_path: Path
-) -> None:
+def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: EventStore, tmp_path: Path) -> None:
     rows = [("c-1", "begun", "2024-05-01", "NA"), ("NA", "begun", "2024-05-01", 1), ("c-1", "ended", "-", "NA 1")]
     columns = Columns(("case",), "activity", metadata=("at",), nulls=frozenset({"NA", "-"}))
     report = run(dsn, write_csv(tmp_path / "log.csv", rows), columns=columns)
@@ -59,10 +57,8 @@ def test_events_keep_their_ids_and_each_id_is_stored_once(dsn: str, store: Event
     file = write_csv(tmp_path / "log.csv", [*rows, rows[0]], header)
     report = run(dsn, file, columns=columns)
     assert (report.appended, report.already_there, report.rejected) == (2, 1, 1)
-    assert [(event.event_id, event.data) for event in store.read_stream("permit", "c-1")] == [
-        (FIRST, {"n": "1"}),
-        (SECOND, {"n": "3"}),
-    ]
+    kept = [(event.event_id, event.data) for event in store.read_stream("permit", "c-1")]
+    assert kept == [(FIRST, {"n": "1"}), (SECOND, {"n": "3"})]
     assert rejected(report) == [(3, "its id (id) is no UUID of 36 characters: '7'")]
     # the place in the file does not matter
     write_csv(file, rows[::-1], header)
@@ -79,16 +75,15 @@ def test_a_column_holds_the_whole_data(dsn: str, store: EventStore, tmp_path: Pa
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun", TIME, "x", payload) for payload in payloads], header)
     report = run(dsn, file, columns=Columns(("case",), "activity", ("at",), data="payload"))
     assert stored(store) == [("c-1", "begun", {"n": [1, 0.5], "big": "0.12345678901234567890123", "at": TIME})]
-    reasons = [reason for _, reason in rejected(report)]
-    assert reasons[0] == "its data (payload) has a member of the name of the time's column: {'at'}"
-    assert reasons[1] == "its data (payload) cannot be read: it is not a JSON object but list"
-    assert reasons[2].startswith("its data (payload) cannot be read: it is not JSON: ")
-    assert reasons[3] == "its data (payload) cannot be read: it is not a JSON object but NoneType"
-    # an object, or text with one; stream and time may be within
-    lines = [
-        f'{{"payload": {data}}}'
-        for data in ('{"id": 7, "at": "1 May 2024"}', '"{\\"id\\": 8, \\"at\\": \\"2 May 2024\\"}"')
+    assert [": ".join(reason.split(": ")[:2]) for _, reason in rejected(report)] == [
+        "its data (payload) has a member of the name of the time's column: {'at'}",
+        "its data (payload) cannot be read: it is not a JSON object but list",
+        "its data (payload) cannot be read: it is not JSON",
+        "its data (payload) cannot be read: it is not a JSON object but NoneType",
     ]
+    # an object, or text with one; stream and time may be within
+    objects = ('{"id": 7, "at": "1 May 2024"}', '"{\\"id\\": 8, \\"at\\": \\"2 May 2024\\"}"')
+    lines = [f'{{"payload": {data}}}' for data in objects]
     columns = Columns(("payload.id",), None, ("payload.at",), data="payload", event_name="begun")
     run(dsn, write_text(tmp_path / "log.jsonl", *lines), columns=columns)
     assert stored(store)[1:] == [
@@ -110,12 +105,9 @@ def test_a_trial_tells_columns_of_numbers_and_a_few_texts(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("columns", "fault"),
     [
-        (Columns((), "activity"), "The import needs one of --stream and --stream-name, not none."),
-        (
-            Columns(("case",), "activity", stream_name="x"),
-            "The import needs one of --stream and --stream-name, not both.",
-        ),
-        (Columns(("case",), None), "The import needs one of --event and --event-name, not none."),
+        (Columns((), "activity"), "needs one of --stream and --stream-name, not none."),
+        (Columns(("case",), "activity", stream_name="x"), "needs one of --stream and --stream-name, not both."),
+        (Columns(("case",), None), "needs one of --event and --event-name, not none."),
         (Columns(("case",), None, event_name=" "), "The import cannot start: the event is missing"),
         (Columns(("case",), "activity", id="uuid", data="json"), r"log\.csv has no column 'uuid', 'json'"),
     ],

@@ -10,9 +10,7 @@ from tests.support.producing.counting import Counting, total
 FIRST, OTHER = sha256(b"first").digest(), sha256(b"other").digest()
 
 
-def test_a_message_that_comes_again_with_its_digest_is_a_duplicate_and_with_another_is_refused(
-    once: ExactlyOnce, work: Counting
-) -> None:
+def test_a_message_that_comes_again_is_known_by_its_digest(once: ExactlyOnce, work: Counting) -> None:
     stamp = once.register("p").issue()
     answers = [once.process(stamp, work, digest=FIRST) for _ in range(2)]
     assert [answer.duplicate for answer in answers] == [False, True]
@@ -32,7 +30,7 @@ def test_so_it_is_in_one_call_and_who_sends_no_digest_is_not_asked(once: Exactly
     assert answers == ["committed", "duplicate"]
 
 
-def test_of_two_open_transactions_of_one_number_the_one_of_another_message_is_refused(once: ExactlyOnce) -> None:
+def test_of_two_of_one_number_that_of_another_digest_is_refused(once: ExactlyOnce) -> None:
     once.register("p")
     ids = [once.store.begin_transaction("p", 0, 1, 0, digest=digest).transaction_id for digest in (FIRST, OTHER, FIRST)]
     assert None not in ids

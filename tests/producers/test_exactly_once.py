@@ -16,27 +16,15 @@ from millrace.resources.event_store import EventStore, Json
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from millrace.resources.user_code import NeverRan
-from tests.support.factories import (
-    Connect,
-    append,
-    append_to,
-    new_event,
-    refusal,
-    rows,
-    start,
-    terminate,
-    value,
-    wait_blocked,
-)
+from tests.support import factories
+from tests.support.factories import Connect, append, new_event, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience, wait_until
 from tests.support.producing.counting import Counting, total
 
 # One message -----------------------------------------------------------------------------------------------------
 
 
-def test_the_work_of_a_message_is_done_once_and_a_duplicate_gets_its_result(
-    once: ExactlyOnce, other: ExactlyOnce, work: Counting
-) -> None:
+def test_work_is_done_once_and_answers_twice(once: ExactlyOnce, other: ExactlyOnce, work: Counting) -> None:
     stamp = once.register("p").issue()
     first = once.process(stamp, work)
     offsets = [row[0] for row in rows(once.store.connection, 'select "offset" from event_store.events')]
@@ -48,9 +36,7 @@ def test_the_work_of_a_message_is_done_once_and_a_duplicate_gets_its_result(
     assert (found.received, found.duplicates, found.refused, found.opened, found.committed) == (4, 3, 0, 1, 1)
 
 
-def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp_is_retryable(
-    once: ExactlyOnce, work: Counting
-) -> None:
+def test_what_the_work_raises_leaves_nothing(once: ExactlyOnce, work: Counting) -> None:
     async def later(transaction: Transaction) -> Json:
         return work(transaction)
 
@@ -66,10 +52,8 @@ def test_what_the_work_raises_is_raised_nothing_of_it_is_seen_and_the_same_stamp
 
     stamp = once.register("p").issue()
     work.fails = [ValueError("no")]
-    raising: list[tuple[type[Exception], Any]] = [
-        (ValueError, work), (Conflict, refused), (TransactionEnded, late), (NeverRan, later),
-    ]  # fmt: skip
-    for number, (error, fails) in enumerate(raising, 1):
+    raising: dict[type[Exception], Any] = {ValueError: work, Conflict: refused, TransactionEnded: late, NeverRan: later}
+    for number, (error, fails) in enumerate(raising.items(), 1):
         with pytest.raises(error):
             once.process(stamp, fails, timeout_s=60)
         assert total(once) is None
@@ -87,9 +71,7 @@ def test_an_abandoned_message_is_answered_as_such_and_its_work_is_not_run(once: 
     assert not once.process(producer.issue(), work).duplicate
 
 
-def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
-    once: ExactlyOnce, other: ExactlyOnce, work: Counting
-) -> None:
+def test_an_instance_is_fenced_by_the_next_one(once: ExactlyOnce, other: ExactlyOnce, work: Counting) -> None:
     old = once.register("p")
 
     def overtaken(transaction: Transaction) -> Json:
@@ -105,9 +87,7 @@ def test_an_instance_is_fenced_by_the_next_one_before_and_during_its_work(
 # What passes -----------------------------------------------------------------------------------------------------
 
 
-def test_a_serialization_failure_is_retried_without_a_double_effect_and_some_attempts_are_enough(
-    once: ExactlyOnce, work: Counting
-) -> None:
+def test_a_serialization_failure_is_retried(once: ExactlyOnce, work: Counting) -> None:
     producer = once.register("p")
     work.fails = [SerializationFailure("again"), DeadlockDetected("again")]
     assert once.process(producer.issue(), work).result == {"total": 1}
@@ -130,7 +110,7 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
     holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
-    append_to(EventStore(holder), "a")
+    factories.append_to(EventStore(holder), "a")
     runs = []
 
     def work(transaction: Transaction) -> Json:
@@ -186,9 +166,7 @@ def test_a_session_that_is_killed_is_replaced_and_the_work_counts_once(
     assert (work.runs, total(once)) == (2 if where == "after the commit" else 3, 2)
 
 
-def test_a_session_that_was_lost_before_a_message_is_replaced_and_a_live_one_is_kept(
-    once: ExactlyOnce, work: Counting, connect: Connect
-) -> None:
+def test_a_lost_session_is_replaced_before_a_message(once: ExactlyOnce, work: Counting, connect: Connect) -> None:
     producer, observer = once.register("p"), connect()
     first = once.store.connection
     once.process(producer.issue(), work)

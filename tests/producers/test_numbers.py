@@ -4,16 +4,10 @@ from uuid import UUID
 
 import pytest
 
+from millrace.resources import producers
 from millrace.resources.errors import SequenceGap
 from millrace.resources.event_store import Json
-from millrace.resources.producers import (
-    IdempotentProducer,
-    ProducerStamp,
-    ProducerStore,
-    RegisteredProducer,
-    SettledMessage,
-    exactly_once,
-)
+from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
 from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
@@ -32,9 +26,7 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
     assert total(once) == 100
 
 
-def test_what_the_work_raises_gives_the_number_of_its_message_back_and_the_log_says_what_became_of_it(
-    once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_gives_its_number_back(once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture) -> None:
     producer = once.register("p")
     work.fails = [ValueError("no")]
     with caplog.at_level("DEBUG", "millrace.resources.producers"):
@@ -67,7 +59,7 @@ def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOn
     assert once.process(later[0], lambda _: "later").result == "later"
 
 
-def test_while_nobody_knows_whether_a_message_was_stored_no_other_takes_its_number(
+def test_a_number_in_doubt_is_kept_for_its_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is really lost, right after the commit, and no new one can be had."""
@@ -94,7 +86,7 @@ def test_while_nobody_knows_whether_a_message_was_stored_no_other_takes_its_numb
     assert (work.runs, total(once)) == (2, 2)
 
 
-def test_a_message_in_doubt_that_was_not_stored_must_come_before_the_next_one(
+def test_a_doubt_is_cleared_before_the_next_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = once.register("p")
@@ -117,9 +109,7 @@ def test_a_message_in_doubt_that_was_not_stored_must_come_before_the_next_one(
     assert total(once) == 2
 
 
-def test_work_whose_connection_was_lost_and_that_fails_then_gives_the_number_back(
-    once: ExactlyOnce, work: Counting, connect: Connect
-) -> None:
+def test_work_that_lost_its_session_gives_its_number_back(once: ExactlyOnce, work: Counting, connect: Connect) -> None:
     """What its first attempt had opened is ended over the new connection."""
     producer = once.register("p")
     observer = connect()
@@ -161,21 +151,16 @@ def test_a_transaction_that_went_with_a_crash_leaves_no_doubt(once: ExactlyOnce,
 
 
 def numbered(next_sequence: int) -> IdempotentProducer:
-    return IdempotentProducer(RegisteredProducer("p", 3, 7, next_sequence))
+    return IdempotentProducer(producers.RegisteredProducer("p", 3, 7, next_sequence))
 
 
-def test_stamps_are_unique_and_rise_from_where_the_instance_before_was() -> None:
+def test_stamps_rise_and_one_that_is_sent_again_moves_the_next_past_it() -> None:
     producer = numbered(5)
     assert producer.current_sequence == 5
     assert [producer.issue() for _ in range(3)] == [ProducerStamp("p", 3, 7, n) for n in (5, 6, 7)]
-    assert producer.current_sequence == 8
-
-
-def test_a_message_that_is_sent_again_has_its_old_stamp_and_moves_the_next_one_past_it() -> None:
-    producer = numbered(5)
-    assert producer.reissue(2) == ProducerStamp("p", 3, 7, 2)
-    assert producer.current_sequence == 5
-    assert producer.reissue(9) == ProducerStamp("p", 3, 7, 9)
+    for sequence, following in ((2, 8), (9, 10)):
+        assert producer.reissue(sequence) == ProducerStamp("p", 3, 7, sequence)
+        assert producer.current_sequence == following
     assert producer.issue().sequence == 10
 
 

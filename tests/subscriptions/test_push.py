@@ -32,9 +32,7 @@ NOT_THERE = (500, 503, 408, 425, 429, 302, 307, 304, 0, 600)
 REFUSALS = (400, 401, 404, 409, 418, 422, 499)
 
 
-def test_an_answer_2xx_acknowledges_and_any_that_is_no_refusal_redelivers_the_event_before_its_followers(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_an_answer_2xx_acknowledges_and_others_redeliver(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     """Each stream is answered by the status of its name: those that are not 2xx twice, at their second event."""
     pushed.connection.execute("update event_store.views set max_attempts = 1")
     place(pushed, "200", "202", *map(str, NOT_THERE))
@@ -72,9 +70,7 @@ def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: st
     }  # fmt: skip
 
 
-def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_what_the_receiver_refuses_ends_as_a_dead_letter(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     refused = list(map(str, REFUSALS))
     pushed.connection.execute("update event_store.views set max_attempts = 2")
     place(pushed, *refused, "b")
@@ -103,9 +99,7 @@ def test_an_event_that_the_receiver_refuses_waits_and_ends_as_a_dead_letter(
         assert received(receiver, name) == ["placed"] * 3 + ["paid", "shipped"], name
 
 
-def test_the_store_keeps_an_answers_status_and_hash_and_its_text_goes_to_the_run(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_an_answer_is_kept_as_status_and_hash(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     answers = {
         "text": ((409, b"no such customer"), "HTTP 409 Conflict, 16 bytes"),
         "nothing": ((404, b""), "HTTP 404 Not Found, 0 bytes"),
@@ -117,7 +111,7 @@ def test_the_store_keeps_an_answers_status_and_hash_and_its_text_goes_to_the_run
     place(pushed, *answers, events=("placed",))
     receiver.answer = lambda body: answers[body["decider_id"]][0]
     told: list[str] = []
-    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], on_failure=told.append)
+    deliver(dsn, said=told.append)
     kept = {name: f"{error}, sha256 {sha(said[:2000])}" for name, ((_, said), error) in answers.items()}
     letters = pushed.dead_letters()
     assert {letter.decider_id: letter.last_error for letter in letters} == kept
@@ -138,9 +132,7 @@ def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn:
     assert (letter.decider_id, letter.last_error.partition(",")[0]) == ("400", "HTTP 400 Bad Request")
 
 
-def test_an_answer_that_does_not_come_in_time_redelivers(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_is_redelivered(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "TIMEOUT_S", 0.2)
     place(pushed, "a", events=("placed",))
     answered = threading.Event()
@@ -157,9 +149,7 @@ def test_an_answer_that_does_not_come_in_time_redelivers(
     assert received(receiver, "a")[:2] == ["placed", "placed"]
 
 
-def test_while_a_receiver_is_away_its_answer_is_the_locks_error_and_other_streams_go_on(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.answer = lambda body: (503, b"back at noon") if body["decider_id"] == "a" else 200
@@ -167,9 +157,8 @@ def test_while_a_receiver_is_away_its_answer_is_the_locks_error_and_other_stream
     assert received(receiver, "a") == ["placed"]
     assert received(receiver, "b") == ["placed", "paid", "shipped"]
     errors: LiteralString = "select last_error from event_store.stream_locks where last_error is not null"
-    assert rows(pushed.connection, errors) == [
-        (f"HTTP 503 Service Unavailable, 12 bytes, sha256 {sha(b'back at noon')}",)
-    ]
+    error = f"HTTP 503 Service Unavailable, 12 bytes, sha256 {sha(b'back at noon')}"
+    assert rows(pushed.connection, errors) == [(error,)]
     assert pushed.dead_letters() == []
     wake(pushed)
     receiver.answer = lambda _: 200
@@ -177,19 +166,16 @@ def test_while_a_receiver_is_away_its_answer_is_the_locks_error_and_other_stream
     assert rows(pushed.connection, errors) == []
 
 
-def test_a_receiver_that_nobody_listens_at_gives_every_event_back(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_receiver_listens(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.shutdown()
     receiver.server_close()
     assert deliver(dsn) == 0
     assert locks(pushed.connection) == []
-    for error, attempts in rows(pushed.connection, "select last_error, attempts from event_store.stream_locks"):
-        # the same as of a port that nobody answers at: what is reachable is no business of readers
-        assert error == "No answer."
-        assert attempts == 0
+    # the same as of a port that nobody answers at: what is reachable is no business of readers
+    waits = {*rows(pushed.connection, "select last_error, attempts from event_store.stream_locks")}
+    assert waits == {("No answer.", 0)}
 
 
 def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str) -> None:
@@ -200,9 +186,7 @@ def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str
             push_events(dsn, view, budget_s=1, idle_s=0)
 
 
-def test_sixteen_streams_are_delivered_at_once_and_each_in_order(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_sixteen_streams_are_delivered_at_once_in_order(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, *(f"o-{n}" for n in range(16)))
     together = threading.Barrier(16)
 
@@ -216,12 +200,10 @@ def test_sixteen_streams_are_delivered_at_once_and_each_in_order(
     assert {tuple(received(receiver, f"o-{n}")) for n in range(16)} == {("placed", "paid", "shipped")}
 
 
-def test_a_receiver_that_is_gone_gets_no_more_and_the_view_is_disabled(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_a_receiver_that_is_gone_disables_the_view(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
-    assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+    assert deliver(dsn, concurrency=1) == 0
     assert len(receiver.bodies) == 1
     assert [view.enabled for view in pushed.view_info("hook")] == [False]
     entry = next(entry for entry in pushed.audit_log("hook") if entry.operation == "enable_view")
@@ -233,57 +215,43 @@ def test_a_receiver_that_is_gone_gets_no_more_and_the_view_is_disabled(
     assert deliver(dsn) == 3
 
 
-def test_a_drain_that_may_not_disable_the_view_says_so_and_blames_no_event(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_who_may_not_disable_the_view_says_so(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
     said: list[str] = []
     # a login with less than drains have
-    pushed.connection.execute(
-        "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
-    )
-    as_consumer = make_conninfo(dsn, options="-c role=event_store_consumer")
-    push_events(
-        as_consumer, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1, on_failure=said.append
-    )
+    grant = "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
+    pushed.connection.execute(grant)
+    deliver(make_conninfo(dsn, options="-c role=event_store_consumer"), concurrency=1, said=said.append)
     assert len(receiver.bodies) == 1
     assert "cannot be disabled: permission denied" in said[-1]
     assert [view.enabled for view in pushed.view_info("hook")] == [True]
     assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 
 
-def test_a_receiver_that_says_when_it_is_back_gets_nothing_before(
-    pushed: EventStore, dsn: str, receiver: Receiver
-) -> None:
+def test_a_receiver_gets_nothing_before_it_is_back(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.headers = {"Retry-After": "600"}
-    query: LiteralString = (
-        "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
-    )
+    waits = "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
     for number, status in enumerate((429, 503), 1):
         wake(pushed)
         receiver.answer = lambda _, status=status: status  # type: ignore[misc]
-        assert push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1).events == 0
+        assert deliver(dsn, concurrency=1) == 0
         assert len(receiver.bodies) == number
-        assert rows(pushed.connection, query) == [(True, 0)] * 3, status
+        assert rows(pushed.connection, waits) == [(True, 0)] * 3, status
 
 
-def test_a_receiver_that_does_not_answer_is_asked_by_one_delivery_at_a_time_for_all_streams(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_probes_the_dead(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     place(pushed, *(f"s-{n}" for n in range(40)), events=("placed",))
     receiver.answer = lambda _: 0
     monkeypatch.setattr(push, "RETRY_MS", 600_000)
-    push_events(dsn, "hook", budget_s=patience(), idle_s=0, allowed=["127.0.0.1"], concurrency=1)
+    deliver(dsn, concurrency=1)
     assert len(receiver.bodies) == push.DEAD_AFTER
     assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 
 
 @pytest.mark.parametrize("answer", [200, 400])
-def test_probes_of_a_dead_receiver_come_later_and_later_and_any_answer_ends_them(
-    monkeypatch: pytest.MonkeyPatch, answer: int
-) -> None:
+def test_probes_of_a_dead_receiver_come_later_and_later(monkeypatch: pytest.MonkeyPatch, answer: int) -> None:
     now, waits = [100.0], []
     monkeypatch.setattr(push, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pusher = push.Pusher("", "hook", "http://localhost", Allowed(), print)
@@ -306,7 +274,7 @@ def test_probes_of_a_dead_receiver_come_later_and_later_and_any_answer_ends_them
     assert not is_probe
 
 
-def test_a_retry_after_is_a_number_of_seconds_or_a_time_and_anything_else_is_none() -> None:
+def test_a_retry_after_is_seconds_or_a_time_or_none() -> None:
     far = "Wed, 21 Oct 2015 07:28:00 +" + "9" * 30
     for nothing in ("soon", "", "-5", "Wed, 99 Oct 2015 07:28:00 GMT", "\u00b2", "9" * 5000 + " Oct", far):
         assert push.seconds_of(nothing) is None, nothing

@@ -27,6 +27,11 @@ def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def files(folder: Path) -> set[str]:
+    """Return the paths of the Parquet files in a backup."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
+
+
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a manifest and put the right checksum on it."""
     body = json.loads((folder / MANIFEST).read_text())["body"]

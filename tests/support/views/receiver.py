@@ -85,8 +85,14 @@ def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("plac
     pump(store, "hook")
 
 
-def deliver(dsn: str, *, budget_s: float = patience()) -> int:
-    return push_events(dsn, "hook", budget_s=budget_s, idle_s=0, allowed=["127.0.0.1"]).events
+def deliver(
+    dsn: str, *, budget_s: float = patience(), concurrency: int = 16, said: Callable[[str], None] = lambda _: None
+) -> int:
+    """Push to `hook`; return how many events it acknowledged."""
+    done = push_events(
+        dsn, "hook", budget_s=budget_s, idle_s=0, allowed=["127.0.0.1"], on_failure=said, concurrency=concurrency
+    )
+    return done.events
 
 
 def received(receiver: Receiver, decider_id: str) -> list[str]:
