@@ -35,10 +35,10 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
+from millrace.platform_defs.dagster_internals.web import gated
 from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequencer_answers, spark_answers
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
-from millrace.platform_defs.web import gated
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
@@ -273,7 +273,8 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
     alone = ("--heartbeat-ttl", str(CHILD_ALONE_S))
     code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket), *alone)
-    web = ("-m", "millrace.platform_defs.web", "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
+    gated_ui = "millrace.platform_defs.dagster_internals.web"
+    web = ("-m", gated_ui, "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     token = settings.ui_secret
     url = f"http://{LOOPBACK}:{settings.port}"
     ours = [
