@@ -288,7 +288,10 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
             env={**env, **_push_secrets()},
         ),
-        replace(here.run("web", "python", *web, ready=partial(gated, url, token)), env=_with_token(env, token)),
+        replace(
+            here.run("web", "python", *web, ready=partial(gated, url, token)),
+            env=env if token is None else {**env, "MILLRACE_UI_TOKEN": token},
+        ),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
     names = [service.name for service in (*ours, *declared)]
@@ -308,10 +311,6 @@ def _alerting() -> dict[str, str]:
 def _push_secrets() -> dict[str, str]:
     """Return what URLs of pushes may name: runs push, and no other service."""
     return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
-
-
-def _with_token(env: dict[str, str], token: str | None) -> dict[str, str]:
-    return env if token is None else {**env, "MILLRACE_UI_TOKEN": token}
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:
