@@ -76,7 +76,7 @@ PURE = (
 BUDGETS = {
     "assets": 2200,
     "examples": 1350,
-    "millrace": 900,
+    "millrace": 850,
     "platform_defs": 6550,
     "resources/alerts": 700,
     "resources/archive": 2200,
@@ -92,7 +92,7 @@ BUDGETS = {
     "resources/metrics": 300,
     "resources/postgres": 900,
     "resources/producers": 700,
-    "resources/read_models": 7350,
+    "resources/read_models": 7300,
     "resources/spark": 950,
     "resources/subscriptions": 750,
     "resources/verification": 400,
