@@ -1,6 +1,5 @@
 """The tables of read models as Dagster's pages show them: their rows, their bytes, their indexes."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -13,16 +12,12 @@ from millrace.resources.read_models.stored.tables import rows_and_bytes
 def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str, Any]:
     """Return what the page of a version of a read model says of its table."""
     rows, size = rows_and_bytes(connection, model)
-    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *_said(connection, model)]}
-
-
-def _said(connection: psycopg.Connection, model: ReadModel) -> Iterator[str]:
     missing = missing_indexes(connection, model)
-    for one in model.indexes:
-        yield f"{one} ({missing[str(one)]})" if str(one) in missing else str(one)
-    for other in stored_indexes(connection, model):
-        if not other.ours:
-            yield f"{other.definition} ({other.name}, made by hand)"
+    ours = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
+    others = [
+        f"{one.definition} ({one.name}, made by hand)" for one in stored_indexes(connection, model) if not one.ours
+    ]
+    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *ours, *others]}
 
 
 def missing_indexes(connection: psycopg.Connection, model: ReadModel) -> dict[str, str]:

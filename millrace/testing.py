@@ -199,15 +199,17 @@ class Given:
             return self._handled(what, decider_id, command)
         if isinstance(what, Subscription):
             return self._consumed(what)
-        declared = _declared(what)
+        # type checkers take a decorated class for the class that it was
+        if not isinstance(what, ReadModel):
+            raise TypeError(f"{what!r} is no read model: declare it with read_model, fold or recompute")
         size = batch_events or self._drawn_size()
-        with self._consumer(declared) as consumer:
+        with self._consumer(what) as consumer:
             commits: list[Commit] = []
             consumer.drain(budget_s=float("inf"), idle_s=0, batch_events=size, on_commit=commits.append)
-        _require_no_failures(declared, commits)
-        built = Built(self, declared)
+        _require_no_failures(what, commits)
+        built = Built(self, what)
         if batch_events is None and commits:
-            _require_same_rows(declared, size, built.rows, built.rebuilt().rows)
+            _require_same_rows(what, size, built.rows, built.rebuilt().rows)
         return built
 
     def _handled(
@@ -320,13 +322,6 @@ class Built:
                 )
             if row.keys() != expected[0].keys():
                 raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")
-
-
-def _declared(model: "ReadModel | type") -> ReadModel:
-    # type checkers take a decorated class for the class that it was
-    if not isinstance(model, ReadModel):
-        raise TypeError(f"{model!r} is no read model: declare it with read_model, fold or recompute")
-    return model
 
 
 def _require_no_failures(model: ReadModel, commits: Iterable[Commit]) -> None:

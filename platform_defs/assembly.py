@@ -17,9 +17,9 @@ from millrace.assets.runs import while_it_runs
 from millrace.assets.shown_only import specs_shown_only
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
+from millrace.platform_defs.dagster_internals.prune import prune_runs
+from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
-from millrace.platform_defs.prune import prune_runs
-from millrace.platform_defs.run_storage import InstanceFolder
 from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.consumption.limits import Limits

@@ -1,6 +1,6 @@
 """Who may talk to the UI: a gate in front of Dagster's webserver, which asks nobody anything.
 
-Belongs here: which requests pass. Not here: starting the webserver (`web`), what it answers.
+Belongs here: which requests pass. Not here: starting the webserver (`dagster_internals.web`), what it answers.
 
 A web page that a developer has open can send requests to this machine, and so can a name that points here. Dagster's
 webserver runs a mutation that comes by GET, or as a form, or from a foreign page. Through the gate passes:
@@ -111,9 +111,10 @@ class Gate:
         if not host:
             raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
         if not (host in self._names_of_this_server(scope) or self._is_listed(host)):
+            said = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                f"{_plain(host)} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
+                f"{said} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
             )
         return host
 
@@ -234,10 +235,6 @@ def _kept(token: str) -> str:
 def _cookie_name(scope: Scope) -> str:
     # a browser sends the cookies of a name to each of its ports: two UIs of one machine do not overwrite each other's
     return f"millrace_ui_{(scope.get('server') or ('', 0))[1]}"
-
-
-def _plain(text: str) -> str:
-    return text if text.isascii() and text.isprintable() and len(text) <= 253 else "This"
 
 
 def _with_headers(send: Send) -> Send:

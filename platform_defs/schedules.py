@@ -7,8 +7,8 @@ import dagster as dg
 
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
+from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
-from millrace.platform_defs.prune import prune_runs
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.settings import Settings
 

@@ -215,15 +215,16 @@ def poll_rows(store: EventStore, views: Sequence[str] | None = None) -> list[Vie
     """
     store.sequence_events()
     rows = store.poll_views(views)
-    crowded = [row.view for row in rows if views is not None and _is_crowded(row)]
+    crowded = [
+        row.view
+        for row in rows
+        if views is not None and row.mode == "bulk"
+        if row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
+    ]
     for view in crowded:
         store.pass_over_unwanted(view)
     passed = {row.view: row for row in store.poll_views(crowded)} if crowded else {}
     return [passed.get(row.view, row) for row in rows]
-
-
-def _is_crowded(row: ViewPoll) -> bool:
-    return row.mode == "bulk" and row.ahead >= MOST_UNWANTED and row.due <= 1 and not row.consumers
 
 
 def request_capture(context: dg.SensorEvaluationContext, postgres: PostgresResource, row: ViewPoll) -> dg.SensorResult:

@@ -18,7 +18,6 @@ from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
 from millrace.resources.capture.look import with_registered
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.quarantined_change import QuarantinedChange
 from millrace.resources.capture.setup import remove, restart
 from millrace.resources.capture.source.chunks import TableUnreadable
 from millrace.resources.capture.source.connection import connect_source
@@ -210,7 +209,11 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
     title = f"Quarantined changes of {name}: {waiting:,}"
     if waiting > MOST_SHOWN:
         title += f", the first {MOST_SHOWN}"
-    console.print(table(title, ("number", "decider", "row", "action", "why"), map(_cells, found)))
+    rows = [
+        (row.quarantine_id, row.decider, row.decider_id, row.action, row.fault or "waits for one before it")
+        for row in found
+    ]
+    console.print(table(title, ("number", "decider", "row", "action", "why"), rows))
 
 
 @app.command("requeue")
@@ -333,7 +336,3 @@ def _undeclared(info: CaptureInfo, known: Declarations) -> str:
         f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its"
         " log. Declare it again to go on, or to remove it with: millrace capture remove"
     )
-
-
-def _cells(row: QuarantinedChange) -> Sequence[object]:
-    return (row.quarantine_id, row.decider, row.decider_id, row.action, row.fault or "waits for one before it")

@@ -1,6 +1,6 @@
 """The commands on dead letters, `millrace dead …`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -36,7 +36,8 @@ def list_command(
         letters = store.dead_letters(view, waiting=waiting)
         shown = [(letter, failed_event(store, letter)) for letter in letters[:limit]] if show else []
     if as_json:
-        for fields in [_with_event(*pair) for pair in shown] if show else map(asdict, letters):
+        whole = [asdict(letter) | {"failed_event": event and event_fields(event)} for letter, event in shown]
+        for fields in whole if show else map(asdict, letters):
             print_json(fields)
     elif not letters:
         Screen().print(f"There are no {what}.")
@@ -87,10 +88,6 @@ def failed_event(store: EventStore, letter: DeadLetter) -> Event | None:
         return None
     found = store.latest_events(1, letter.decider, letter.decider_id, before_offset=letter.offset + 1)
     return next((event for event in found if event.offset == letter.offset), None)
-
-
-def _with_event(letter: DeadLetter, event: Event | None) -> Mapping[str, object]:
-    return {**asdict(letter), "failed_event": event and event_fields(event)}
 
 
 def _side_by_side(letter: DeadLetter, event: Event | None) -> Table:

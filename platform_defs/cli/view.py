@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, c
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, Seek
+from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
@@ -157,9 +156,12 @@ def seek_command(
     with chosen_store(dsn) as store:
         seeks = store.seek_view(view, kind.value, position, timestamp, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
-    Screen().print(
-        table(title, ("partition", "from", "to", "locks removed", "of them dead letters", ""), map(_seek, seeks))
-    )
+    columns = ("partition", "from", "to", "locks removed", "of them dead letters", "")
+    rows = [
+        (each.partition, each.from_position, each.to_position, each.locks_removed, each.dead_letters_removed, each.note)
+        for each in seeks
+    ]
+    Screen().print(table(title, columns, rows))
 
 
 @app.command("reset")
@@ -230,9 +232,3 @@ def _ask(store: EventStore, view: str) -> None:
         agreed = False
     if not agreed:
         raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
-
-
-def _seek(seek: Seek) -> Sequence[object]:
-    return (
-        seek.partition, seek.from_position, seek.to_position, seek.locks_removed, seek.dead_letters_removed, seek.note,
-    )  # fmt: skip

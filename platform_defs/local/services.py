@@ -35,10 +35,10 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
+from millrace.platform_defs.dagster_internals.web import gated
 from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequencer_answers, spark_answers
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
-from millrace.platform_defs.web import gated
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.postgres.dsn import DATABASE
@@ -273,7 +273,8 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
     alone = ("--heartbeat-ttl", str(CHILD_ALONE_S))
     code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket), *alone)
-    web = ("-m", "millrace.platform_defs.web", "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
+    gated_ui = "millrace.platform_defs.dagster_internals.web"
+    web = ("-m", gated_ui, "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     token = settings.ui_secret
     url = f"http://{LOOPBACK}:{settings.port}"
     ours = [
@@ -287,7 +288,10 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
             env={**env, **_push_secrets()},
         ),
-        replace(here.run("web", "python", *web, ready=partial(gated, url, token)), env=_with_token(env, token)),
+        replace(
+            here.run("web", "python", *web, ready=partial(gated, url, token)),
+            env=env if token is None else {**env, "MILLRACE_UI_TOKEN": token},
+        ),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
     names = [service.name for service in (*ours, *declared)]
@@ -307,10 +311,6 @@ def _alerting() -> dict[str, str]:
 def _push_secrets() -> dict[str, str]:
     """Return what URLs of pushes may name: runs push, and no other service."""
     return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
-
-
-def _with_token(env: dict[str, str], token: str | None) -> dict[str, str]:
-    return env if token is None else {**env, "MILLRACE_UI_TOKEN": token}
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:

@@ -246,7 +246,8 @@ class _Child:
             return []
         code = self._popen.poll()
         if code is not None:
-            return self._fail(f"ended with {_meaning(code)}")
+            meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            return self._fail(f"ended with {meaning}")
         return self._look_at_ready(now) if self.state == "ready" else self._look_at_starting(now)
 
     def _look_at_ready(self, now: float) -> list[str]:
@@ -411,10 +412,6 @@ def _end_all(find: Callable[[], list[psutil.Process]], known: Sequence[psutil.Pr
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(order)
         wait_ended(living, grace)
-
-
-def _meaning(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 @contextmanager

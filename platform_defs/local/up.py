@@ -87,7 +87,9 @@ def up(
                 kept = _KeptPostgres(postgres)
                 if postgres.pid() is None and settings.postgres_port is not None:
                     _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
-                stack.callback(partial(_stopping, out, "postgres", kept.stop))
+                # the last one is called first
+                stack.callback(kept.stop)
+                stack.callback(_say, out, "Stopping postgres ...")
                 _say(out, "Starting postgres ...")
                 postgres.start()
             endpoints = find_endpoints(settings, postgres)
@@ -159,11 +161,6 @@ def _say(out: Console, line: str) -> None:
     # A closed terminal or pipe, which rich turns into SystemExit, is no reason to leave servers half stopped.
     with suppress(OSError, SystemExit):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _stopping(out: Console, name: str, stop: Callable[[], None]) -> None:
-    _say(out, f"Stopping {name} ...")
-    stop()
 
 
 @contextmanager

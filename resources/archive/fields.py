@@ -124,7 +124,12 @@ def chosen_fields(found: Iterable[FoundField], *, arrays: bool) -> Fields:
     found = list(found)
     # a reader may not tell upper from lower case
     alike = Counter(folded(each.name) for each in found)
-    fit = [each.name for each in found if each.short and _is_name(each.name) and alike[folded(each.name)] == 1]
+    fit = [
+        each.name
+        for each in found
+        if each.short and alike[folded(each.name)] == 1
+        if each.name.isprintable() and 0 < len(each.name.encode()) <= NAME_BYTES
+    ]
     columns = tuple(sorted(fit[:MOST_COLUMNS]))
     complete = len(found) <= MOST_FIELDS and not arrays
     return Fields(columns, tuple(sorted({each.name for each in found} - set(columns))) if complete else None)
@@ -148,10 +153,6 @@ def with_columns(schema: pa.Schema, fields: Iterable[str], numbers: Mapping[str,
     """Return the schema of a file that has the columns of some fields after the others, with their numbers."""
     ids = {name: {"PARQUET:field_id": str(number)} for name, number in numbers.items()}
     return pa.schema([*schema, *(pa.field(column_of(name), pa.string(), metadata=ids.get(name)) for name in fields)])
-
-
-def _is_name(name: str) -> bool:
-    return name.isprintable() and 0 < len(name.encode()) <= NAME_BYTES
 
 
 def _is_names(value: object) -> bool:

@@ -57,7 +57,11 @@ def proven_fields(spark: "SparkSession", root: Path, files: Sequence[ArchivedFil
     numbers = spark.range(0, len(files), 1, min(len(files), tasks, MOST_TASKS))
     rows = numbers.mapInArrow(prover(root, files), "number bigint, columns string, others string").collect()
     found = {row["number"]: row for row in rows}
-    return {file: _fields(found[number]["columns"], found[number]["others"]) for number, file in enumerate(files)}
+    fields = {}
+    for number, file in enumerate(files):
+        columns, others = json.loads(found[number]["columns"]), json.loads(found[number]["others"])
+        fields[file] = Fields(tuple(columns), None if others is None else tuple(others))
+    return fields
 
 
 def prover(root: Path, files: Sequence[ArchivedFile]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -112,11 +116,6 @@ def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> 
             rows = rows.where(f.col(name).isin(*chosen) if chosen else f.lit(False))
     columns = [f.col(_quoted(name)) for name in wanted.columns]
     return rows.select(*columns, *(f.col(_quoted(column_of(path[0]))).alias(name) for name, path in wanted.extract))
-
-
-def _fields(columns: str, others: str) -> Fields:
-    without = json.loads(others)
-    return Fields(tuple(json.loads(columns)), None if without is None else tuple(without))
 
 
 def _uri(path: Path) -> str:

@@ -117,7 +117,7 @@ class Task:
             started = time.perf_counter()
             try:
                 for rows in self._rows(reader, leased):
-                    size += _bytes(rows)
+                    size += sum(column.nbytes for column in rows.columns if column.null_count < len(column))
                     if size > COPIES * self.most_bytes:
                         is_too_large = True
                         break
@@ -130,8 +130,10 @@ class Task:
         yield wide_rows(self.schema, {MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
     def _look(self, connection: ArrowConnection) -> "Leased":
+        from psycopg import sql
+
         connection.rows(PLAN)
-        owner = _literal(self.owner)
+        owner = sql.Literal(self.owner).as_string()
         # first: it tells of leases in force, and one may end before the next statement
         locked = connection.rows(
             "select view, decider, decider_id"  # noqa: S608 - a literal
@@ -199,10 +201,6 @@ class Task:
                 f"read model {reader.task.name}: its rows of a round are more than {self.most_bytes} bytes"
             )
         return wide_rows(self.schema, {MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
-
-
-def _bytes(rows: pa.RecordBatch) -> int:
-    return sum(column.nbytes for column in rows.columns if column.null_count < len(column))
 
 
 LeaseRow = tuple[str, int, int, int, int]
@@ -308,9 +306,3 @@ def _names(events: pa.Table) -> pa.ChunkedArray:
     decider = events.column("decider")
     size = pc.binary_join_element_wise(pc.binary_length(decider).cast(pa.string()), "", " ")
     return pc.binary_join_element_wise(size, decider, events.column("decider_id"), "")
-
-
-def _literal(text: str) -> str:
-    from psycopg import sql
-
-    return sql.Literal(text).as_string()

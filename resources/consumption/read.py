@@ -4,8 +4,9 @@ A task reads as a stream, and what is made of an event is made in that task: no 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -109,7 +110,8 @@ class Reader:
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         options = self.options
         if part.slices:
-            yield from read_ranges(options, self.schema, part.slices, _held, self.view)
+            held = partial(held_ranges, fail_on_data_loss=True)
+            yield from read_ranges(options, self.schema, part.slices, held, self.view)
         for one in part.retries:
             yield from read_retries(
                 options, self.schema, str(self.view), one.partition, one.lease_token, one.to_position
@@ -179,7 +181,3 @@ def leased_events(
         EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if work.locked else None, left_out
     )
     return LeasedEvents(spark, reader, work.carrying)
-
-
-def _held(ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
-    return held_ranges(ranges, held, fail_on_data_loss=True)

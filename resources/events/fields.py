@@ -54,15 +54,10 @@ def _own(schema: Mapping[str, Any], path: Sequence[str], root: Schema) -> Reach:
 def _all_of(schema: Mapping[str, Any], root: Schema) -> Iterator[Schema]:
     yield from schema.get("allOf", [])
     if "$ref" in schema:
-        yield _behind(schema["$ref"], root)
-
-
-def _behind(ref: str, root: Schema) -> Schema:
-    found: Any = root
-    for part in ref.removeprefix("#").split("/")[1:]:
-        found = found[part.replace("~1", "/").replace("~0", "~")]
-    schema: Schema = found
-    return schema
+        found: Any = root
+        for part in schema["$ref"].removeprefix("#").split("/")[1:]:
+            found = found[part.replace("~1", "/").replace("~0", "~")]
+        yield found
 
 
 def _named(schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:

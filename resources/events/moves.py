@@ -278,15 +278,10 @@ def _text(members_of: _Object) -> str:
     """Return an object as Postgres prints it; as deep as objects were opened, which is as deep as a path."""
     printed = ", ".join(
         f"{_quoted(key)}: {value if isinstance(value, str) else _text(value)}"
-        for key, value in sorted(members_of.items(), key=lambda member: _rank(member[0]))
+        # jsonb orders keys by their length first
+        for key, value in sorted(members_of.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
     )
     return f"{{{printed}}}"
-
-
-def _rank(key: str) -> tuple[int, bytes]:
-    """Return what jsonb orders keys by."""
-    encoded = key.encode()
-    return len(encoded), encoded
 
 
 def _quoted(text: str) -> str:

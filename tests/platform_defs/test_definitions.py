@@ -7,7 +7,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.assets.event_store import TABLES
-from millrace.platform_defs.coordinator import MUST_GO_ON
+from millrace.platform_defs.dagster_internals.coordinator import MUST_GO_ON
 from millrace.platform_defs.loading import build_defs
 from millrace.resources.settings import PROJECT
 

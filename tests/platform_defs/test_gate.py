@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from millrace.platform_defs.web import gated
+from millrace.platform_defs.dagster_internals.web import gated
 from tests.support.browsing.ui import PAUSE, PAUSED, Ui, running_ui
 from tests.support.patience import patience
 

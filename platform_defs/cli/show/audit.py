@@ -1,6 +1,5 @@
 """The command `millrace show audit`."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +9,6 @@ from rich.table import Column
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import AuditEntry
 
 app = typer.Typer()
 
@@ -38,11 +36,5 @@ def audit_command(
         return
     whole = (Column(name, overflow="fold") for name in ("view", "reason", "detail"))
     columns: list[str | Column] = ["done at", "by", Column("operation", no_wrap=True), *whole]
-    Screen().print(table("Audit log", columns, map(_entry, entries)))
-
-
-def _entry(entry: AuditEntry) -> Sequence[object]:
-    return (
-        in_utc(entry.done_at), entry.done_by, entry.operation, entry.view, entry.reason,
-        entry.detail_json,
-    )  # fmt: skip
+    rows = [(in_utc(e.done_at), e.done_by, e.operation, e.view, e.reason, e.detail_json) for e in entries]
+    Screen().print(table("Audit log", columns, rows))

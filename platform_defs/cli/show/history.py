@@ -118,11 +118,8 @@ def rows_table(model: "StreamRows") -> Table:
     """Make a table of a model's rows, its columns in their order."""
     # each number as the digits that the row has
     rows = [json.loads(row, parse_int=JsonText, parse_float=JsonText, parse_constant=JsonText) for row in model.rows]
-    return table(f"Read model {model.model}", list(rows[0]), [[_said(value) for value in row.values()] for row in rows])
-
-
-def _said(value: object) -> object:
-    return value if isinstance(value, str | None) else json_of(value)
+    cells = [[value if isinstance(value, str | None) else json_of(value) for value in row.values()] for row in rows]
+    return table(f"Read model {model.model}", list(rows[0]), cells)
 
 
 def _left_out(first: int | None, shown: int, limit: int) -> str:

@@ -213,11 +213,10 @@ def _values(line: bytes) -> WholeRow:
     fields = line.removesuffix(b"\n").split(b"\t")
     if b"\\" not in line:
         return tuple(fields)
-    return tuple(None if field == b"\\N" else _ESCAPED.sub(_unescaped, field) for field in fields)
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    return _MEANS.get(match[1], match[1])
+    return tuple(
+        None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
+        for field in fields
+    )
 
 
 def _text_key(row: WholeRow, at: list[int]) -> tuple[str, ...]:

@@ -97,7 +97,8 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
         reached = paths.setdefault((upcast.decider, upcast.event), {path})
         for move in reversed(upcast.parsed):
             said = [tuple(move[name]) for name in _PATHS if name in move]
-            if not any(_meet(one, two) for one in reached for two in said):
+            # one of two paths leads through the other
+            if not any(one[: len(two)] == two[: len(one)] for one in reached for two in said):
                 continue
             found.append((upcast.decider, upcast.event, upcast.to_version, move))
             if move["move"] == "rename":
@@ -108,9 +109,3 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
                     reached.add(())
                     reached.intersection_update({()})
     return found
-
-
-def _meet(one: Path, other: Path) -> bool:
-    """Say whether one of two paths leads through the other."""
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]

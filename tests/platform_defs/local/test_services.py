@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import yaml
 
+from millrace.platform_defs.dagster_internals.storage import PooledPostgresStorage
 from millrace.platform_defs.local.services import (
     SEAL,
     Endpoints,
@@ -24,7 +25,6 @@ from millrace.platform_defs.local.services import (
     spark_service,
 )
 from millrace.platform_defs.local.surroundings import Surroundings
-from millrace.platform_defs.storage import PooledPostgresStorage
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import EXAMPLE, Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 import requests
 
+from millrace.platform_defs.dagster_internals.web import gated
 from millrace.platform_defs.local.services import free_port
-from millrace.platform_defs.web import gated
 from tests.support.patience import patience, wait_until
 
 STUB = """
@@ -65,7 +65,7 @@ def running_ui(folder: Path, *, token: str | None = None, hosts: str = "") -> It
     env |= {"DAGSTER_HOME": str(folder / "home"), "MILLRACE_UI_HOSTS": hosts, "PYTHONWARNINGS": "ignore"}
     if token:
         env["MILLRACE_UI_TOKEN"] = token
-    program = [sys.executable, "-m", "millrace.platform_defs.web"]
+    program = [sys.executable, "-m", "millrace.platform_defs.dagster_internals.web"]
     options = ["-f", str(folder / "stub.py"), "-h", "127.0.0.1", "-p", str(ui.port)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*program, *options], env=env, stdout=log, stderr=log, cwd=folder)

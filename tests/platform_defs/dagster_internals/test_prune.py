@@ -11,7 +11,7 @@ JOB = build_defs(declarations=Declarations()).resolve_job_def("prune_runs")
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.platform_defs.prune.CHUNK", 2)
+    monkeypatch.setattr("millrace.platform_defs.dagster_internals.prune.CHUNK", 2)
 
 
 def prune(instance: dg.DagsterInstance, keep_days: float = 0) -> int:

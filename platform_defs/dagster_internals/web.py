@@ -1,4 +1,4 @@
-"""The UI: Dagster's webserver behind our gate. `python -m millrace.platform_defs.web` takes all its options.
+"""The UI: Dagster's webserver behind our gate; run as a module, it takes all the options of `dagster-webserver`.
 
 Dagster's command makes its app by a function of its own module, which is replaced here: dagster is pinned, and whoever
 starts this asks `gated` before it takes the UI for ready.

@@ -10,7 +10,7 @@ import dagster as dg
 import grpc
 import pytest
 
-from millrace.platform_defs.launcher import PatientRunLauncher
+from millrace.platform_defs.dagster_internals.launcher import PatientRunLauncher
 from millrace.platform_defs.loading import build_defs
 
 

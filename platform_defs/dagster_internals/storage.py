@@ -43,7 +43,7 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
             # Fails when a new dagster-postgres no longer has it, and not later by being slow.
             if not hasattr(storage, "_engine"):
-                raise TypeError("dagster-postgres changed: see platform_defs/storage.py")
+                raise TypeError("dagster-postgres changed: see platform_defs/dagster_internals/storage.py")
             storage._engine = engine
 
     @classmethod

@@ -1,0 +1,1 @@
+"""What stands on private parts of Dagster, which an upgrade of it may break."""
