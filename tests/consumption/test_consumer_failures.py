@@ -92,10 +92,7 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventSt
 
     fill(things, 20)
     ensure_version(things.connection, Counted)
-    with (
-        Drain(dsn, [Counted, Everything], starts, "all") as shared,
-        pytest.raises(Unreachable, match="start here"),
-    ):
+    with Drain(dsn, [Counted, Everything], starts, "all") as shared, pytest.raises(Unreachable, match="start here"):
         shared.run(budget_s=patience(), idle_s=0)
     assert tries == ["one"]
     with Consumer(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):

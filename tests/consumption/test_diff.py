@@ -29,10 +29,7 @@ from millrace.resources.read_models.stored.differences import (
     take,
 )
 from millrace.resources.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
-from millrace.resources.read_models.stored.versions import (
-    ensure_version,
-    with_upcasts,
-)
+from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
 from tests.support.building.drains import (

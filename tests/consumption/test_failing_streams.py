@@ -246,9 +246,7 @@ class Hurried(Simulated):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    left=st.integers(0, 120),
-    failing=st.sets(st.integers(0, 299), min_size=1, max_size=20),
-    to_the_end=st.booleans(),
+    left=st.integers(0, 120), failing=st.sets(st.integers(0, 299), min_size=1, max_size=20), to_the_end=st.booleans()
 )
 def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_for_that(
     left: int, failing: set[int], to_the_end: bool

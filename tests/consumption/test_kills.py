@@ -20,13 +20,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
-from millrace.resources.read_models.stored.tables import (
-    listed,
-    merged_columns,
-    relation,
-    state_schema,
-    stored_columns,
-)
+from millrace.resources.read_models.stored.tables import listed, merged_columns, relation, state_schema, stored_columns
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building import read_models as models
 from tests.support.building.drains import (

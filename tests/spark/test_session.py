@@ -15,13 +15,7 @@ import pytest
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
 from millrace.resources.settings import Settings
-from millrace.resources.spark.session import (
-    SPARK_TOKEN,
-    local_master,
-    session_for,
-    share_of,
-    spark_session,
-)
+from millrace.resources.spark.session import SPARK_TOKEN, local_master, session_for, share_of, spark_session
 from tests.support.patience import patience
 
 if TYPE_CHECKING:

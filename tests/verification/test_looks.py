@@ -12,23 +12,8 @@ from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
 from millrace.resources.event_store import EventStore
 from millrace.resources.verification import looks
-from millrace.resources.verification.looks import (
-    KINDS,
-    Report,
-    Watcher,
-    look_at_archive,
-    look_at_log,
-    look_at_views,
-)
-from tests.support.factories import (
-    Connect,
-    append_to,
-    ids_of_one_partition,
-    new_event,
-    register_orders,
-    rows,
-    start,
-)
+from millrace.resources.verification.looks import KINDS, Report, Watcher, look_at_archive, look_at_log, look_at_views
+from tests.support.factories import Connect, append_to, ids_of_one_partition, new_event, register_orders, rows, start
 
 
 @pytest.fixture

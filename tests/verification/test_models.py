@@ -146,11 +146,7 @@ def assert_nothing_is_left(store: EventStore, before: set[str], built: tuple[Rea
 
 
 def test_killed_in_the_middle_all_goes_when_its_hour_is_over(
-    things: EventStore,
-    connect: Connect,
-    dsn: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
+    things: EventStore, connect: Connect, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(things, 20)
     drain(dsn, spark, Counted)

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import (
-    UNCHANGED,
-    Delete,
-    Lsn,
-    Message,
-    Relation,
-    Truncate,
-    Update,
-)
+from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
 from millrace.resources.capture.decoding.transactions import whole_xid
 from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import (

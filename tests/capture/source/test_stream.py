@@ -14,13 +14,7 @@ from millrace.resources.capture.source import connection as connections
 from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.source import stream as streams
 from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import (
-    PublicationMissing,
-    SlotBusy,
-    SlotLost,
-    drop_slot,
-    slot_state,
-)
+from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
 from millrace.resources.capture.source.stream import NoStream, SlotStream
 from millrace.resources.connecting import NoAnswer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
