@@ -119,7 +119,7 @@ def test_where_a_capture_stands_says_what_is_to_be_done(case: str) -> None:
     assert deciding.decide(facts, ACTIONS) == steps
 
 
-def test_a_server_that_took_over_before_is_not_followed_where_some_changes_are_not_captured() -> None:
+def test_an_earlier_server_is_not_followed_if_some_changes_are_not_taken() -> None:
     assert deciding.decide(BEFORE, ("insert", "truncate")) == (elsewhere(0x20, came=OTHER),)
     # what came later is in no store
     assert deciding.decide(replace(FACTS, timelines=TWO), ("insert",)) == (TAKEN,)
@@ -177,7 +177,7 @@ ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", ADMITTED)
-def test_tables_that_can_be_captured_are_and_the_others_are_registered_as_stopped(case: str) -> None:
+def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> None:
     seen, captured, stopped = ADMITTED[case]
     admitted = deciding.admit(seen)
     assert [each.table.table for each in admitted.tables] == [*captured]
@@ -189,7 +189,7 @@ def test_tables_that_can_be_captured_are_and_the_others_are_registered_as_stoppe
     assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
 
-def test_a_captured_table_has_the_columns_that_name_its_rows_and_its_partitions() -> None:
+def test_a_captured_table_has_its_key_columns_and_its_partitions() -> None:
     (t, u), (first, second) = deciding.admit(tables()).tables, deciding.admit(tables()).registrations
     assert (t.table.key, t.oids, u.oids) == (("id",), (10, 11, 12), (20,))
     assert [(c.name, c.key) for c in t.schema.columns] == [("id", True), ("name", False)]
@@ -212,7 +212,7 @@ def test_where_the_server_is_not_ready_all_that_the_source_lacks_is_said(case: s
     assert refused.value.problems == problems
 
 
-def test_what_is_captured_of_a_table_and_which_one_it_is_is_its_fingerprint() -> None:
+def test_a_table_s_fingerprint_is_which_one_it_is_and_what_of_it() -> None:
     def prints(*declared: CapturedTable, oid: int = 10, leaves: tuple[int, ...] = (), **other: Any) -> str:  # noqa: ANN401
         there = {("public", "t"): found("t", oid, leaves=leaves)}
         seen = tables(there=there, declared=declared)

@@ -8,15 +8,14 @@ from millrace.resources.capture.declaration import Capture, CapturedTable, Inval
 from millrace.resources.capture.drain import CaptureDrain
 from millrace.resources.capture.source.readiness import NotReady
 from tests.support.capturing.captured import Captured
-from tests.support.factories import rows
 
 
-def test_a_filter_that_cannot_see_deletes_is_refused_before_anything_is_made(captured: Captured) -> None:
+def test_a_filter_that_cannot_see_deletes_is_refused_at_first(captured: Captured) -> None:
     blind = Capture("shop", lambda: captured.source.dsn, (CapturedTable("items", where="amount > 10"),))
     with pytest.raises(NotReady, match="amount"), CaptureDrain(captured.dsn, blind, "test"):
         pass
     assert captured.source.connection.execute("select from pg_publication").fetchall() == []
-    assert rows(captured.store, "select from event_store.captures") == []
+    assert captured.rows("select from event_store.captures") == []
 
 
 def test_tables_of_the_store_itself_are_never_captured(captured: Captured) -> None:

@@ -59,7 +59,7 @@ def in_a_task(spark: "SparkSession", task: Task) -> Exception:
     return error_of(spark.range(1).mapInArrow(task, "id bigint").collect)
 
 
-def test_an_error_that_quotes_a_value_is_the_events_fault_whatever_the_value_says(spark: "SparkSession") -> None:
+def test_an_error_that_quotes_a_value_is_the_events_fault(spark: "SparkSession") -> None:
     from pyspark.sql import functions as f
 
     words = "; ".join(WORDS)
@@ -152,7 +152,7 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
     assert fault_of(Captured("")) is Fault.SERVER
 
 
-def test_of_a_python_stack_the_last_line_is_told_and_of_a_java_stack_nothing() -> None:
+def test_of_a_stack_of_python_one_line_is_told_and_of_java_none() -> None:
     text = "Traceback (most recent call last):\n  File x\nValueError: no amount\n\nJVM stacktrace:\norg.apache.spark.X\n\tat a.b"
     assert cause(RuntimeError(text)) == "ValueError: no amount"
     # of one that states a remedy, too

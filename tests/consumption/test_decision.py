@@ -104,14 +104,14 @@ SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] =
 )  # fmt: skip
 
 
-def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_drain_and_its_own() -> None:
+def test_the_shared_drain_and_its_own_decide_who_drains_a_view() -> None:
     for row, own, shared, start, said in SHARED:
         poll = plan(row, own, shared)
         assert (poll.view, poll.start) == ("orders", start), (row, own, shared)
         assert said in poll.reason, (said, poll.reason)
 
 
-def test_a_view_that_alone_is_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
+def test_a_view_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
     far, near = replace(ORDERS, ahead=LARGE_BACKLOG + 1), replace(ORDERS, view="near", ahead=LARGE_BACKLOG)
     assert alone_behind([near, far]) == "orders"
     assert alone_behind([near, far, replace(far, view="as far")]) is None

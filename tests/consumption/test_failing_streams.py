@@ -110,7 +110,7 @@ def test_one_of_many_streams_is_found_in_few_builds() -> None:
         assert batch.looks <= 4
 
 
-def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_their_failing_events() -> None:
+def test_where_many_fail_it_ends_with_those_that_it_found() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(1000)}
     poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 1000, 4)}
     found = find_failing_streams(Simulated(events, poison), retries=False)
@@ -123,9 +123,7 @@ def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_
 
 @settings(max_examples=60, deadline=None)
 @given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
-def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_which_it_does_not(
-    builds: list[bool], others: int
-) -> None:
+def test_with_the_named_event_a_stream_fails_and_without_it_does_not(builds: list[bool], others: int) -> None:
     """Whatever makes a stream fail: also its full length alone, or a sum that leaves its bounds and comes back."""
     events = {stream(n): [1000 * k + n for k in range(len(builds))] for n in range(others + 1)}
 
@@ -149,7 +147,7 @@ def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_
         assert sorted(event for part in found.before for event in part) == [(stream(0), o) for o in offsets[:failing]]
 
 
-def test_with_many_retried_streams_that_all_fail_again_those_that_are_named_are_named_exactly() -> None:
+def test_of_many_retried_streams_that_fail_again_the_named_ones_are_exact() -> None:
     events = {stream(n): [n, 10_000 + n] for n in range(1000)}
     poison: Poison = {stream(n): {10_000 + n} for n in range(1000)}
     found = find_failing_streams(Simulated(events, poison, frozenset(events)), ranges=False, retries=True)
@@ -203,7 +201,7 @@ def test_a_stream_is_to_blame_for_a_crash_if_others_are_built_meanwhile() -> Non
     assert len(flat(found)) == 99
 
 
-def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search_ends_soon() -> None:
+def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash() -> None:
     for number in (1, 3, 1000):
         events = {stream(n): [n] for n in range(number)}
         poison: Poison = {one: set(offsets) for one, offsets in events.items()}
@@ -216,7 +214,7 @@ def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search
 # How long it goes on: to the end of its time, or until it names enough --------------------------------------
 
 
-def test_where_no_batch_comes_after_it_the_search_goes_on_until_each_is_named() -> None:
+def test_where_no_batch_comes_after_it_each_is_named() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(600)}
     batch = Simulated(events, {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 2)})
     found = find_failing_streams(batch, retries=False, to_the_end=True)
@@ -248,9 +246,7 @@ class Hurried(Simulated):
 @given(
     left=st.integers(0, 120), failing=st.sets(st.integers(0, 299), min_size=1, max_size=20), to_the_end=st.booleans()
 )
-def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_for_that(
-    left: int, failing: set[int], to_the_end: bool
-) -> None:
+def test_whenever_its_time_is_over_it_ends_as_it_is(left: int, failing: set[int], to_the_end: bool) -> None:
     events = {stream(n): [n, 1000 + n, 2000 + n] for n in range(300)}
     batch = Hurried(events, {stream(n): {1000 * (n % 3) + n} for n in failing}, left)
     found = find_failing_streams(batch, retries=False, to_the_end=to_the_end)

@@ -6,21 +6,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from millrace import fold
 from millrace.ops import ReadModel
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import Counted, staged, thing, things
+from tests.support.building.drains import Counted, staged, thing
+from tests.support.building.lab import Lab
 from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
-from tests.support.building.shared_drains import share
-from tests.support.factories import rows
 from tests.support.hostile_json import WORDS
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
+    pass
 
 
 def in_itself() -> list[Any]:
@@ -88,26 +83,23 @@ def odd(before: State | None, event: FoldEvent) -> State:
 Odd = cast("ReadModel", odd)
 
 
-def test_whatever_a_fold_returns_both_doors_take_the_same_and_let_the_same_streams_wait(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_whatever_a_fold_returns_both_doors_take_the_same(lab: Lab) -> None:
     models = [Odd, Counted]
     events = [thing(f"{told} {n}", text=told if n == 1 else "nothing") for told in ODDITIES for n in range(2)]
-    things.append_events([*events, thing("raise 1", text="raise")])
-    assert share(dsn, spark, models) == {"odd": None, "counted": None}
-    assert {name for name, _ in locks(things)} == {f"{name} 1" for name in REFUSED}
-    for (why,) in rows(things.connection, "select last_error from event_store.stream_locks"):
+    lab.append_events([*events, thing("raise 1", text="raise")])
+    assert lab.share(models) == {"odd": None, "counted": None}
+    assert {name for name, _ in locks(lab)} == {f"{name} 1" for name in REFUSED}
+    for (why,) in lab.rows("select last_error from event_store.stream_locks"):
         assert "\n" not in why
         assert len(why.encode()) <= 4000
 
     # the others again, by the other door: what a round takes, that takes, too
     taken = sorted({*ODDITIES} - REFUSED)
-    things.append_events([thing(f"{told} staged", text=told) for told in taken])
-    with Consumer(dsn, Odd, lambda: spark, "by itself") as consumer:
+    lab.append_events([thing(f"{told} staged", text=told) for told in taken])
+    with lab.consumer(Odd, "by itself") as consumer:
         staged(consumer).drain(budget_s=patience(), idle_s=0)
     for told in taken:
-        (both,) = rows(
-            things.connection,
+        (both,) = lab.rows(
             "select count(*), count(distinct (n, d, t, x, y, at, day)) from read_models.odd where thing_id in (%s, %s)",
             f"{told} 1",
             f"{told} staged",

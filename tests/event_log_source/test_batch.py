@@ -84,7 +84,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.usefixtures("log")
-def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(dsn: str) -> None:
+def test_what_the_log_does_not_hold_is_refused(dsn: str) -> None:
     unsaid = []
     for options, sentence in REFUSED:
         with pytest.raises(InvalidOption) as refused:
@@ -94,9 +94,7 @@ def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(dsn:
     assert unsaid == []
 
 
-def test_history_that_is_removed_is_refused_where_it_is_asked_for_or_left_out_with_a_warning(
-    log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_removed_history_is_refused_or_warned_of(log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     purge(log, 0, 2)
     kept = [(0, 2), (0, 3), (0, 4)]
     holds = "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0"
@@ -135,7 +133,7 @@ def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: Eve
 # The connection --------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_answer_is_named_without_the_password_and_a_dsn_that_cannot_be_read_is_not_shown() -> None:
+def test_who_does_not_answer_is_named_without_the_password() -> None:
     in_a_task = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}
     for nowhere in (
         "postgresql://me:hunter2@127.0.0.1:1/events?sslpassword=hunter2",
@@ -181,7 +179,7 @@ def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
 
 
 @pytest.mark.usefixtures("log")
-def test_tasks_are_as_few_as_may_be_and_each_has_a_slice_of_every_log_partition(dsn: str) -> None:
+def test_tasks_are_few_and_have_a_slice_of_every_log_partition(dsn: str) -> None:
     for records, expected in (
         (100, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
         (9, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
@@ -280,7 +278,7 @@ TIMES: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
 
 
 @pytest.mark.usefixtures("hours")
-def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_after_the_other(dsn: str) -> None:
+def test_times_choose_the_events_between_them(dsn: str) -> None:
     assert [(options, positions(read(dsn, **options))) for options, _ in TIMES] == TIMES
 
 

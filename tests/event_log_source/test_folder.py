@@ -52,9 +52,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 @pytest.mark.usefixtures("log")
-def test_the_folder_alone_can_be_sent_to_workers_that_do_not_have_it(
-    dsn: str, spark: "SparkSession", copied: ModuleType, tmp_path: Path
-) -> None:
+def test_the_folder_alone_can_be_sent(dsn: str, spark: "SparkSession", copied: ModuleType, tmp_path: Path) -> None:
     named = type("Copied", (copied.EventLogSource,), {"name": classmethod(lambda _: "copied_event_log")})
     spark.dataSource.register(named)
     found = spark.read.format("copied_event_log").option("dsn", dsn).option("minPartitions", 3).load()

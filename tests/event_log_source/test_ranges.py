@@ -23,9 +23,7 @@ def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
     max_records=LIMITS,
     min_tasks=LIMITS,
 )
-def test_tasks_cover_each_position_once_and_are_as_many_and_as_small_as_wanted(
-    ranges: list[tuple[int, int]], max_records: int, min_tasks: int
-) -> None:
+def test_tasks_cover_each_position_once(ranges: list[tuple[int, int]], max_records: int, min_tasks: int) -> None:
     wanted = [LogRange(partition, first, first + size) for partition, (first, size) in enumerate(ranges)]
     tasks = split(wanted, max_records, min_tasks)
     assert covered([part for task in tasks for part in task]) == covered(wanted)
@@ -38,7 +36,7 @@ def test_tasks_cover_each_position_once_and_are_as_many_and_as_small_as_wanted(
 
 
 @given(sizes=SIZES, limit=st.none() | LIMITS, max_records=LIMITS, min_tasks=LIMITS)
-def test_batches_cover_each_position_once_and_none_is_above_the_limit(
+def test_batches_cover_each_position_once(
     sizes: list[int], limit: int | None, max_records: int, min_tasks: int
 ) -> None:
     position = {partition: 10 * partition for partition in range(len(sizes))}

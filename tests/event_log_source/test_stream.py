@@ -80,7 +80,7 @@ def offset(**stated: int) -> dict[str, int]:
     return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
 
 
-def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_order(
+def test_a_new_query_begins_where_the_options_say(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     set_clock(orders.connection, "2030-01-31 00:00:00+00")
@@ -101,7 +101,7 @@ def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_or
         assert json.dumps(reader_of(**options).initialOffset()) == json.dumps(expected)
 
 
-def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
+def test_a_batch_takes_what_the_limit_allows(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     grow(orders, {0: 20, 1: 10})
@@ -119,7 +119,7 @@ def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
     assert json.dumps(limited.latestOffset(last, ReadMaxRows(6))) == json.dumps(last)
 
 
-def test_available_now_ends_where_the_log_ended_though_it_grows(
+def test_available_now_ends_where_the_log_ended(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     grow(orders, {0: 3})
@@ -131,7 +131,7 @@ def test_available_now_ends_where_the_log_ended_though_it_grows(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_batch_is_read_again_with_the_same_rows_though_the_log_grew(
+def test_a_batch_is_read_again_with_the_same_rows(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     grow(orders, {0: 3, 1: 2})
@@ -140,7 +140,7 @@ def test_a_batch_is_read_again_with_the_same_rows_though_the_log_grew(
     assert read(reader_of(minPartitions="3"), offset(p0=1), offset(p0=3, p1=2)) == first
 
 
-def test_log_partitions_other_than_those_of_the_checkpoint_are_refused(
+def test_other_log_partitions_than_the_checkpoint_s_are_refused(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     grow(orders, {0: 3})
@@ -151,7 +151,7 @@ def test_log_partitions_other_than_those_of_the_checkpoint_are_refused(
             reader.latestOffset({"0": 0}, ReadAllAvailable())
 
 
-def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed_over_with_a_warning(
+def test_removed_history_fails_the_query_or_is_warned_of(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5, 1: 2})
@@ -173,7 +173,7 @@ def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed
     assert "positions 1 to 4 of log partition 0 are to be read, and it holds positions 3 to 5" in caplog.text
 
 
-def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_with_one_warning(
+def test_a_log_before_the_checkpoint_fails_the_query(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5})
@@ -187,7 +187,7 @@ def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_
     assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=7)
 
 
-def test_one_connection_looks_at_the_log_and_a_new_one_where_postgres_ended_it(
+def test_one_connection_looks_until_postgres_ends_it(
     orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
 ) -> None:
     there = value(orders.connection, "select array_agg(pid) from pg_stat_activity")
@@ -281,7 +281,7 @@ def query(spark: "SparkSession", dsn: str, tmp_path: Path) -> Iterator[Query]:
         left.stop()
 
 
-def test_each_event_comes_once_though_the_query_is_killed_and_the_log_grows(orders: EventStore, query: Query) -> None:
+def test_each_event_comes_once_though_the_query_is_killed(orders: EventStore, query: Query) -> None:
     grow(orders, {0: 9, 3: 5, 7: 1})
     with pytest.raises(StreamingQueryException):
         query.available_now(once_per_batch(query.batches, die_after=1), maxOffsetsPerTrigger="6")

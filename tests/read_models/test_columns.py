@@ -51,14 +51,14 @@ from millrace.resources.read_models.stored.merge import (
     try_replacing,
 )
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import Everything, thing, things
+from tests.support.building.drains import Everything, thing
+from tests.support.building.lab import Lab
 from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition, rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
-__all__ = ["things"]
 
 REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] = [
     (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),
@@ -179,7 +179,7 @@ REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] 
 ]
 
 
-def test_a_length_of_time_may_be_written_as_sql_and_options_of_commands_have_it() -> None:
+def test_a_length_of_time_may_be_written_as_sql_and_options_do() -> None:
     lengths = {"1 minute": "1 min", "15 minutes": "15 min", "15m": "15 min", "1h": "1 hour", "6 hours": "6 hour"}
     for said, same in (lengths | {"1d": "1 day", "1w": "1 week", "1 months": "1 month"}).items():
         assert bucket("data.at", every=said) == bucket("data.at", every=same)
@@ -205,23 +205,21 @@ LARGE = {
 }
 
 
-def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(lab: Lab) -> None:
     members = {f"total_{name}": column for name, (column, _) in LARGE.items()}
     declared = type("Grown", (), {"__doc__": "One row per thing.", "thing_id": stream_id()} | members)
     model = read_model(view="grown", key=["thing_id"])(declared)
-    (one,) = ids_of_one_partition(things.connection, 1, partition=3)
+    (one,) = ids_of_one_partition(lab.connection, 1, partition=3)
     largest = {name: value for name, (_, value) in LARGE.items()}
     signed = [largest, largest, {name: f"-{value}" for name, value in largest.items()}]
-    things.append_events(thing(one, **values) for values in (*signed, *signed, largest))
-    ensure_version(things.connection, model)
-    (lease,) = things.claim_batch("grown", "test", 1_000, 600)
+    lab.append_events(thing(one, **values) for values in (*signed, *signed, largest))
+    ensure_version(lab.connection, model)
+    (lease,) = lab.claim_batch("grown", "test", 1_000, 600)
     for half in (replace(lease, to_position=5), replace(lease, from_position=5)):
-        batch = next_batch(things.connection)
-        staged, _ = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (half,)), batch)
-        merge_batch(things.connection, model, batch, staged)
-    ((a, b, c),) = rows(things.connection, "select total_a, total_b, total_c_sum from read_models.grown_state")
+        batch = next_batch(lab.connection)
+        staged, _ = StagedBuilds(lab.dsn, lab.session, "test", 600, DEFAULTS).stage(Work(model, (half,)), batch)
+        merge_batch(lab.connection, model, batch, staged)
+    ((a, b, c),) = lab.rows("select total_a, total_b, total_c_sum from read_models.grown_state")
     with localcontext(prec=40):
         assert [a, b, c] == [3 * Decimal(value) for value in largest.values()]
 

@@ -171,7 +171,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
 ]
 
 
-def test_a_declaration_that_cannot_work_is_refused_in_a_sentence_that_names_the_member() -> None:
+def test_a_declaration_that_cannot_work_is_refused_by_its_member() -> None:
     unsaid = []
     for declaration, options, sentence in REFUSED:
         with pytest.raises(InvalidReadModel, match=r"^read model ") as refused:
@@ -313,7 +313,7 @@ def test_the_fingerprint_of_a_declaration_that_did_not_change_is_the_same() -> N
     assert len({*FINGERPRINTS.values()}) == len(FINGERPRINTS)
 
 
-def test_public_columns_are_the_key_and_the_declared_columns_with_the_types_of_their_values() -> None:
+def test_public_columns_are_the_key_and_the_declared_ones_with_their_types() -> None:
     columns: dict[str, KeyColumn | Column | Computed] = {
         "order_id": stream_id(),
         "lines": count(),

@@ -13,22 +13,18 @@ from millrace import fold
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
 from millrace.resources.read_models.declared.column_types import exact
 from millrace.resources.read_models.declared.declaration import InvalidReadModel
 from millrace.resources.read_models.declared.fold import Fold
 from millrace.resources.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import thing
+from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import rows, value
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-__all__ = ["things"]
+    pass
 
 
 def counted(state: State | None, event: FoldEvent) -> State | None:
@@ -84,7 +80,7 @@ def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException
     assert f"offset 7, event 'seen': {type(error).__name__}" in json.loads(told)["error"]
 
 
-def test_the_event_that_is_named_is_the_one_from_which_on_the_state_cannot_be_stored() -> None:
+def test_the_event_from_which_on_the_state_cannot_be_stored_is_named() -> None:
     # what the events add: a text is no int, and is made good by a number
     for added, failing in (
         ([1, "x", 2], None), ([1, "x", "y"], 1), (["x", "y"], 0), ([1, "x", 2, "y", "z"], 3), ([1, "x", "fail"], 1),
@@ -122,7 +118,7 @@ def test_a_fold_that_cannot_work_is_refused_in_a_sentence() -> None:
         assert sentence in str(refused.value)
 
 
-def test_a_fold_is_keyed_by_the_stream_with_its_decider_unless_that_is_always_the_same() -> None:
+def test_a_fold_is_keyed_by_stream_and_decider_if_they_differ() -> None:
     assert declare().public_columns() == {"thing_id": "text", "n": "int"}
     assert list(declare(deciders=["a", "b"]).keys) == list(declare(deciders=None).keys) == ["decider", "thing_id"]
 
@@ -218,24 +214,24 @@ def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
             stored_row(state, {"n": "int"})
 
 
-def test_a_failure_names_its_event_in_one_line_and_what_is_folded_already_changes_nothing_when_it_is_read_again(
-    things: EventStore, dsn: str, spark: "SparkSession"
+def test_a_failure_names_its_event_and_no_event_is_folded_twice(
+    lab: Lab,
 ) -> None:
-    things.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
-    things.append_events([replace(thing("a"), event="used")])
-    used = value(things.connection, "select \"offset\" from event_store.events where event = 'used'")
+    lab.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
+    lab.append_events([replace(thing("a"), event="used")])
+    used = lab.value("select \"offset\" from event_store.events where event = 'used'")
     model = declare()
-    drain(dsn, spark, model)
-    said = value(things.connection, "select last_error from event_store.stream_locks where view = 'counted'")
+    lab.drain(model)
+    said = lab.value("select last_error from event_store.stream_locks where view = 'counted'")
     assert f"read model counted failed at thing 'a', offset {used}, event 'used': KeyError: 'n'" in said
     # what came before it is there, and so is everybody else
-    assert rows(things.connection, "select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
+    assert lab.rows("select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
 
     stored: LiteralString = "select * from read_models.counted_state where thing_id = 'b'"
-    (before,) = rows(things.connection, stored)
-    lease = things.claim_partition("counted", before[0], "test", 600)
+    (before,) = lab.rows(stored)
+    lease = lab.claim_partition("counted", before[0], "test", 600)
     # as a drain that begins in the middle would
-    again, batch = replace(lease, from_position=before[2]), next_batch(things.connection)
-    staged, _ = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch)
-    assert (staged, merge_batch(things.connection, model, batch, staged)) == ([], 0)
-    assert rows(things.connection, stored) == [before]
+    again, batch = replace(lease, from_position=before[2]), next_batch(lab.connection)
+    staged, _ = StagedBuilds(lab.dsn, lab.session, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch)
+    assert (staged, merge_batch(lab.connection, model, batch, staged)) == ([], 0)
+    assert lab.rows(stored) == [before]

@@ -66,7 +66,7 @@ FULL: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_line_that_does_not_fit_lets_its_stream_wait_with_all_lines_of_its_event(
+def test_a_line_that_does_not_fit_holds_its_event(
     store: EventStore, dsn: str, spark: "SparkSession", at_once: bool
 ) -> None:
     store.register_decider_event("shelf", "filled", "")

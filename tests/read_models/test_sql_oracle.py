@@ -43,14 +43,13 @@ from millrace import (
     sum_,
     top,
 )
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_store import EventStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.buckets import _zones
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from tests.support.building.event_log_reads import append_json
+from tests.support.building.lab import Lab
 from tests.support.factories import rows
 from tests.support.patience import patience
 
@@ -438,34 +437,33 @@ def built(postgres: EmbeddedPostgres, template: str, spark: "SparkSession") -> I
         dsn = postgres.dsn("sql_oracle")
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("set timezone = 'UTC'")
-            yield Built(store := EventStore(connection), _oracle(_build(store, dsn, spark)))
+            yield Built(EventStore(connection), _oracle(_build(Lab(connection, dsn, spark))))
         admin.execute("drop database sql_oracle with (force)")
 
 
-def _build(store: EventStore, dsn: str, spark: "SparkSession", seed: int = 0) -> list[tuple[Any, ...]]:
+def _build(lab: Lab, seed: int = 0) -> list[tuple[Any, ...]]:
     """Append in parts, drain each part in rounds that all models share, rebuild a log partition; return the events."""
     dice = random.Random(seed)
     for decider in BOTH:
         for event in ("made", "paid"):
-            store.register_decider_event(decider, event, f"it was {event}")
-    with Drain(dsn, list(MODELS.values()), lambda: spark, "rounds") as shared:
+            lab.register_decider_event(decider, event, f"it was {event}")
+    with lab.together(list(MODELS.values())) as shared:
         for part in range(3):
             for _ in range(dice.randint(2, 5)):
                 decider = dice.choice(BOTH)
-                append_json(store, decider, [_event(dice) for _ in range(dice.randint(1, 40))])
+                append_json(lab, decider, [_event(dice) for _ in range(dice.randint(1, 40))])
             if part == 1:
-                append_json(store, ORDER, [(BAD, "made", '{"at": "2024-06-01"}'), (BAD, "made", '{"at": "at noon"}')])
+                append_json(lab, ORDER, [(BAD, "made", '{"at": "2024-06-01"}'), (BAD, "made", '{"at": "at noon"}')])
                 for n, lines in enumerate(NO_LINES):
                     bad = [(f"{BAD}-{n}", "made", f'{{"lines": {one}}}') for one in ('[{"sku": "b"}]', lines)]
-                    append_json(store, PAYMENT, bad)
+                    append_json(lab, PAYMENT, bad)
             shared.run(budget_s=patience(), idle_s=0)
     for model in MODELS.values():
-        with Consumer(dsn, model, lambda: spark, "rebuilder") as consumer:
+        with lab.consumer(model, "rebuilder") as consumer:
             consumer.rebuild(REBUILT)
-    return rows(
-        store.connection,
+    return lab.rows(
         'select decider, decider_id, event, e."offset", created_at, data::text from event_store.events e'
-        " where data ->> 'at' is distinct from 'at noon'",
+        " where data ->> 'at' is distinct from 'at noon'"
     )
 
 
@@ -521,7 +519,7 @@ def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
     assert len(found) > 1
 
 
-def test_an_event_whose_time_is_no_time_fails_its_stream_in_the_models_that_read_it(built: Built) -> None:
+def test_an_event_of_no_time_fails_its_stream_where_that_is_read(built: Built) -> None:
     # of an event without a city, which is in their keys, the others read nothing, nor of one without lines;
     # a text that is no time meets no comparison with one
     failed = rows(
@@ -560,9 +558,7 @@ EVENT = st.tuples(st.sampled_from(["", "a", "B", "é"]), st.integers(0, 80))
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.none() | EVENT, min_size=1, max_size=12), st.randoms())
-def test_a_merge_of_merges_is_the_merge_of_all_parts_in_any_order(
-    built: Built, events: list[tuple[str, int] | None], dice: random.Random
-) -> None:
+def test_merges_have_no_order(built: Built, events: list[tuple[str, int] | None], dice: random.Random) -> None:
     """So merges are associative and commutative, and what no event adds is neutral."""
     parts: list[tuple[int, tuple[object, ...]]] = []
     for offset, event in enumerate(events):

@@ -6,26 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up, versions
-from tests.support.building.drains import all_blocked, drain, fill, held, observer, things, wait_blocked_in
+from tests.support.building.drains import all_blocked, fill, held, wait_blocked_in
+from tests.support.building.lab import Lab
 from tests.support.building.model_versions import EventsOf, Latest, built, columns, consume
 from tests.support.factories import Connect, start, terminate, value
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-__all__ = ["built", "observer", "things"]
+__all__ = ["built"]
 
 
-def test_of_consumers_that_switch_at_once_one_does_and_all_know(
-    things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
+def test_of_many_one_switches_and_all_know(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
@@ -45,11 +47,11 @@ def test_of_consumers_that_switch_at_once_one_does_and_all_know(
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_noticed(
+def test_what_the_old_version_consumes_before_a_switch_is_noticed(
     things: EventStore,
     built: ReadModel,
     connect: Connect,
-    observer: psycopg.Connection,
+    observer: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     new = ensure_version(things.connection, Latest)
@@ -67,8 +69,8 @@ def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_not
     assert serve_if_caught_up(things.connection, new)
 
 
-def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
-    things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
+def test_nothing_old_moves_in_a_switch(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
@@ -86,9 +88,7 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
-    things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
@@ -103,13 +103,13 @@ def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them_again_and_again(
+def test_a_drain_that_readers_keep_from_switching_goes_on(
     things: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
     switch = read_model_versions.serve_if_caught_up
 
-    def counted(connection: psycopg.Connection, model: ReadModel) -> bool:
+    def counted(connection: Connection, model: ReadModel) -> bool:
         tries.append(model.view)
         return switch(connection, model)
 
@@ -129,11 +129,11 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
     assert len(tries) == 1
 
 
-def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
+def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
     things: EventStore,
     built: ReadModel,
     connect: Connect,
-    observer: psycopg.Connection,
+    observer: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
@@ -160,12 +160,10 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_readers_never_see_less_than_before_while_versions_change(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    fill(things, 60, seed=2)
+def test_readers_never_see_less_while_versions_change(lab: Lab, connect: Connect) -> None:
+    fill(lab, 60)
+    lab.drain()
+    fill(lab, 60, seed=2)
     sums: list[int] = []
     done = threading.Event()
     reader = connect()
@@ -177,7 +175,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+        with lab.consumer(EventsOf) as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=60)
     finally:
         done.set()

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from millrace import count, field, rollup, row
@@ -32,13 +33,13 @@ def login(store: EventStore) -> Iterator[Login]:
         yield made
 
 
-def rebuild(connection: psycopg.Connection, partition: int) -> int:
+def rebuild(connection: Connection, partition: int) -> int:
     """Replace a log partition as a rebuild does that found no event; return how many rows went."""
     with connection.transaction():
         return replace_partition(connection, Everything, partition, next_batch(connection), []).gone
 
 
-def owners(connection: psycopg.Connection) -> set[str]:
+def owners(connection: Connection) -> set[str]:
     query = """
         select distinct pg_get_userbyid(relowner) from pg_class
         where relnamespace = 'read_models'::regnamespace and relname ~ '^everything'
@@ -114,9 +115,7 @@ def test_readers_read_what_an_owner_made(login: Login) -> None:
     assert rows(login("event_store_reader"), "select * from read_models.everything") == []
 
 
-def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_remedy_is_said(
-    dsn: str, connect: Connect, login: Login
-) -> None:
+def test_tables_of_somebody_else_are_refused_with_the_remedy(dsn: str, connect: Connect, login: Login) -> None:
     admin, other, owner = connect(), login("event_store_reader"), login("event_store_owner")
     ensure_version(admin, Everything)
     before = rows(admin, "select model from read_models.declarations")
@@ -138,9 +137,7 @@ def test_tables_of_somebody_else_are_refused_before_anything_is_built_and_the_re
     reset_model(admin, Everything)
 
 
-def test_who_migrates_and_is_no_member_migrates_again_over_what_a_member_made(
-    postgres: EmbeddedPostgres, template: str
-) -> None:
+def test_who_is_no_member_migrates_over_what_a_member_made(postgres: EmbeddedPostgres, template: str) -> None:
     assert template  # it made the roles
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create database migrated")

@@ -6,10 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
+from psycopg import Connection
 
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
@@ -32,16 +31,12 @@ from millrace.resources.read_models.stored.versions import (
 from tests.support.building.drains import (
     Everything,
     all_events,
-    assert_equals_a_clean_run,
     busiest,
-    drain,
     fill,
     held,
-    observer,
-    rows_of,
     thing,
-    things,
 )
+from tests.support.building.lab import Lab
 from tests.support.building.model_versions import (
     EventsOf,
     Impossible,
@@ -57,84 +52,78 @@ from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
-__all__ = ["built", "observer", "things"]
+__all__ = ["built"]
 
 
-def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_has_caught_up(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    before, old_columns = rows_of(things.connection, Everything), columns(things.connection)
-    fill(things, 20, seed=2)
+def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
+    fill(lab, 60)
+    lab.drain()
+    before, old_columns = lab.rows_of(Everything), columns(lab.connection)
+    fill(lab, 20, seed=2)
 
     seen: list[tuple[list[str], bool]] = []
-    with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+    with lab.consumer(EventsOf) as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
             budget_s=patience(),
             idle_s=0,
             batch_events=30,
-            on_commit=lambda _: seen.append(
-                (columns(things.connection), rows_of(things.connection, Everything) == before)
-            ),
+            on_commit=lambda _: seen.append((columns(lab.connection), lab.rows_of(Everything) == before)),
         )
     assert seen[0] == (old_columns, True)
-    assert columns(things.connection) == ["thing_id", "events", "status"]
-    assert rows_of(things.connection, EventsOf) == sorted(expected_rows(EventsOf, all_events(things)))
-    assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
-    assert [poll.view for poll in things.poll_views()] == ["everything_v2"]
+    assert columns(lab.connection) == ["thing_id", "events", "status"]
+    assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
+    assert relations(lab.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
+    assert [poll.view for poll in lab.poll_views()] == ["everything_v2"]
 
-    fill(things, 20, seed=3)
-    assert drain(dsn, spark, EventsOf).events == 20
-    with Consumer(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
-        consumer.rebuild(busiest(things))
-    assert rows_of(things.connection, EventsOf) == sorted(expected_rows(EventsOf, all_events(things)))
+    fill(lab, 20, seed=3)
+    assert lab.drain(EventsOf).events == 20
+    with lab.consumer(EventsOf, "rebuilder") as consumer:
+        consumer.rebuild(busiest(lab))
+    assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
 
 
-def test_a_build_that_fails_leaves_the_old_version_serving_until_its_streams_are_settled_or_another_takes_its_place(
-    things: EventStore, dsn: str, spark: "SparkSession"
+def test_a_build_that_fails_leaves_the_old_version_serving(
+    lab: Lab,
 ) -> None:
-    things.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
-    drain(dsn, spark, EventsOf)
-    before = rows_of(things.connection, EventsOf)
+    lab.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
+    lab.drain(EventsOf)
+    before = lab.rows_of(EventsOf)
     with pytest.raises(PartitionsFailed):
-        drain(dsn, spark, Impossible)
-    assert rows_of(things.connection, EventsOf) == before
-    assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
+        lab.drain(Impossible)
+    assert lab.rows_of(EventsOf) == before
+    assert [(v.version, v.serves) for v in versions(lab.connection, "everything")] == [(1, True), (2, False)]
 
     # beside streams that can be built these eight alone wait
-    things.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
-    things.release_owner("next")
-    assert drain(dsn, spark, Impossible).failed_streams == 8
-    model = current_version(things.connection, Impossible)
+    lab.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
+    lab.release_owner("next")
+    assert lab.drain(Impossible).failed_streams == 8
+    model = current_version(lab.connection, Impossible)
     assert model is not None
-    assert not is_ready_to_serve(things.connection, model)
-    things.connection.execute(
+    assert not is_ready_to_serve(lab.connection, model)
+    lab.execute(
         "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = %s",
         (model.view,),
     )
-    drain(dsn, spark, Impossible)
-    assert columns(things.connection) == ["thing_id", "events", "status"]
-    for letter in things.dead_letters(model.view):
-        things.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
-    assert is_ready_to_serve(things.connection, model)
-    drain(dsn, spark, Impossible)
-    assert columns(things.connection) == ["thing_id", "least"]
+    lab.drain(Impossible)
+    assert columns(lab.connection) == ["thing_id", "events", "status"]
+    for letter in lab.dead_letters(model.view):
+        lab.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
+    assert is_ready_to_serve(lab.connection, model)
+    lab.drain(Impossible)
+    assert columns(lab.connection) == ["thing_id", "least"]
 
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
-    drain(dsn, spark, Latest)
-    assert columns(things.connection) == ["thing_id", "status", "seen"]
-    assert relations(things.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
-    assert [poll.view for poll in things.poll_views()] == ["everything_v3"]
+    wait_until(lambda: not any(poll.consumers for poll in lab.poll_views()), "the drain's session ended")
+    lab.drain(Latest)
+    assert columns(lab.connection) == ["thing_id", "status", "seen"]
+    assert relations(lab.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
+    assert [poll.view for poll in lab.poll_views()] == ["everything_v3"]
 
 
-def test_the_version_that_serves_goes_on_where_its_own_code_still_runs(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_a_version_goes_on_where_its_code_runs(things: EventStore, built: ReadModel, connect: Connect) -> None:
     """Two deployments at once, while one replaces the other."""
     old_code = connect()
     attach_version(old_code, EventsOf)
@@ -159,9 +148,7 @@ def test_the_version_that_serves_goes_on_where_its_own_code_still_runs(
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
-def test_a_third_declaration_removes_the_unfinished_one_unless_somebody_builds_it(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_a_third_one_removes_an_unfinished_one(things: EventStore, built: ReadModel, connect: Connect) -> None:
     builder = connect()
     unfinished = attach_version(builder, Latest)
     third = attach_version(things.connection, Wider)
@@ -179,9 +166,7 @@ def test_a_third_declaration_removes_the_unfinished_one_unless_somebody_builds_i
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_a_declaration_that_is_taken_back_goes_on_with_what_serves_and_the_unfinished_one_goes_after_a_day(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_an_unfinished_one_goes_after_a_day(things: EventStore, built: ReadModel, connect: Connect) -> None:
     unfinished = connect()
     attach_version(unfinished, Latest)
     unfinished.close()
@@ -233,7 +218,7 @@ def test_a_reset_removes_every_version(things: EventStore, built: ReadModel) -> 
 
 
 @contextmanager
-def roles(connection: psycopg.Connection, *names: str) -> Iterator[None]:
+def roles(connection: Connection, *names: str) -> Iterator[None]:
     for name in names:
         connection.execute(f"create role {name}".encode())
     try:
@@ -245,7 +230,7 @@ def roles(connection: psycopg.Connection, *names: str) -> Iterator[None]:
             connection.execute(f"drop role {name}".encode())
 
 
-def privileges(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+def privileges(connection: Connection) -> list[tuple[Any, ...]]:
     """Return the privileges on the view and its columns, except its owner's."""
     return rows(
         connection,
@@ -288,29 +273,27 @@ def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(thing
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
-def test_what_depends_on_other_columns_is_named_and_keeps_the_old_version_serving(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, EventsOf)
-    before = rows_of(things.connection, EventsOf)
-    things.connection.execute("create view statuses as select status from read_models.everything")
+def test_what_depends_on_other_columns_keeps_the_old_version(lab: Lab) -> None:
+    fill(lab, 30)
+    lab.drain(EventsOf)
+    before = lab.rows_of(EventsOf)
+    lab.execute("create view statuses as select status from read_models.everything")
     with pytest.raises(DependentObjects, match=r"view statuses depends on view read_models\.everything"):
-        drain(dsn, spark, Latest)
-    assert rows_of(things.connection, EventsOf) == before
-    model = current_version(things.connection, Latest)
+        lab.drain(Latest)
+    assert lab.rows_of(EventsOf) == before
+    model = current_version(lab.connection, Latest)
     assert model is not None
-    assert is_ready_to_serve(things.connection, model)
-    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
+    assert is_ready_to_serve(lab.connection, model)
+    assert sum(lag.behind for lag in lab.view_lag(model.view)) == 0
     with pytest.raises(DependentObjects):
-        reset_model(things.connection, Latest)
+        reset_model(lab.connection, Latest)
 
-    things.connection.execute("drop view statuses")
-    assert drain(dsn, spark, Latest).events == 0
-    assert columns(things.connection) == ["thing_id", "status", "seen"]
+    lab.execute("drop view statuses")
+    assert lab.drain(Latest).events == 0
+    assert columns(lab.connection) == ["thing_id", "status", "seen"]
 
 
-def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits(
+def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
     things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = ensure_version(things.connection, Latest)
@@ -331,34 +314,30 @@ def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits
 # Views that are not what they were
 
 
-def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark)
-    things.connection.execute("delete from event_store.views where view = 'everything'")
-    with pytest.raises(WrongView, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
+def test_a_model_whose_view_was_removed_is_refused(lab: Lab) -> None:
+    fill(lab, 30)
+    lab.drain()
+    lab.execute("delete from event_store.views where view = 'everything'")
+    with pytest.raises(WrongView, match="was removed"), lab.consumer(Everything):
         pass
-    reset_model(things.connection, Everything)
-    drain(dsn, spark)
-    assert_equals_a_clean_run(things)
+    reset_model(lab.connection, Everything)
+    lab.drain()
+    lab.is_clean()
 
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+    wait_until(lambda: not any(poll.consumers for poll in lab.poll_views()), "the drain's session ended")
     # a reset after the view was renamed removes the old one
-    reset_model(things.connection, replace(Everything, view="renamed"))
-    assert things.poll_views() == []
+    reset_model(lab.connection, replace(Everything, view="renamed"))
+    assert lab.poll_views() == []
 
 
-def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    things.register_view("everything", mode="bulk")
-    with pytest.raises(WrongView, match="registered already"), Consumer(dsn, Everything, lambda: spark, "next"):
+def test_a_view_that_is_somebody_elses_is_not_taken_over(lab: Lab) -> None:
+    lab.register_view("everything", mode="bulk")
+    with pytest.raises(WrongView, match="registered already"), lab.consumer(Everything):
         pass
 
 
 @pytest.mark.usefixtures("built")
-def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
-    things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_waits_to_be_approved(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = replace(Latest, serve="approved")
     with pytest.raises(NothingToApprove, match=r"(?s)No version of read model everything is of this.*version 1"):
         approve_version(things.connection, waits)
@@ -409,7 +388,7 @@ def test_a_first_version_waits_for_nobody(things: EventStore) -> None:
     assert [(v.version, v.serves, v.approved) for v in versions(things.connection, first.name)] == [(1, True, True)]
 
 
-def test_the_declaration_that_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
+def test_what_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
     ensure_version(things.connection, EventsOf)
     things.connection.execute("update read_models.declarations set fingerprint = fingerprint || '+before'")
     same = ensure_version(things.connection, replace(EventsOf, serve="approved"))

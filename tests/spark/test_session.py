@@ -51,7 +51,7 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
     assert python_daemons(port) < before + 5
 
 
-def test_a_run_takes_some_cores_of_a_standalone_master_and_all_of_a_machine_unless_a_setting_says_how_many() -> None:
+def test_a_run_takes_as_many_cores_as_its_master_allows() -> None:
     assert [share_of(master, Settings(cores=9)) for master in ("local[*]", "yarn", "k8s://host")] == [{}] * 3
     assert share_of("spark://a:7077,b:7077", Settings()) == {"spark.cores.max": "4"}
     assert share_of("spark://a:7077", Settings(cores=9)) == {"spark.cores.max": "9"}
@@ -69,9 +69,7 @@ def test_only_a_session_of_ones_own_is_released_on_the_server(
         assert own.client._session_id not in spark_remote
 
 
-def test_after_a_session_that_the_server_closed_all_share_the_next_one(
-    spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_closed_session_all_share_the_next_one(spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server refuses the id of a closed session for as long as it lives."""
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
     ids = []
@@ -97,9 +95,7 @@ def test_after_a_session_that_the_server_closed_all_share_the_next_one(
         ("SPARK_MASTER", "k8s://https://127.0.0.1:1", "No Spark master answers at k8s://https://127.0.0.1:1"),
     ],
 )
-def test_a_server_or_master_that_is_not_there_is_said_at_once(
-    monkeypatch: pytest.MonkeyPatch, variable: str, address: str, sentence: str
-) -> None:
+def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, variable: str, address: str, sentence: str) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv(variable, address)
     with pytest.raises(Unreachable, match=sentence) as refusal, spark_session():
@@ -160,7 +156,7 @@ def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.M
     assert "Name the server localhost" in str(refusal.value.hint)
 
 
-def test_a_named_session_is_another_one_for_other_code_and_what_spark_refuses_is_left_to_spark() -> None:
+def test_a_named_session_is_another_one_for_other_code() -> None:
     named = "sc://127.0.0.1:1/;session_id=0b5c1d9e-0000-4000-8000-000000000001;user_id=me"
     ids = {session_for(Path(code), named, {}) for code in ("a.zip", "b.zip", "a.zip")}
     assert len(ids) == 2

@@ -20,11 +20,9 @@ from millrace.resources.spark.shipped_code import (
     with_their_helpers,
     zip_of,
 )
-from tests.support.building.drains import thing, things
+from tests.support.building.drains import thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.factories import rows
-
-__all__ = ["things"]
 
 
 def write(folder: Path, **files: str) -> None:
@@ -35,7 +33,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_the_users_own_package_is_built_and_anew_after_a_helper_changed_and_its_version_was_raised(
+def test_a_fold_of_a_package_is_built_anew_after_a_change(
     things: EventStore, dsn: str, spark_remote: str, tmp_path: Path
 ) -> None:
     assert ";session_id=" in spark_remote
@@ -78,7 +76,7 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == [living]
 
 
-def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
+def test_the_same_code_makes_the_same_file(tmp_path: Path) -> None:
     packages = {"millrace": [tmp_path / "millrace"]}
     shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
     code = zip_of(packages)
@@ -94,9 +92,7 @@ def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(t
     } <= names
 
 
-def test_source_beside_a_package_comes_along_and_what_is_installed_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     write(
         tmp_path,

@@ -37,7 +37,7 @@ def ids(changes: Sequence[Change]) -> list[str | None]:
     return [change.decider_id for change in changes]
 
 
-def test_a_piece_ends_with_the_transaction_that_makes_it_as_large_as_is_asked() -> None:
+def test_a_piece_ends_with_the_transaction_that_fills_it() -> None:
     messages = [*transaction(100, 1), *transaction(200, 2, 3), *transaction(300, 4), *transaction(400, 5)]
     arriving = Arriving(Watched(), messages)
     assert ids(list(arriving.piece(5))) == ["[1]", "[2]", "[3]"]
@@ -64,7 +64,7 @@ def test_where_nothing_comes_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("least", [1, 2 * BATCH, 10 * BATCH])
-def test_some_hundred_messages_are_decoded_together_and_all_of_a_transaction_belong_to_its_piece(least: int) -> None:
+def test_messages_are_decoded_together_and_a_transaction_is_in_one_piece(least: int) -> None:
     decoder = Watched()
     number = 2 * BATCH + 1
     arriving = Arriving(decoder, transaction(100, *range(number)))

@@ -43,9 +43,7 @@ from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, beg
         (b"U\0\0@\x10", "updated", None, "cut off"), (b"D\0\0@\x10N", "deleted", None, "unknown kind b'N'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
-    raw: bytes, action: str, decider_id: str | None, fault: str
-) -> None:
+def test_what_cannot_be_decoded_is_a_faulty_change(raw: bytes, action: str, decider_id: str | None, fault: str) -> None:
     before, bad, after = decoded(encode(T), insert(b"1", b"a"), raw, insert(b"2", b"b"))
     assert bad.fault is not None
     assert fault in bad.fault
@@ -55,7 +53,7 @@ def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
     assert [(change.decider_id, change.commit_idx) for change in (before, after)] == [("[1]", 0), ("[2]", 2)]
 
 
-def test_a_changed_key_whose_new_row_cannot_be_decoded_still_ends_the_old_row() -> None:
+def test_a_changed_key_of_an_undecodable_row_ends_the_old_row() -> None:
     raw = encode(Update(TABLE, "K", (b"7", None), (b"8", b"\xff")))
     ended, bad, after = decoded(encode(T), raw, insert(b"9", b"b"))
     assert moves([ended]) == [("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]})]

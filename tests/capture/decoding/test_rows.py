@@ -164,7 +164,7 @@ def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject
     assert found == expected
 
 
-def test_a_message_that_is_cut_off_or_too_long_or_counts_otherwise_holds_no_row() -> None:
+def test_a_message_that_is_cut_off_or_too_long_holds_no_row() -> None:
     for kind in "IUD":
         whole = message(kind, (b"7", b"abc"))
         assert (relation_of_one_row(whole), values_of_one_row(whole, 2)) == (TABLE, [b"7", b"abc"])

@@ -18,15 +18,13 @@ def test_a_source_that_does_not_answer_is_unreachable() -> None:
 
 
 def test_the_session_s_text_form_is_fixed_whatever_the_database_says(source: Source) -> None:
-    source.connection.execute(
-        f"""
+    source.run(f"""
         alter database {source.slot} set datestyle = 'German';
         alter database {source.slot} set intervalstyle = 'iso_8601';
         alter database {source.slot} set timezone = 'Asia/Tokyo';
         alter database {source.slot} set extra_float_digits = -10;
         alter database {source.slot} set bytea_output = 'escape'
-        """.encode()
-    )
+        """)
     with connect_source(source.dsn) as connection:
         assert connection.autocommit
         found = connection.execute(
@@ -71,9 +69,7 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
         ("2", "3", "0/0"),
     ],
 )  # fmt: skip
-def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
-    one: str, other: str, common: str | None
-) -> None:
+def test_two_logs_are_one_up_to_where_one_went_another_way(one: str, other: str, common: str | None) -> None:
     for a, b in ((one, other), (other, one)):
         found = Timelines.parse(a).common(Timelines.parse(b))
         assert found == (None if common is None else Lsn.parse(common))
@@ -92,7 +88,7 @@ def test_no_limit_that_is_meant_for_applications_ends_what_a_capture_does(source
     if source.connection.info.server_version >= 170000:
         theirs["transaction_timeout"] = "1s"
     for name, setting in theirs.items():
-        source.connection.execute(f"alter database {source.slot} set {name} = '{setting}'".encode())
+        source.run(f"alter database {source.slot} set {name} = '{setting}'")
     with connect_source(source.dsn) as connection:
         found = {name: value(connection, f"show {name}") for name in theirs}
         connection.execute("create table t ()")

@@ -120,7 +120,7 @@ DAMAGES: tuple[tuple[str, set[str]], ...] = (
 )
 
 
-def test_what_somebody_changed_is_made_as_declared_again_and_is_said_by_table(source: Source) -> None:
+def test_what_somebody_changed_is_mended_and_said_by_table(source: Source) -> None:
     source.run(
         "create schema elsewhere",
         "create table u (id int primary key)",
@@ -134,7 +134,7 @@ def test_what_somebody_changed_is_made_as_declared_again_and_is_said_by_table(so
     try:
         for damage, otherwise in DAMAGES:
             statement = damage.replace("{actions}", ", ".join(declaration.actions)).replace("{}", source.slot)
-            source.connection.execute(statement.encode())
+            source.run(statement)
             with connect_source(source.dsn) as connection:
                 said = ensure_publication(connection, source.slot, declaration) or frozenset()
                 again = ensure_publication(connection, source.slot, declaration)
@@ -151,9 +151,9 @@ def test_what_somebody_changed_is_made_as_declared_again_and_is_said_by_table(so
 def test_a_publication_of_somebody_else_is_left_alone(source: Source) -> None:
     source.run("create table t (id int primary key)")
     for foreign in ("for all tables", ""):
-        source.connection.execute(f"create publication {source.slot} {foreign}".encode())
+        source.run(f"create publication {source.slot} {foreign}")
         refusal(ForeignPublication, lambda: ensured(source, capture()))
-        source.connection.execute(f"drop publication {source.slot}".encode())
+        source.run(f"drop publication {source.slot}")
 
 
 def test_a_publication_that_cannot_be_made_leaves_what_was(source: Source) -> None:
@@ -165,7 +165,7 @@ def test_a_publication_that_cannot_be_made_leaves_what_was(source: Source) -> No
     assert not ensured(source, declaration)
 
 
-def test_tables_that_inherit_are_not_published_and_partitions_are_as_their_root(source: Source) -> None:
+def test_heirs_are_not_published_and_partitions_are_as_their_root(source: Source) -> None:
     source.run(
         "create table t (id int primary key)",
         "create table child () inherits (t)",

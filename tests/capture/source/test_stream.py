@@ -8,6 +8,7 @@ import threading
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
 from millrace.resources.capture.source import connection as connections
@@ -29,11 +30,11 @@ __all__ = ["capturing"]
 GOES_ON = threading.Event()
 
 
-def opened(connection: psycopg.Connection, source: Source, *, takes_over: bool = False) -> SlotStream:
+def opened(connection: Connection, source: Source, *, takes_over: bool = False) -> SlotStream:
     return SlotStream(connection, source.slot, source.slot, takes_over=takes_over)
 
 
-def taken(stream: SlotStream, connection: psycopg.Connection) -> list[Message]:
+def taken(stream: SlotStream, connection: Connection) -> list[Message]:
     """Take all that is committed by now."""
     flushed, _ = flush_lsn(connection)
     found: list[Message] = []
@@ -46,7 +47,7 @@ def keys(messages: list[Message]) -> list[bytes]:
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
-def consumed(connection: psycopg.Connection, source: Source) -> Lsn | None:
+def consumed(connection: Connection, source: Source) -> Lsn | None:
     state = slot_state(connection, source.slot)
     assert state is not None
     return state.confirmed_flush_lsn
@@ -62,9 +63,7 @@ def heard(source: Source) -> int:
 # What is given ----------------------------------------------------------------------------------------------
 
 
-def test_transactions_are_given_whole_in_the_order_of_their_commits(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_transactions_are_given_whole_in_the_order_of_their_commits(capturing: Connection, source: Source) -> None:
     source.run("begin", "insert into t select generate_series(1, 1000)")
     with psycopg.connect(source.dsn, autocommit=True) as other:
         other.execute("insert into t values (2001)")
@@ -78,7 +77,7 @@ def test_transactions_are_given_whole_in_the_order_of_their_commits(
         assert keys(taken(stream, capturing)) == [b"2003"]
 
 
-def test_what_was_not_given_up_comes_again(capturing: psycopg.Connection, source: Source) -> None:
+def test_what_was_not_given_up_comes_again(capturing: Connection, source: Source) -> None:
     source.run("insert into t values (1)", "insert into t values (2)")
     with opened(capturing, source) as stream:
         found = taken(stream, capturing)
@@ -93,7 +92,7 @@ def test_what_was_not_given_up_comes_again(capturing: psycopg.Connection, source
         assert keys(taken(stream, capturing)) == [b"2"]
 
 
-def test_reading_can_end_within_a_transaction(capturing: psycopg.Connection, source: Source) -> None:
+def test_reading_can_end_within_a_transaction(capturing: Connection, source: Source) -> None:
     source.run("insert into t select generate_series(1, 10000)")
     flushed, _ = flush_lsn(capturing)
     with opened(capturing, source) as stream:
@@ -110,9 +109,7 @@ def test_reading_can_end_within_a_transaction(capturing: psycopg.Connection, sou
         assert len(keys(taken(stream, capturing))) == 10000
 
 
-def test_who_is_to_stop_between_two_transactions_ends_there_and_not_at_the_position(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_who_is_to_stop_between_two_transactions_ends_there(capturing: Connection, source: Source) -> None:
     stop = threading.Event()
     stop.set()
     with opened(capturing, source) as stream:
@@ -122,8 +119,8 @@ def test_who_is_to_stop_between_two_transactions_ends_there_and_not_at_the_posit
 # What moves the slot ----------------------------------------------------------------------------------------
 
 
-def test_nothing_but_what_is_stored_moves_the_slot(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+def test_only_what_is_stored_moves_the_slot(
+    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.02)
     source.run("insert into t values (1)")
@@ -146,8 +143,8 @@ def test_nothing_but_what_is_stored_moves_the_slot(
 # What is noticed --------------------------------------------------------------------------------------------
 
 
-def test_the_server_waits_while_the_caller_works_for_long(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+def test_the_server_waits_for_a_slow_caller(
+    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "WALSENDER_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
@@ -158,8 +155,8 @@ def test_the_server_waits_while_the_caller_works_for_long(
         assert len(keys(taken(stream, capturing))) == 20000
 
 
-def test_a_stream_without_signs_is_ended_and_the_next_one_gives_the_same(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+def test_a_stream_without_signs_is_ended(
+    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with monkeypatch.context() as patch:
@@ -176,9 +173,7 @@ def test_a_stream_without_signs_is_ended_and_the_next_one_gives_the_same(
 
 
 @pytest.mark.usefixtures("capturing")
-def test_a_link_that_went_silent_is_noticed(
-    source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_link_is_noticed(source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.05)
     relay = Relay(f"{postgres.socket}/.s.PGSQL.5432")
     try:
@@ -200,8 +195,8 @@ def test_a_link_that_went_silent_is_noticed(
         relay.cut()
 
 
-def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_decodes_is_waited_for(
+    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.run("insert into other select 'x' from generate_series(1, 300000)", "insert into t values (1)")
     with opened(capturing, source) as stream:
@@ -212,9 +207,7 @@ def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
         assert keys(taken(stream, capturing)) == [b"1"]
 
 
-def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(capturing: Connection, source: Source) -> None:
     again = f"create publication {source.slot} for table t".encode()
     with opened(capturing, source) as stream:
         source.run("insert into t values (1)")
@@ -233,7 +226,7 @@ def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(
         opened(capturing, source)
 
 
-def test_a_slot_that_is_lost_while_it_is_read(capturing: psycopg.Connection, source: Source) -> None:
+def test_a_slot_that_is_lost_while_it_is_read(capturing: Connection, source: Source) -> None:
     def lose() -> None:
         capturing.execute("select pg_terminate_backend(active_pid, 10000) from pg_replication_slots")
         capturing.execute("select pg_drop_replication_slot(%s)", (source.slot,))
@@ -244,9 +237,7 @@ def test_a_slot_that_is_lost_while_it_is_read(capturing: psycopg.Connection, sou
             list(stream.messages(Lsn(2**63), GOES_ON))
 
 
-def test_only_who_has_the_lease_ends_a_former_reader(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_lease_ends_a_reader(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with opened(capturing, source, takes_over=True) as former:
@@ -280,15 +271,15 @@ def test_a_role_that_may_not_replicate_is_told_what_it_needs(source: Source) -> 
         source.run("drop role plain")
 
 
-def test_limits_of_time_and_files_end_no_stream(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
+def test_limits_of_a_database_end_no_stream(
+    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.05)
     limits: list[str] = ["statement_timeout = '50ms'", "lock_timeout = '50ms'", "temp_file_limit = '64kB'"]
     if capturing.info.server_version >= 170000:
         limits.append("transaction_timeout = '50ms'")
     for limit in limits:
-        source.connection.execute(f"alter database {source.slot} set {limit}".encode())
+        source.run(f"alter database {source.slot} set {limit}")
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with connect_source(source.dsn) as limited, opened(limited, source) as stream:
         before = heard(source)

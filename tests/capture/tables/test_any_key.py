@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared
 from tests.support.capturing.odd_types import CASELESS
-from tests.support.factories import rows
 
 _numbers = count()
 
@@ -71,7 +69,7 @@ def tables(draw: st.DrawFn) -> Drawn:
 @pytest.fixture
 def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     """Make the types, and read few rows at a time."""
-    captured.source.run(
+    captured.run(
         *CASELESS,
         "create domain nick as extensions.caseless",
         "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
@@ -131,8 +129,7 @@ def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
     """Compare the rows of a table, as texts, with the last events of its live streams, and with what `verify` says."""
     texts = ", ".join(f"{column}::text" for column in columns)
     there = captured.source.connection.execute(f"select {texts} from {name}".encode()).fetchall()
-    told = rows(
-        captured.store,
+    told = captured.rows(
         """
         select array(select e.value from jsonb_each_text(data -> 'record') e order by e.key) from (
           select distinct on (decider_id) event, data from event_store.events
@@ -144,5 +141,5 @@ def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
     )
     # as a text a value of character has no blanks at its end
     assert sorted(tuple(value.rstrip(" ") for value in values) for (values,) in told) == sorted(there)
-    found = verify(captured.dsn, captured.capture, captured.capture.tables[0])
+    found = captured.verify(captured.capture.tables[0])
     assert (found.rows, found.unchanged, found.differing) == (len(there), len(there), 0)

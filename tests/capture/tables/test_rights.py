@@ -11,14 +11,11 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import has_work
-from millrace.resources.capture.setup import remove, restart
+from millrace.resources.capture.setup import remove
 from millrace.resources.capture.source.connection import connect_source
 from millrace.resources.capture.source.readiness import require_ready
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, assert_left
 from tests.support.capturing.odd_types import CASELESS
-from tests.support.capturing.two_tables import problems
 
 # as the page has them
 RIGHTS = (
@@ -39,7 +36,7 @@ def restricted(captured: Captured) -> Iterator[Captured]:
         for statement in statements:
             admin.execute(statement.format(**names).encode())
 
-    captured.source.run(*CASELESS)
+    captured.run(*CASELESS)
     run(
         "create role {owner}",
         "create schema app",
@@ -64,30 +61,30 @@ def test_a_role_with_the_documented_rights_captures(restricted: Captured) -> Non
     with connect_source(restricted.capture.source()) as source:
         require_ready(source, restricted.capture, has_slot=False)
     restricted.drain()
-    restricted.source.run(
+    restricted.run(
         "update app.people set n = 2 where n = 1", "delete from app.parts where id = 1", "insert into app.parts values (3, 3)",
         "create table app.more partition of app.parts for values from (100) to (200)", "insert into app.parts values (101, 1)",
     )  # fmt: skip
     owner = f"o_{restricted.source.slot}"
-    restricted.source.connection.execute(f"alter table app.more owner to {owner}".encode())
+    restricted.run(f"alter table app.more owner to {owner}")
     restricted.drain()
     for table in restricted.capture.tables:
-        found = verify(restricted.dsn, restricted.capture, table, repairs="a test")
+        found = restricted.verify(table, repairs="a test")
         assert (found.differing, found.held) == (0, 0)
-    assert problems(restricted) == []
-    assert not has_work(restricted.dsn, restricted.capture)
-    restart(restricted.dsn, restricted.capture, "a test")
+    assert restricted.problems() == []
+    assert not restricted.has_work()
+    restricted.restart("a test")
     restricted.drain()
     assert_left(restricted, "app.people", "app.parts")
     remove(restricted.dsn, restricted.capture, "a test")
 
 
-def test_without_the_right_to_a_schema_of_operators_their_table_is_not_read_and_the_other_is(
+def test_without_the_right_to_operators_their_table_alone_is_not_read(
     restricted: Captured,
 ) -> None:
-    restricted.source.connection.execute(f"revoke usage on schema extensions from r_{restricted.source.slot}".encode())
+    restricted.run(f"revoke usage on schema extensions from r_{restricted.source.slot}")
     restricted.drain()
-    (said,) = problems(restricted)
+    (said,) = restricted.problems()
     assert said.startswith("the backfill of app.people does not go on")
     assert "permission denied for schema extensions" in said
     assert_left(restricted, "app.parts")

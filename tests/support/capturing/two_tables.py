@@ -1,11 +1,6 @@
-"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while.
-
-Belongs here: making them, and what an operator is told. Not here: what a test of one table needs (`captured`).
-"""
+"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while."""
 
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from tests.support.capturing.captured import Captured, declared
 
 GOOD = CapturedTable("good")
@@ -18,12 +13,3 @@ def both(captured: Captured, *tables: CapturedTable) -> Captured:
         "create table good (id int primary key, name text)", "insert into good values (1, 'first')", FILL
     )
     return declared(captured, CapturedTable("items"), GOOD, *tables)
-
-
-def info(captured: Captured) -> CaptureInfo:
-    (found,) = CaptureStore(captured.store).capture_info("shop")
-    return found
-
-
-def problems(captured: Captured) -> list[str]:
-    return capture_health(captured.dsn, captured.capture).problems(captured.capture)
