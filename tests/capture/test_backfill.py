@@ -31,9 +31,7 @@ def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, mo
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["first", "anew"])
-def test_a_killed_backfill_goes_on_while_rows_change(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, anew: bool
-) -> None:
+def test_a_killed_backfill_goes_on(captured: Captured, monkeypatch: pytest.MonkeyPatch, anew: bool) -> None:
     monkeypatch.setattr(backfilling, "CHUNK", 10)
     captured.run("insert into items select n, 'old' from generate_series(1, 100) n")
     chunks = changed = 0
@@ -75,7 +73,7 @@ def test_a_killed_backfill_goes_on_while_rows_change(
 
 
 @pytest.mark.parametrize(("status", "which"), [("unpublished", 2), ("behind", 7)])
-def test_a_chunk_is_overtaken_by_none(
+def test_nothing_overtakes_a_chunk(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, status: str, which: int
 ) -> None:
     monkeypatch.setattr(backfilling, "CHUNK", 5)

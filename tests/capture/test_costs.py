@@ -1,7 +1,4 @@
-"""What a run of a capture costs its source: nothing where nothing happened, and no vacuum its work.
-
-Belongs here: transaction ids, log and locks of the source. Not here: what is captured (test_drain).
-"""
+"""What a run of a capture costs its source: nothing where nothing happened, and no vacuum its work."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

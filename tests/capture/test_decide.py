@@ -1,8 +1,4 @@
-"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up.
-
-Belongs here: `capture.decide`. Not here: what the steps do (test_setup, test_gaps, test_kills), what a table may lack
-(test_readiness).
-"""
+"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -85,9 +85,7 @@ def test_a_slot_of_idle_tables_follows_the_log_of_others(captured: Captured, mon
 
 
 @pytest.mark.parametrize("tries", [100, pytest.param(1000, marks=LONG)])
-def test_no_commit_that_races_the_advance_is_lost(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, tries: int
-) -> None:
+def test_no_commit_beside_an_advance_is_lost(captured: Captured, monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
     go, stop = threading.Semaphore(0), threading.Event()
 

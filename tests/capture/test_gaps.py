@@ -98,9 +98,7 @@ def test_another_replica_identity_for_a_while_leaves_no_other_streams(captured: 
     assert CaptureStore(captured.store).capture_gaps("shop") == []
 
 
-def test_an_earlier_slot_changes_nothing_and_other_content_raises_an_alarm(
-    captured: Captured,
-) -> None:
+def test_an_earlier_slot_changes_nothing_and_other_content_raises_an_alarm(captured: Captured) -> None:
     captured.drain()
     slot = str(captured.value("select slot from event_store.captures"))
 

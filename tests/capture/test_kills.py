@@ -1,10 +1,4 @@
-"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice.
-
-Belongs here: the table of scenarios and steps. A scenario has one source and one store, and goes on from turn to turn:
-at each turn the next run is killed at a step, the one after it at the second such step, and the last one ends. Not
-here: processes that are killed at random moments (tests/processes/capture), what a kill leaves for a while
-(test_pieces, test_backfill).
-"""
+"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -430,9 +424,7 @@ def test_killed_at_each_step_nothing_is_missing_or_doubled(
         assert captured.value(ids) == 0, step
 
 
-def test_killed_at_each_message_nothing_is_missing_or_doubled(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_each_message_nothing_is_lost_or_twice(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = SlotStream.messages
     left = 0
 

@@ -1,8 +1,4 @@
-"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile.
-
-Belongs here: the storing of a piece beside the emission of those before it. Not here: where a piece ends
-(decoding/test_arriving), the thread that emits (test_emitter).
-"""
+"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile."""
 
 import threading
 

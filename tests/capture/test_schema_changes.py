@@ -1,7 +1,4 @@
-"""Changes of columns and partitions: the history says them, and the rows that it leaves are the source's.
-
-Not here: kills while columns change (test_kills).
-"""
+"""Changes of columns and partitions: the history says them, and the rows that it leaves are the source's."""
 
 from typing import Any, LiteralString
 
@@ -74,9 +71,7 @@ def all_events(captured: Captured) -> int:
     return int(captured.value("select count(*) from event_store.events"))
 
 
-def test_new_columns_are_told_before_rows_and_their_table_is_read_anew(
-    many: Captured,
-) -> None:
+def test_new_columns_are_told_before_rows_and_their_table_is_read_anew(many: Captured) -> None:
     with many.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
         for name, change in REWRITES.items():

@@ -1,8 +1,4 @@
-"""What is found out before a capture goes on: other tables under the same names, a changed publication or source.
-
-Belongs here: `capture.setup`, and what an operator is told. Not here: capturing (test_drain), the publication alone
-(test_publication).
-"""
+"""What is found out before a capture goes on: other tables under the same names, a changed publication or source."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,9 +209,7 @@ def test_a_slot_waits_for_whoever_writes_and_says_for_whom(
     assert problem() == ""
 
 
-def test_who_loses_the_lease_while_a_slot_is_made_leaves_none(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_loses_the_lease_meanwhile_leaves_no_slot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
         raise LeaseLost("somebody else has it")
 

@@ -22,19 +22,9 @@ from millrace.resources.read_models.stored.differences import diffs, take
 from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, finish, note, remove_expired
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, with_upcasts
+from tests.support.building import drains
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    fill,
-    held,
-    later,
-    machines,
-    rows_of,
-    thing,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, Crossing, Everything, fill, held, later, machines, rows_of, thing
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, at_once, rows, start, value
@@ -220,7 +210,7 @@ def test_time_limits_of_a_login_end_no_build(
     with held(connect(), "lock table event_store.model_locks in access exclusive mode"):
         building = start(lambda: build(f"{dsn}&options=-c%20statement_timeout%3D1s", mark))
         late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
-        wait_until(lambda: value(observer, late, wait_blocked_in(observer, "lock_model")), "it waits for longer")
+        wait_until(lambda: value(observer, late, drains.wait_blocked_in(observer, "lock_model")), "it waits for longer")
     with pytest.raises(AssertionError, match="nothing is to be built"):
         building.result(patience())
 

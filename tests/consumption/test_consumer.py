@@ -15,16 +15,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    all_blocked,
-    fill,
-    held,
-    staged,
-    thing,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, Crossing, all_blocked, fill, held, staged, thing, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, correct, poison
 from tests.support.factories import Connect, at_once, rows, start
@@ -86,9 +77,7 @@ def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.
             found: list[tuple[int, bool]] = []
             before = lab.value(numbers)
             consumer.drain(
-                budget_s=patience(),
-                idle_s=0,
-                on_commit=lambda c: found.append((c.events, lab.value(numbers) > before)),
+                budget_s=patience(), idle_s=0, on_commit=lambda c: found.append((c.events, lab.value(numbers) > before))
             )
             return [commit for commit in found if commit[0]]
 

@@ -22,12 +22,7 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.drains import (
-    Counted,
-    fill,
-    staged,
-    thing,
-)
+from tests.support.building.drains import Counted, fill, staged, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, correct, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
@@ -149,7 +144,7 @@ def test_an_event_that_crashes_a_process_fails_its_stream_alone(lab: Lab) -> Non
     assert locks(lab) == [("bad", 1)]
 
 
-def test_leases_are_kept_while_others_are_built_one_by_one(
+def test_leases_are_kept_while_others_are_built(
     lab: Lab, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.append_events(thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (2, 5, 9))
@@ -190,9 +185,7 @@ def refused(decider_id: str) -> NewEvent:
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
 
 
-def test_misread_and_refused_streams_wait_from_one_batch_on(
-    lab: Lab,
-) -> None:
+def test_misread_and_refused_streams_wait_from_one_batch_on(lab: Lab) -> None:
     odd = [thing("odd", owner="q", units=units) for units in (1, "a lot", 2)]
     lab.append_events([thing("good", owner="p", units=1), refused("bad"), *odd])
     report = lab.at(0).drain(TOTALS)
@@ -252,10 +245,7 @@ def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: p
     assert locks(lab) == []
     # the others were built by themselves
     assert lab.rows_of(TOTALS) == [("p", 1)]
-    with (
-        lab.at(100).consumer(TOTALS, "rebuilder") as consumer,
-        pytest.raises(PartitionsFailed) as failed,
-    ):
+    with lab.at(100).consumer(TOTALS, "rebuilder") as consumer, pytest.raises(PartitionsFailed) as failed:
         consumer.rebuild(3)
     assert said in (failed.value.detail or "")
 
@@ -272,9 +262,7 @@ def moments(events: "DataFrame") -> "DataFrame":
 
 
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
-def test_a_search_that_gives_up_moves_no_checkpoint(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, model: ReadModel
-) -> None:
+def test_a_search_that_gives_up_moves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch, model: ReadModel) -> None:
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
     lab.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
     with lab.at(0).consumer(model, "first") as consumer:

@@ -26,15 +26,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.bounded import TookTooLong
-from tests.support.building.drains import (
-    Counted,
-    Everything,
-    fill,
-    held,
-    staged,
-    thing,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, Everything, fill, held, staged, thing, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS
 from tests.support.building.relay import Relay
@@ -45,9 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_failing_partition_is_named_and_holds_up_no_others(
-    lab: Lab,
-) -> None:
+def test_a_failing_partition_is_named_and_holds_up_no_others(lab: Lab) -> None:
     # no stream's fault: a trigger of an operator's
     two = ids_of_one_partition(lab.connection, 2, partition=3)
     (good,) = ids_of_one_partition(lab.connection, 1, partition=5)
@@ -172,9 +162,7 @@ def test_without_a_spark_server_a_drain_says_so(things: EventStore, dsn: str, mo
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
-def test_after_a_spark_server_died_in_mid_drain_the_next_goes_on(
-    lab: Lab, spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(lab, 40)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")

@@ -12,13 +12,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
-from tests.support.building.drains import (
-    Counted,
-    busiest,
-    fill,
-    later,
-    thing,
-)
+from tests.support.building.drains import Counted, busiest, fill, later, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS
 from tests.support.factories import ids_of_one_partition, start, value
@@ -130,9 +124,7 @@ END_ALL: LiteralString = (
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
-def test_what_a_second_build_did_not_read_is_not_passed_over(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, shared: bool
-) -> None:
+def test_what_a_second_build_did_not_read_comes_later(lab: Lab, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     good, bad = ids_of_one_partition(lab.connection, 2, partition=3)
     # an event follows the one that no column holds, so the round is built again
     lab.append_events(thing(name, worth=worth) for name, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3)))

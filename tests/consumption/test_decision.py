@@ -2,16 +2,8 @@
 
 from dataclasses import replace
 
-from millrace.resources.consumption.decision import (
-    JOIN_S,
-    LARGE_BACKLOG,
-    SHARED_FAILURES,
-    SHARED_REST_S,
-    Start,
-    alone_behind,
-    in_turn,
-    plan,
-)
+from millrace.resources.consumption import decision
+from millrace.resources.consumption.decision import JOIN_S, SHARED_REST_S, Start, alone_behind, in_turn, plan
 from millrace.resources.event_store import DrainState, ViewPoll
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
@@ -73,7 +65,7 @@ BEGAN = DrainState("", "a run", since_s=JOIN_S - 1, lives=True)
 JOINED = replace(BEGAN, since_s=JOIN_S)
 FAILED = DrainState("orders", failures=1, error="a bad value", ended_s=9.0)
 WAITS = replace(FAILED, failures=3, wait_s=4.0)
-FAILING = DrainState("", failures=SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
+FAILING = DrainState("", failures=decision.SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
 # its row, how its own drain stands and that of all views: who drains a view now, and what is said
 SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] = (
     (ORDERS, IDLE, NONE, TOGETHER, "orders: 5 due"),
@@ -112,7 +104,10 @@ def test_the_shared_drain_and_its_own_decide_who_drains_a_view() -> None:
 
 
 def test_a_view_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
-    far, near = replace(ORDERS, ahead=LARGE_BACKLOG + 1), replace(ORDERS, view="near", ahead=LARGE_BACKLOG)
+    far, near = (
+        replace(ORDERS, ahead=decision.LARGE_BACKLOG + 1),
+        replace(ORDERS, view="near", ahead=decision.LARGE_BACKLOG),
+    )
     assert alone_behind([near, far]) == "orders"
     assert alone_behind([near, far, replace(far, view="as far")]) is None
     assert alone_behind([near]) is None

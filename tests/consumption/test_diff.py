@@ -19,29 +19,13 @@ from millrace.resources.errors import BelongsToReadModel, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, field, last, sum_
-from millrace.resources.read_models.stored.differences import (
-    Diff,
-    Found,
-    NothingToCompare,
-    compare,
-    diffs,
-    examples,
-    take,
-)
+from millrace.resources.read_models.stored import differences
+from millrace.resources.read_models.stored.differences import Diff, Found, NothingToCompare, compare, diffs, take
 from millrace.resources.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    all_events,
-    busiest,
-    drain,
-    fill,
-    machines,
-    thing,
-)
+from tests.support.building.drains import Counted, Crossing, all_events, busiest, drain, fill, machines, thing
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import Wider, built, relations
 from tests.support.building.oracle import expected_rows
@@ -138,7 +122,7 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
         assert how != "changed" or columns == [n for n, k in (("events", counted), ("latest", last_ones)) if key in k]
         assert (old and [old["events"], old["latest"]]) == before.get(key)
         assert (new and [new["events"], new["latest"]]) == after.get(key)
-    shown = examples(lab.connection, diff)
+    shown = differences.examples(lab.connection, diff)
     assert len(shown) == len(kept) < 20
     assert {(one.before is None, one.after is None) for one in shown if one.change == "gone"} == {(False, True)}
 

@@ -7,19 +7,8 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.consumption.failing_streams import (
-    ALL_FAIL,
-    MOST_BUILDS,
-    MOST_FAILURES,
-    MOST_UNCERTAIN,
-    End,
-    Findings,
-    OutOfTime,
-    Part,
-    PartFails,
-    Stream,
-    find_failing_streams,
-)
+from millrace.resources.consumption import failing_streams
+from millrace.resources.consumption.failing_streams import ALL_FAIL, End, Part, PartFails, Stream, find_failing_streams
 
 # stream -> its offsets, and those of the events that cannot be built
 Events = dict[Stream, list[int]]
@@ -78,7 +67,7 @@ def stream(number: int) -> Stream:
     return Stream(number % 16, "thing", f"thing-{number}")
 
 
-def flat(found: Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
+def flat(found: failing_streams.Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
     return sorted(event for part in found.built for event in part)
 
 
@@ -91,7 +80,7 @@ def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
     return sorted((s, offset) for s, offsets in events.items() for offset in offsets if offset < first.get(s, 2**40))
 
 
-def assert_before_them(found: Findings[set[tuple[Stream, int]]], events: Events) -> None:
+def assert_before_them(found: failing_streams.Findings[set[tuple[Stream, int]]], events: Events) -> None:
     """Assert that it built what comes before the failing events, and no more."""
     assert sorted(event for part in found.before for event in part) == sorted(
         (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
@@ -115,8 +104,8 @@ def test_where_many_fail_it_ends_with_those_that_it_found() -> None:
     poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 1000, 4)}
     found = find_failing_streams(Simulated(events, poison), retries=False)
     assert found.end is End.MANY
-    assert 50 <= len(found.failures) <= MOST_FAILURES
-    assert found.builds <= MOST_BUILDS
+    assert 50 <= len(found.failures) <= failing_streams.MOST_FAILURES
+    assert found.builds <= failing_streams.MOST_BUILDS
     assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
     assert_before_them(found, events)
 
@@ -207,7 +196,7 @@ def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash() -> None:
         poison: Poison = {one: set(offsets) for one, offsets in events.items()}
         found = find_failing_streams(Crashing(events, poison), retries=False)
         assert found.blameless or (found.end is End.ALL and not found.failures)
-        assert found.builds <= MOST_UNCERTAIN
+        assert found.builds <= failing_streams.MOST_UNCERTAIN
         assert not find_failing_streams(Simulated(events, poison), retries=False).blameless
 
 
@@ -219,8 +208,8 @@ def test_where_no_batch_comes_after_it_each_is_named() -> None:
     batch = Simulated(events, {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 2)})
     found = find_failing_streams(batch, retries=False, to_the_end=True)
     assert found.end is End.FOUND
-    assert len(found.failures) == 300 > MOST_FAILURES
-    assert found.builds > MOST_BUILDS
+    assert len(found.failures) == 300 > failing_streams.MOST_FAILURES
+    assert found.builds > failing_streams.MOST_BUILDS
     assert {failure.stream: failure.offset for failure in found.failures} == first_of(batch.poison)
     assert flat(found) == before(events, batch.poison)
     # a shared cause blames nobody, here too
@@ -237,7 +226,7 @@ class Hurried(Simulated):
 
     def of(self, part: Part) -> Events:
         if not self.left:
-            raise OutOfTime
+            raise failing_streams.OutOfTime
         self.left -= 1
         return super().of(part)
 

@@ -1,7 +1,4 @@
-"""Drains that lose their process, their connection or their staged rows at a step: the model equals a clean run.
-
-A kill for each step of a commit. More of them, and kills at random: `tests/processes/consumption`.
-"""
+"""Drains that lose their process, their connection or their staged rows at a step: the model equals a clean run."""
 
 import itertools
 import threading
@@ -22,31 +19,10 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
 from millrace.resources.read_models.stored.tables import listed, merged_columns, relation, state_schema, stored_columns
 from millrace.resources.read_models.stored.versions import ensure_version
+from tests.support.building import drains, killed_drains
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    all_events,
-    close,
-    fill,
-    held,
-    machines,
-    rows_of,
-    staged,
-    wait_blocked_in,
-)
-from tests.support.building.killed_drains import (
-    consumed,
-    kill_at,
-    lease_taken,
-    merged_but_not_committed,
-    rows_staged,
-    sharing_victim,
-    some_commits,
-    some_views_committed_and_one_waits,
-    victim,
-)
+from tests.support.building.drains import Counted, Crossing, Everything, close, fill, held, machines, rows_of, staged
+from tests.support.building.killed_drains import consumed, kill_at, lease_taken, rows_staged, some_commits, victim
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, assert_holds_all_but, locks, offsets_of, poison
 from tests.support.building.read_models import expected_uses
@@ -76,7 +52,7 @@ def test_after_a_kill_at_a_step_the_next_run_is_clean(
     assert consumed(lab.connection) < 100
     lab.later().drain(model)
     if model is Uses:
-        assert close(lab.rows_of(Uses)) == close(expected_uses(all_events(lab)))
+        assert close(lab.rows_of(Uses)) == close(expected_uses(drains.all_events(lab)))
     else:
         lab.is_clean(model)
 
@@ -91,7 +67,7 @@ def test_a_kill_between_failing_streams_and_commit_changes_nothing(lab: Lab, con
         held(holder, "lock table read_models.worths_state in share mode"),
         victim(lab.dsn, batch_events=1000, model="Worths") as process,
     ):
-        kill_at(process, connect(), merged_but_not_committed)
+        kill_at(process, connect(), killed_drains.merged_but_not_committed)
     assert (locks(lab), consumed(lab.connection)) == ([], 0)
     assert lab.later().drain(WORTHS).failed_streams == 1
     assert locks(lab) == [("bad", 1)]
@@ -104,8 +80,11 @@ def test_a_kill_between_the_commits_of_two_views_changes_nothing(lab: Lab, conne
     for model in TOGETHER:
         ensure_version(lab.connection, model)
     holder = connect()
-    with held(holder, "lock table read_models.going_state in share mode"), sharing_victim(lab.dsn, 40) as process:
-        kill_at(process, connect(), some_views_committed_and_one_waits)
+    with (
+        held(holder, "lock table read_models.going_state in share mode"),
+        killed_drains.sharing_victim(lab.dsn, 40) as process,
+    ):
+        kill_at(process, connect(), killed_drains.some_views_committed_and_one_waits)
     assert consumed(lab.connection) < 100 * len(TOGETHER)
     lab.later().share()
     lab.is_clean(*TOGETHER)
@@ -190,7 +169,7 @@ def test_a_connection_that_ends_during_the_merge_is_replaced(lab: Lab, connect: 
     observer, holder = connect(), connect()
     with held(holder, "lock table read_models.counted_state in share mode"):
         running = start(lambda: lab.drain(Counted))
-        terminate(observer, wait_blocked_in(observer, 'insert into "read_models"'))
+        terminate(observer, drains.wait_blocked_in(observer, 'insert into "read_models"'))
     assert running.result(patience()).events == 100
     lab.is_clean(Counted)
 
@@ -214,7 +193,7 @@ def test_of_vanished_staged_rows_the_batch_is_built_again(lab: Lab, connect: Con
         assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):
             interfered.set()
-            wait_blocked_in(observer, "commit_batch")
+            drains.wait_blocked_in(observer, "commit_batch")
             observer.execute("truncate read_models.counted_staging")
         report = running.result(patience())
     assert (report.batches, report.events, len(builds)) == (1, 60, 2)

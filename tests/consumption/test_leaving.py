@@ -18,15 +18,7 @@ from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    fill,
-    held,
-    machines,
-    thing,
-)
+from tests.support.building.drains import Counted, Crossing, Everything, fill, held, machines, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS, WORTHS, poison
 from tests.support.building.read_models import DECIDER

@@ -18,21 +18,11 @@ from millrace.resources.consumption.commit import Commit, transaction
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.stored.merge import (
-    StagedRows,
-    forget_batch,
-    merge_rows,
-    next_batch,
-    replace_partition,
-)
+from millrace.resources.read_models.stored import merge
+from millrace.resources.read_models.stored.merge import StagedRows, merge_rows, next_batch, replace_partition
 from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import (
-    Counted,
-    busiest,
-    fill,
-    thing,
-)
+from tests.support.building.drains import Counted, busiest, fill, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
@@ -192,7 +182,7 @@ def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, co
                 )
             with transaction(EventStore(connection), model):
                 replace_partition(connection, model, partition, batch, [StagedRows(1, len(keys))])
-                forget_batch(connection, model, batch)
+                merge.forget_batch(connection, model, batch)
         raise AssertionError
 
     works = [*(partial(merges, seed) for seed in (0, 1, 2)), partial(rebuilds, 14), partial(rebuilds, 15)]

@@ -18,14 +18,7 @@ from millrace.resources.consumption.member import Member
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version, versions
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Crossing,
-    Everything,
-    fill,
-    held,
-    thing,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Crossing, Everything, fill, held, thing, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.shared_drains import ALL_WELL, FEW, TOGETHER, consumers, positions, why_away
 from tests.support.factories import Connect, at_once, rows, start, terminate

@@ -36,9 +36,7 @@ def test_tasks_cover_each_position_once(ranges: list[tuple[int, int]], max_recor
 
 
 @given(sizes=SIZES, limit=st.none() | LIMITS, max_records=LIMITS, min_tasks=LIMITS)
-def test_batches_cover_each_position_once(
-    sizes: list[int], limit: int | None, max_records: int, min_tasks: int
-) -> None:
+def test_batches_cover_all_once(sizes: list[int], limit: int | None, max_records: int, min_tasks: int) -> None:
     position = {partition: 10 * partition for partition in range(len(sizes))}
     target = {partition: position[partition] + size for partition, size in enumerate(sizes)}
     wanted = [LogRange(p, first, target[p]) for p, first in position.items()]

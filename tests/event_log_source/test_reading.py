@@ -11,14 +11,7 @@ from psycopg import sql
 
 from millrace.resources.event_log_source import LogRange, Unreadable, reading
 from millrace.resources.event_log_source.arrow import KEPT, arrow_connection
-from millrace.resources.event_log_source.reading import (
-    DENSE_OFFSETS,
-    DENSE_PLAN,
-    DENSE_POSITIONS,
-    PLAN,
-    dense_offsets,
-    query,
-)
+from millrace.resources.event_log_source.reading import DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
 from tests.support.building.event_log_reads import ALL, options_of, positions, read, reader_of
@@ -173,7 +166,7 @@ def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkey
     spread = value(
         store.connection, 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
     )
-    assert spread >= DENSE_OFFSETS * sizes[0]
+    assert spread >= reading.DENSE_OFFSETS * sizes[0]
     assert found_dense(dsn, alone) is None
     assert found_dense(dsn, [LogRange(0, 0, 0)]) is None
 

@@ -13,13 +13,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay
 
-from millrace.resources.event_log_source import (
-    DataLoss,
-    EventLogOptions,
-    EventLogStreamReader,
-    InvalidOption,
-    Unreadable,
-)
+from millrace.resources import event_log_source
+from millrace.resources.event_log_source import DataLoss, EventLogStreamReader, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import EventLogInput
 from millrace.resources.event_store import EventStore
 from tests.support.building.event_log_reads import SPARK_TYPES, stream
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Positions = list[tuple[int, int]]
+ReaderOf = Callable[..., EventLogStreamReader]
 COLUMNS = ("partition", "position")
 
 
@@ -49,7 +45,7 @@ def all_of(orders: EventStore) -> Positions:
 
 
 @pytest.fixture
-def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLogStreamReader]:
+def reader_of(dsn: str, request: pytest.FixtureRequest) -> ReaderOf:
     """Return a function that makes readers as Spark does; they are stopped when the test ends."""
     from pyspark.sql.types import StructField, StructType
 
@@ -60,7 +56,7 @@ def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLo
     def make(**options: object) -> EventLogStreamReader:
         given = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
         given |= {"columns": json.dumps(COLUMNS)} | ({} if "dsn" in given else {"dsn": dsn})
-        reader = EventLogStreamReader(EventLogOptions.read(given, "stream"), schema)
+        reader = EventLogStreamReader(event_log_source.EventLogOptions.read(given, "stream"), schema)
         request.addfinalizer(reader.stop)
         return reader
 
@@ -80,9 +76,7 @@ def offset(**stated: int) -> dict[str, int]:
     return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
 
 
-def test_a_new_query_begins_where_the_options_say(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_new_query_begins_where_the_options_say(orders: EventStore, reader_of: ReaderOf) -> None:
     set_clock(orders.connection, "2030-01-31 00:00:00+00")
     grow(orders, {0: 3, 2: 4, 10: 1})
     set_clock(orders.connection, "2030-01-31 01:00:00+00")
@@ -101,9 +95,7 @@ def test_a_new_query_begins_where_the_options_say(
         assert json.dumps(reader_of(**options).initialOffset()) == json.dumps(expected)
 
 
-def test_a_batch_takes_what_the_limit_allows(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_batch_takes_what_the_limit_allows(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 20, 1: 10})
     limited = reader_of(maxOffsetsPerTrigger="6")
     assert limited.getDefaultReadLimit() == ReadMaxRows(6)
@@ -119,9 +111,7 @@ def test_a_batch_takes_what_the_limit_allows(
     assert json.dumps(limited.latestOffset(last, ReadMaxRows(6))) == json.dumps(last)
 
 
-def test_available_now_ends_where_the_log_ended(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_available_now_ends_where_the_log_ended(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     reader = reader_of()
     reader.prepareForTriggerAvailableNow()
@@ -131,18 +121,14 @@ def test_available_now_ends_where_the_log_ended(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_batch_is_read_again_with_the_same_rows(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_batch_is_read_again_with_the_same_rows(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3, 1: 2})
     first = read(reader_of(), offset(p0=1), offset(p0=3, p1=2))
     grow(orders, {0: 3, 1: 2, 2: 1})
     assert read(reader_of(minPartitions="3"), offset(p0=1), offset(p0=3, p1=2)) == first
 
 
-def test_other_log_partitions_than_the_checkpoint_s_are_refused(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_other_log_partitions_than_the_checkpoint_s_are_refused(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     for reader in (reader_of(), reader_of(partitions=[0, 1])):
         with pytest.raises(
@@ -152,7 +138,7 @@ def test_other_log_partitions_than_the_checkpoint_s_are_refused(
 
 
 def test_removed_history_fails_the_query_or_is_warned_of(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5, 1: 2})
     purge(orders, 0, 3)
@@ -174,7 +160,7 @@ def test_removed_history_fails_the_query_or_is_warned_of(
 
 
 def test_a_log_before_the_checkpoint_fails_the_query(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5})
     with pytest.raises(DataLoss, match="stands at position 6 of log partition 0, and it holds positions 0 to 5"):
@@ -187,9 +173,7 @@ def test_a_log_before_the_checkpoint_fails_the_query(
     assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=7)
 
 
-def test_one_connection_looks_until_postgres_ends_it(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_one_connection_looks_until_postgres_ends_it(orders: EventStore, reader_of: ReaderOf) -> None:
     there = value(orders.connection, "select array_agg(pid) from pg_stat_activity")
     others = "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> all(%s)"
     reader = reader_of()

@@ -75,7 +75,7 @@ def alone(lab: Lab, append: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("door", [in_rounds, alone])
-def test_each_event_has_the_key_of_its_stream_however_it_is_read(
+def test_each_event_has_its_stream_s_key_however_it_is_read(
     lab: Lab, door: Callable[..., None], tmp_path: Path
 ) -> None:
     left = [*EVENTS]

@@ -1,4 +1,4 @@
-"""What a column refuses when it is declared, and a sum that outgrows its type. Not here: values (`test_rows`)."""
+"""What a column refuses when it is declared, and a sum that outgrows its type."""
 
 import math
 from collections.abc import Callable

@@ -214,9 +214,7 @@ def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
             stored_row(state, {"n": "int"})
 
 
-def test_a_failure_names_its_event_and_no_event_is_folded_twice(
-    lab: Lab,
-) -> None:
+def test_a_failure_names_its_event_and_no_event_is_folded_twice(lab: Lab) -> None:
     lab.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
     lab.append_events([replace(thing("a"), event="used")])
     used = lab.value("select \"offset\" from event_store.events where event = 'used'")

@@ -1,8 +1,4 @@
-"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on.
-
-Belongs here: which indexes a version has, who makes them, what fails nothing. Not here: what a page shows of them
-(`tests.assets.test_tables`).
-"""
+"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on."""
 
 import logging
 import threading
@@ -34,14 +30,7 @@ from millrace.resources.read_models.stored.past import named
 from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    drain,
-    fill,
-    thing,
-)
+from tests.support.building.drains import Counted, Crossing, Everything, drain, fill, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start
 from tests.support.logins import logins
@@ -275,10 +264,7 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     lab.append_events([thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
     report = lab.drain(model)
     assert report.failed_streams == 0
-    assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [
-        ("later",),
-        (text,),
-    ]
+    assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [("later",), (text,)]
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
     assert sorted(names(lab.connection, model)) == left
     assert not standing(lab.connection, model)[1]
@@ -337,9 +323,7 @@ def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: C
         assert lab.rows("select other from read_models.tagged where thing_id > 'a'") == [("x",)]
 
 
-def test_a_shared_drain_makes_those_of_a_view_that_joins(
-    lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(lab, 30)
     lab.share([Crossing, Counted])
     both, join, joined = [indexed(Crossing, "events"), indexed(Counted, "events")], Member.join, [0]
@@ -367,10 +351,7 @@ def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> 
         commit = consumer.rebuild(*range(16))
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
     assert names(lab.connection, OWNERS) == []
-    assert lab.rows("select owner, text from read_models.owners order by 1") == [
-        ("ann", text),
-        ("bob", "x"),
-    ]
+    assert lab.rows("select owner, text from read_models.owners order by 1") == [("ann", text), ("bob", "x")]
 
 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])

@@ -66,9 +66,7 @@ FULL: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_line_that_does_not_fit_holds_its_event(
-    store: EventStore, dsn: str, spark: "SparkSession", at_once: bool
-) -> None:
+def test_an_unfit_line_holds_its_event(store: EventStore, dsn: str, spark: "SparkSession", at_once: bool) -> None:
     store.register_decider_event("shelf", "filled", "")
     model = cast("ReadModel", Stock)
     odd: list[tuple[str, dict[str, Any]]] = [("e", {"shop": "odd", "lines": [{"pieces": 1}]}), ("f", {"shop": "odd"})]

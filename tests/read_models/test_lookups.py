@@ -72,9 +72,7 @@ def test_a_row_shows_what_the_other_model_has_now_or_null(built: Connection) -> 
     assert "Seq Scan" not in str(plan)
 
 
-def test_a_new_version_of_the_other_model_leaves_views_above_as_they_were(
-    built: Connection,
-) -> None:
+def test_a_new_version_of_the_other_model_leaves_views_above_as_they_were(built: Connection) -> None:
     ensure_version(built, orders(ORDERS, "customer", "Invoices"))
     built.execute("grant select (order_id) on read_models.orders to event_store_writer")
     granted = (

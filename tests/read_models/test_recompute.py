@@ -67,9 +67,7 @@ def test_the_public_columns_are_the_stream_and_those_declared() -> None:
     assert list(declare(deciders=None).public_columns()) == ["decider", "thing_id", "number", "text"]
 
 
-def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(
-    lab: Lab,
-) -> None:
+def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(lab: Lab) -> None:
     model = declare(deciders=None, key=["id", "number"])
     public: LiteralString = "select * from read_models.last_texts order by decider, id, number"
     stored: LiteralString = (

@@ -1,8 +1,4 @@
-"""Given rollups of read models, when rows, declarations and versions change, then groups are those of the rows.
-
-Belongs here: what keeps groups, who may be at work meanwhile, what a rollup refuses. Not here: groups beside DuckDB's
-(`test_sql_oracle`).
-"""
+"""Given rollups of read models, when rows, declarations and versions change, then groups are those of the rows."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,13 +22,9 @@ from millrace.resources.read_models.declared.columns import KeyColumn
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
+from millrace.resources.read_models.stored import rollup_tables
 from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import (
-    RollupFailed,
-    differing_rollups,
-    drop_rollups,
-    keep_rollups,
-)
+from millrace.resources.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
 from millrace.resources.read_models.stored.tables import DependentObjects
 from millrace.resources.read_models.stored.versions import (
     ensure_version,
@@ -178,7 +170,7 @@ def test_who_compares_groups_with_rows_waits_for_one_who_drops_them(built: Conne
     model = orders(by_status())
     with dropping.transaction():
         dropping.execute("lock table read_models.orders_state")  # as the first of its triggers goes
-        compared = start(lambda: differing_rollups(comparing, model))
+        compared = start(lambda: rollup_tables.differing_rollups(comparing, model))
         wait_blocked(built, pid)
         drop_rollups(dropping, model, with_views=True)
     with pytest.raises(psycopg.errors.UndefinedTable):
@@ -358,9 +350,7 @@ OF_KINDS = [
 
 
 @pytest.mark.parametrize(("declared", "same"), OF_KINDS, ids=lambda one: getattr(one, "name", ""))
-def test_after_drains_and_rebuilds_groups_are_those_of_the_rows(
-    lab: Lab, declared: Rollup, same: LiteralString
-) -> None:
+def test_after_drains_and_rebuilds_groups_are_of_the_rows(lab: Lab, declared: Rollup, same: LiteralString) -> None:
     model = replace(declared.of, rollups=(declared,))
     for seed in (1, 2):
         fill(lab, 60, seed)

@@ -1,8 +1,4 @@
-"""Given one log of odd events, when models of columns are drained in rounds and rebuilt, then rows are those of SQL.
-
-Belongs here: kinds of columns and keys that SQL has, each beside its query, which DuckDB runs over all events. Not
-here: what a computation in Python says of the other kinds (`test_rows`), what a declaration refuses.
-"""
+"""Given one log of odd events, when models of columns are drained in rounds and rebuilt, then rows are those of SQL."""
 
 import json
 import math

@@ -48,11 +48,7 @@ def test_of_many_one_switches_and_all_know(
 
 
 def test_what_the_old_version_consumes_before_a_switch_is_noticed(
-    things: EventStore,
-    built: ReadModel,
-    connect: Connect,
-    observer: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
@@ -130,11 +126,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
 
 
 def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
-    things: EventStore,
-    built: ReadModel,
-    connect: Connect,
-    observer: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
     new = ensure_version(things.connection, Latest)

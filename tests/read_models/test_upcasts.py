@@ -145,9 +145,7 @@ def from_archive(lab: Lab, root: Path) -> None:
 
 
 @pytest.mark.parametrize("door", [together, alone, rebuilt, from_archive])
-def test_events_of_three_versions_make_the_newest_rows_by_every_door(
-    lab: Lab, door: Callable[[Lab, Path], None], tmp_path: Path
-) -> None:
+def test_every_door_makes_rows_of_the_newest_shape(lab: Lab, door: Callable[[Lab, Path], None], tmp_path: Path) -> None:
     evolve(lab)
     door(lab, tmp_path)
     assert {model.name: lab.rows_of(model) for model in MODELS} == WANTED

@@ -28,25 +28,10 @@ from millrace.resources.read_models.stored.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    busiest,
-    fill,
-    held,
-    thing,
-)
+from tests.support.building import model_versions
+from tests.support.building.drains import Everything, all_events, busiest, fill, held, thing
 from tests.support.building.lab import Lab
-from tests.support.building.model_versions import (
-    EventsOf,
-    Impossible,
-    Latest,
-    Wider,
-    built,
-    columns,
-    consume,
-    relations,
-)
+from tests.support.building.model_versions import EventsOf, Latest, Wider, built, columns, consume, relations
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
@@ -86,34 +71,32 @@ def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
     assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
 
 
-def test_a_build_that_fails_leaves_the_old_version_serving(
-    lab: Lab,
-) -> None:
+def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
     lab.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
     lab.drain(EventsOf)
     before = lab.rows_of(EventsOf)
     with pytest.raises(PartitionsFailed):
-        lab.drain(Impossible)
+        lab.drain(model_versions.Impossible)
     assert lab.rows_of(EventsOf) == before
     assert [(v.version, v.serves) for v in versions(lab.connection, "everything")] == [(1, True), (2, False)]
 
     # beside streams that can be built these eight alone wait
     lab.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
     lab.release_owner("next")
-    assert lab.drain(Impossible).failed_streams == 8
-    model = current_version(lab.connection, Impossible)
+    assert lab.drain(model_versions.Impossible).failed_streams == 8
+    model = current_version(lab.connection, model_versions.Impossible)
     assert model is not None
     assert not is_ready_to_serve(lab.connection, model)
     lab.execute(
         "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = %s",
         (model.view,),
     )
-    lab.drain(Impossible)
+    lab.drain(model_versions.Impossible)
     assert columns(lab.connection) == ["thing_id", "events", "status"]
     for letter in lab.dead_letters(model.view):
         lab.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
     assert is_ready_to_serve(lab.connection, model)
-    lab.drain(Impossible)
+    lab.drain(model_versions.Impossible)
     assert columns(lab.connection) == ["thing_id", "least"]
 
     wait_until(lambda: not any(poll.consumers for poll in lab.poll_views()), "the drain's session ended")

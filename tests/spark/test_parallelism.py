@@ -50,9 +50,7 @@ def test_tasks_grow_with_the_cores_and_none_is_too_small_for_what_it_costs() -> 
     assert [tasks_on(8, events) for events in (0, 49_999, 100_000, 1_200_000, 10**8)] == [1, 1, 2, 24, 24]
 
 
-def test_a_session_has_settings_that_make_rows_equal_everywhere(
-    spark: "SparkSession",
-) -> None:
+def test_a_session_has_settings_that_make_rows_equal_everywhere(spark: "SparkSession") -> None:
     for name, value in {**SESSION_CONFIGURATION, **ONE_MACHINE}.items():
         assert spark.conf.get(name) == value
     assert (task_number(spark, 0), task_number(spark, 1_000_000), batch_size(spark)) == (1, 9, 500_000)

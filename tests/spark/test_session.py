@@ -58,9 +58,7 @@ def test_a_run_takes_as_many_cores_as_its_master_allows() -> None:
     assert [local_master(Settings()), local_master(Settings(cores=9))] == ["local[*]", "local[9]"]
 
 
-def test_only_a_session_of_ones_own_is_released_on_the_server(
-    spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_session_of_ones_own_is_released(spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with spark_session() as shared:
         assert not cast("ConnectSession", shared).release_session_on_close
     monkeypatch.setenv("SPARK_REMOTE", spark_remote.partition("/;")[0])

@@ -33,9 +33,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_a_package_is_built_anew_after_a_change(
-    things: EventStore, dsn: str, spark_remote: str, tmp_path: Path
-) -> None:
+def test_a_changed_fold_of_a_package_is_built(things: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
     assert ";session_id=" in spark_remote
     shared = Place({**unset(), SPARK_TOKEN: os.environ[SPARK_TOKEN], "SPARK_REMOTE": spark_remote}, {}, sys.executable)
     things.append_events([thing("a"), thing("b"), thing("a")])

@@ -138,9 +138,7 @@ def assert_nothing_is_left(store: EventStore, before: set[str], built: tuple[Rea
     assert views == sorted((model.view,) for model in built)
 
 
-def test_killed_in_the_middle_all_goes_when_its_hour_is_over(
-    lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_all_goes_when_its_hour_is_over(lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(lab, 20)
     lab.drain(Counted)
     before = relations(lab.connection)

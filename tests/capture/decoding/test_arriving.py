@@ -1,7 +1,4 @@
-"""What a look into the slot gives, in batches, and in pieces that end where a transaction does.
-
-Belongs here: `capture.decoding.arriving`. Not here: what a message means (test_changes).
-"""
+"""What a look into the slot gives, in batches, and in pieces that end where a transaction does."""
 
 from collections.abc import Sequence
 

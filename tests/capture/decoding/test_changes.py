@@ -1,8 +1,4 @@
-"""Messages to changes: what each does to a row, in which transaction, with which id.
-
-Belongs here: `capture.decoding.changes`, with messages made by hand and of the server. Not here: single values
-(test_values), faults (test_faults), renamed tables and annotations (their own tests).
-"""
+"""Messages to changes: what each does to a row, in which transaction, with which id."""
 
 from typing import Any
 from uuid import RFC_4122, UUID, uuid5
@@ -16,21 +12,9 @@ from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
 from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
 from millrace.resources.capture.decoding.transactions import whole_xid
+from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
-from tests.support.capturing.pgoutput_bytes import (
-    BOOL,
-    COMMITTED_AT,
-    FLOAT8,
-    INT4,
-    JSON,
-    JSONB,
-    NUMERIC,
-    TABLE,
-    TEXT,
-    encode,
-    insert,
-    relation,
-)
+from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, encode, insert, relation
 from tests.support.capturing.sources import Source
 
 NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
@@ -42,7 +26,7 @@ def test_a_change_says_where_it_is_from() -> None:
         commit_lsn=Lsn(100),
         commit_idx=0,
         xid=900,
-        committed_at=COMMITTED_AT,
+        committed_at=pgoutput_bytes.COMMITTED_AT,
         decider="table:public.t",
         decider_id="[7]",
         action="inserted",
@@ -184,7 +168,14 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
 
 def test_values_are_json_by_their_type() -> None:
     table = relation(
-        ("id", INT4), ("b", BOOL), ("n", NUMERIC), ("f", FLOAT8), ("j", JSON), ("k", JSONB), ("o", 17), key=("id",)
+        ("id", INT4),
+        ("b", BOOL),
+        ("n", pgoutput_bytes.NUMERIC),
+        ("f", pgoutput_bytes.FLOAT8),
+        ("j", JSON),
+        ("k", JSONB),
+        ("o", 17),
+        key=("id",),
     )
     change, special = decoded(
         encode(table),

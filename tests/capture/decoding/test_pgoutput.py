@@ -1,7 +1,4 @@
-"""Bytes to messages: by hand, from the server, and at random.
-
-Belongs here: `millrace.resources.capture.decoding.pgoutput`. Not here: what messages mean (test_changes).
-"""
+"""Bytes to messages: by hand, from the server, and at random."""
 
 from datetime import UTC, datetime
 

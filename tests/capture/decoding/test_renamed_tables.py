@@ -76,9 +76,7 @@ def test_columns_under_another_name_are_compared_with_its_own() -> None:
     assert (change.decider, change.action) == ("table:public.t", "schema_changed")
 
 
-def test_what_cannot_be_decoded_under_another_name_can_be_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
         _, (faulty,) = fed(PUT_BACK, begin(100), encode(RENAMED), insert(b"7", b"a"))

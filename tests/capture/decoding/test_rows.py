@@ -1,8 +1,4 @@
-"""Many rows at once: the same changes as of each message by itself.
-
-Belongs here: `TableRows.images` and `endings` beside `inserted`, `updated` and `deleted`, `ChangeDecoder.feed_all`
-beside `feed`. Not here: what these say (test_changes).
-"""
+"""Many rows at once: the same changes as of each message by itself."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,23 +23,11 @@ from millrace.resources.capture.decoding.pgoutput import (
     values_of_one_row,
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
+from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import annotated
-from tests.support.capturing.pgoutput_bytes import (
-    BOOL,
-    FLOAT8,
-    INT4,
-    JSON,
-    JSONB,
-    NUMERIC,
-    TABLE,
-    TEXT,
-    begin,
-    commit,
-    encode,
-    insert,
-)
+from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, begin, commit, encode, insert
 
-TYPES = (BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, JSONB, 1184)
+TYPES = (BOOL, INT4, pgoutput_bytes.NUMERIC, pgoutput_bytes.FLOAT8, TEXT, JSON, JSONB, 1184)
 NAMES = ("id", "note", "100%", "%s", 'a"b', "ü")
 TEXTS = (
     b"", b"t", b"7", b"-1.50", b"NaN", b"null", b'"a"', b'{"a": "%s"}', b"%d", b'a"\\\n', "ü🙂".encode(), b"\xff",

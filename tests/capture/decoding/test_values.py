@@ -1,7 +1,4 @@
-"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says.
-
-Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and messages (test_changes).
-"""
+"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says."""
 
 import json
 from collections.abc import Callable

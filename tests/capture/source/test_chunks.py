@@ -1,8 +1,4 @@
-"""Rows that are there already: read chunk by chunk, in the text form of messages, with what the snapshot saw.
-
-Belongs here: `capture.source.chunks`, `capture.backfilled_rows`. Not here: which rows have newer changes
-(test_backfill).
-"""
+"""Rows that are there already: read chunk by chunk, in the text form of messages, with what the snapshot saw."""
 
 import json
 from collections.abc import Iterator
@@ -260,9 +256,7 @@ def test_a_row_s_ids_are_those_of_its_backfill(reading: Connection, source: Sour
     assert len({row.event_id for row in others} - {first.event_id, second.event_id}) == 6
 
 
-def test_a_row_that_is_unfit_says_so_alone(
-    reading: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfit_row_says_so_alone(reading: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run(
         "create table t (id int primary key, doc json)",
         """insert into t values (1, '"\\u0000"'), (2, '1'), (3, to_json(repeat('x', 500))), (4, '4')""",

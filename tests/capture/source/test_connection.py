@@ -1,4 +1,4 @@
-"""The connection to a source, what any source can be asked, and which way its log came. Not here: slots (test_slot)."""
+"""The connection to a source, what any source can be asked, and which way its log came."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""A capture needs sessions of its own on its source: behind a pool in transaction mode it is refused.
-
-Belongs here: the source's side. Not here: the store's (tests/processes/capture/test_pooler).
-"""
+"""A capture needs sessions of its own on its source: behind a pool in transaction mode it is refused."""
 
 import tempfile
 from dataclasses import replace
@@ -22,9 +19,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not instal
 @pytest.mark.parametrize(
     ("sessions", "settings"), [(1, ""), (5, ""), (5, "server_round_robin = 1")], ids=["one", "five", "five in turn"]
 )
-def test_a_source_behind_a_pool_in_transaction_mode_is_refused(
-    captured: Captured, sessions: int, settings: str
-) -> None:
+def test_a_source_behind_a_pool_of_transactions_is_refused(captured: Captured, sessions: int, settings: str) -> None:
     captured.drain()
     shown = ("lock_timeout", "statement_timeout", "row_security", "synchronous_commit", "timezone", "datestyle")
     theirs = {name: value(captured.source.connection, f"show {name}") for name in shown}

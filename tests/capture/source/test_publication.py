@@ -1,7 +1,4 @@
-"""Publications: made as declared, changed when the declaration changes, and left alone otherwise.
-
-Belongs here: `millrace.resources.capture.source.publication`. Not here: what a source lacks (test_readiness).
-"""
+"""Publications: made as declared, changed when the declaration changes, and left alone otherwise."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application.
-
-Belongs here: `capture.source.readiness`. Not here: publications that are made (test_publication).
-"""
+"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application."""
 
 import re
 from collections.abc import Callable, Iterator

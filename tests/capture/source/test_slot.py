@@ -1,8 +1,4 @@
-"""Slots of a real source: made, read, advanced, dropped, held by others, lost.
-
-Belongs here: `capture.source.slot`. Not here: the connection, publications, preconditions and rows that are there
-already (their own tests).
-"""
+"""Slots of a real source: made, read, advanced, dropped, held by others, lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -170,9 +166,7 @@ def test_a_slot_that_is_gone_is_lost(capturing: Connection, source: Source) -> N
         advance(capturing, source.slot, flush_lsn(capturing)[0])
 
 
-def test_a_slot_whose_log_was_removed_is_lost(
-    capturing: Connection, source: Source, postgres: EmbeddedPostgres
-) -> None:
+def test_a_slot_of_a_removed_log_is_lost(capturing: Connection, source: Source, postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         try:
             admin.execute("alter system set max_slot_wal_keep_size = '1MB'")

@@ -1,8 +1,4 @@
-"""The stream of a real source's slot: what is given, when it ends, what moves the slot, what is noticed of the server.
-
-Belongs here: `capture.source.stream`. Not here: slots (test_slot), what becomes of the messages (test_drain), values
-that are no text (test_encodings).
-"""
+"""The stream of a real source's slot: what is given, when it ends, what moves the slot, and what is noticed."""
 
 import threading
 
@@ -119,9 +115,7 @@ def test_who_is_to_stop_between_two_transactions_ends_there(capturing: Connectio
 # What moves the slot ----------------------------------------------------------------------------------------
 
 
-def test_only_what_is_stored_moves_the_slot(
-    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_stored_changes_move_it(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.02)
     source.run("insert into t values (1)")
     with opened(capturing, source) as stream:
@@ -143,9 +137,7 @@ def test_only_what_is_stored_moves_the_slot(
 # What is noticed --------------------------------------------------------------------------------------------
 
 
-def test_the_server_waits_for_a_slow_caller(
-    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WALSENDER_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
     # more than the buffers between us hold
@@ -155,9 +147,7 @@ def test_the_server_waits_for_a_slow_caller(
         assert len(keys(taken(stream, capturing))) == 20000
 
 
-def test_a_stream_without_signs_is_ended(
-    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_stream_is_ended(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with monkeypatch.context() as patch:
         patch.setattr(connections, "WALSENDER_S", 1)
@@ -195,9 +185,7 @@ def test_a_silent_link_is_noticed(source: Source, postgres: EmbeddedPostgres, mo
         relay.cut()
 
 
-def test_a_server_that_decodes_is_waited_for(
-    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into other select 'x' from generate_series(1, 300000)", "insert into t values (1)")
     with opened(capturing, source) as stream:
         # it hears nothing of us, and decodes for longer than an answer may take
@@ -271,9 +259,7 @@ def test_a_role_that_may_not_replicate_is_told_what_it_needs(source: Source) -> 
         source.run("drop role plain")
 
 
-def test_limits_of_a_database_end_no_stream(
-    capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_limit_ends_a_stream(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.05)
     limits: list[str] = ["statement_timeout = '50ms'", "lock_timeout = '50ms'", "temp_file_limit = '64kB'"]
     if capturing.info.server_version >= 170000:

@@ -1,8 +1,4 @@
-"""Whatever names the rows of a table and whatever happens to them, its streams end as it is.
-
-Belongs here: keys of types, numbers and orders of columns that are drawn, beside a table that they name. Not here: each
-type by itself (test_keys), the columns that are no key (decoding).
-"""
+"""Whatever names the rows of a table and whatever happens to them, its streams end as it is."""
 
 from contextlib import suppress
 from dataclasses import dataclass

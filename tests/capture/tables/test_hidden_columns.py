@@ -1,7 +1,4 @@
-"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes.
-
-Belongs here: mask and hash of a declaration. Not here: other values (test_values).
-"""
+"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes."""
 
 import hmac
 from dataclasses import replace

@@ -1,8 +1,4 @@
-"""Whatever names the rows of a table, each is captured once, and is as the table has it.
-
-Belongs here: types of keys, their operators and their names, through the whole capture. Not here: tables without keys
-(test_tables_without_keys), what a key may not be (test_readiness).
-"""
+"""Whatever names the rows of a table, each is captured once, and is as the table has it."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,4 @@
-"""A table that is locked keeps no other one waiting, and is captured once the lock is gone.
-
-Belongs here: locks on tables that are to be published or read. Not here: tables that cannot be captured
-(test_stopped_tables).
-"""
+"""A table that is locked keeps no other one waiting, and is captured once the lock is gone."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -119,9 +115,7 @@ def test_a_locked_table_keeps_back_only_unpublished_ones(captured: Captured, mon
     assert captured.info().gaps == 0
 
 
-def test_a_vacuumed_table_of_another_replica_identity_is_captured(
-    captured: Captured,
-) -> None:
+def test_a_vacuumed_table_of_another_replica_identity_is_captured(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()
     captured.run("alter table items replica identity full", "update items set name = 'x' where id = 2")

@@ -1,8 +1,4 @@
-"""A publication never keeps the application from changing a table: one that the server would refuse is stopped.
-
-Belongs here: what is done to a table while it is captured, and whether its application goes on. Not here: tables that
-are not published yet (test_readiness), what stopped tables get when they are mended (test_stopped_tables).
-"""
+"""A publication never keeps the application from changing a table: one that the server would refuse is stopped."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext

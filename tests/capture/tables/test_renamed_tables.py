@@ -1,8 +1,4 @@
-"""A captured table that has another name for a while: its changes are its own, and nobody need begin anew.
-
-Belongs here: the whole capture. Not here: what a description of a table means (tests/capture/decoding), a table that
-has another name when a run begins, which is stopped (test_stopped_tables).
-"""
+"""A captured table that has another name for a while: its changes are its own, and nobody need begin anew."""
 
 import logging
 from typing import LiteralString
@@ -38,9 +34,7 @@ def test_what_a_table_did_under_another_name_is_captured_later(captured: Capture
     assert CaptureStore(captured.store).capture_gaps("shop") == []
 
 
-def test_a_filtered_table_that_had_another_name_keeps_its_changes(
-    captured: Captured,
-) -> None:
+def test_a_filtered_table_that_had_another_name_keeps_its_changes(captured: Captured) -> None:
     captured.run(
         "create table parts (id int primary key, name text) partition by range (id)",
         "create table p1 partition of parts for values from (0) to (10)",

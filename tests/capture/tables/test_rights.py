@@ -1,8 +1,4 @@
-"""A role with the rights that docs/change_capture.md names captures, and needs no other.
-
-Belongs here: all that a capture does on its source, as that role. Not here: what is said of each right that is lacking
-(test_readiness).
-"""
+"""A role with the rights that docs/change_capture.md names captures, and needs no other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -79,9 +75,7 @@ def test_a_role_with_the_documented_rights_captures(restricted: Captured) -> Non
     remove(restricted.dsn, restricted.capture, "a test")
 
 
-def test_without_the_right_to_operators_their_table_alone_is_not_read(
-    restricted: Captured,
-) -> None:
+def test_without_the_right_to_operators_their_table_alone_is_not_read(restricted: Captured) -> None:
     restricted.run(f"revoke usage on schema extensions from r_{restricted.source.slot}")
     restricted.drain()
     (said,) = restricted.problems()

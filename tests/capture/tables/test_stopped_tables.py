@@ -1,8 +1,4 @@
-"""A table that cannot be captured stops itself and no other one; once it can, it is read anew.
-
-Belongs here: tables that go bad, and that are mended. Not here: each thing that a table may lack (test_readiness),
-tables that are locked (test_locked_tables) or exchanged (test_setup).
-"""
+"""A table that cannot be captured stops itself and no other one; once it can, it is read anew."""
 
 from dataclasses import replace
 
@@ -88,9 +84,7 @@ def test_the_others_go_on_and_a_mended_one_has_the_state_of_its_table(captured: 
     assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
 
 
-def test_a_table_that_is_bad_at_a_start_is_left_out(
-    captured: Captured,
-) -> None:
+def test_a_table_that_is_bad_at_a_start_is_left_out(captured: Captured) -> None:
     captured.run(
         "create table parts (id int primary key) partition by range (id)",
         "create table part partition of parts for values from (0) to (100)",

@@ -1,7 +1,4 @@
-"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log.
-
-Belongs here: `key=()` of a declaration, from the source to the events. Not here: declared keys (`test_setup`).
-"""
+"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log."""
 
 import json
 from collections import Counter

@@ -1,8 +1,4 @@
-"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on.
-
-Belongs here: what is done to the columns that a declaration names, and to a key, in one transaction with a change. Not
-here: tables that the server refuses changes of (test_refused_changes), names of tables (test_renamed_tables).
-"""
+"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on."""
 
 from contextlib import suppress
 from dataclasses import replace

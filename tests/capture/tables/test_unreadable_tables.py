@@ -1,8 +1,4 @@
-"""A table whose rows the source does not give keeps no other one waiting, and is read on once it does.
-
-Belongs here: backfills that cannot go on. Not here: locked tables (test_locked_tables), tables that cannot be captured
-(test_stopped_tables).
-"""
+"""A table whose rows the source does not give keeps no other one waiting, and is read on once it does."""
 
 import tempfile
 from datetime import timedelta
@@ -27,9 +23,7 @@ BAD = CapturedTable("bad")
 PAGE = 8192
 
 
-def test_a_table_that_cannot_be_sorted_is_told_with_a_remedy(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_cannot_be_sorted_is_told(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = both(captured)
     captured.run(
         "create table bad (id int not null, name text)",
