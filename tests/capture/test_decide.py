@@ -127,8 +127,6 @@ def test_a_source_that_does_not_say_which_way_its_log_came_is_refused(facts: Fac
         deciding.decide(replace(facts, timelines=UNKNOWN), ACTIONS)
 
 
-# Which tables -----------------------------------------------------------------------------------------------
-
 ID = SourceColumn("id", 23, -1, "integer", not_null=True, unpublished=False)
 COLUMNS = (ID, replace(ID, name="name", type_oid=25, type_name="text", not_null=False))
 T, U = CapturedTable("t"), CapturedTable("u", mask=("name",))
@@ -178,9 +176,8 @@ def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> 
     admitted = deciding.admit(seen)
     assert [each.table.table for each in admitted.tables] == [*captured]
     assert not captured or admitted.published.tables == tuple(each.table for each in admitted.tables)
-    assert (
-        {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == admitted.stopped == stopped
-    )
+    assert {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == stopped
+    assert admitted.stopped == stopped
     assert [r.table for r in admitted.registrations] == ["t", "u"]
     assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
@@ -225,9 +222,6 @@ def test_a_table_s_fingerprint_is_which_one_it_is_and_what_of_it() -> None:
     assert len({*different}) == len(different)
     with pytest.raises(InvalidCapture, match="hash_key returns 5 bytes"):
         prints(replace(hidden, hash_key=lambda: "short"))
-
-
-# What is published ------------------------------------------------------------------------------------------
 
 
 def registered(name: str, **other: Any) -> RegisteredTable:  # noqa: ANN401 - passed on

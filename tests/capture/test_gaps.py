@@ -67,9 +67,6 @@ def test_a_filter_that_fails_for_a_row_is_told_and_another_one_begins_anew(captu
     assert captured.replayed() == sorted([*captured.table(), {"id": 2, "n": 7}], key=str)
 
 
-# Changed on the source while a capture runs, and changed back ------------------------------------------------
-
-
 def test_another_replica_identity_for_a_while_leaves_no_other_streams(captured: Captured) -> None:
     captured.run(
         "alter table items alter name set not null; create unique index items_name on items (name)",

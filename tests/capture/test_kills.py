@@ -279,10 +279,8 @@ class Lost(Scenario):
         self.captured.restart("the publication was dropped")
         self.captured.drain()
         assert_left(self.captured, "items")
-        assert (
-            self.captured.value("select count(*) from event_store.capture_gaps where resolved_by_generation is null")
-            == 0
-        )
+        unresolved = "select count(*) from event_store.capture_gaps where resolved_by_generation is null"
+        assert self.captured.value(unresolved) == 0
         assert turn <= self.captured.value("select count(*) from event_store.capture_gaps") <= turn * 3
 
 

@@ -24,9 +24,7 @@ def test_a_second_process_is_refused_until_the_lease_of_the_first_ended(captured
             captured.drain("second")
         captured.run("insert into items values (2)")
         # its lease has ended for whoever looks: it said nothing for so long
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         captured.drain("second")
         captured.run("insert into items values (3)")
         with pytest.raises((LeaseLost, psycopg.OperationalError)):
@@ -51,9 +49,7 @@ def test_a_former_owner_that_hangs_is_in_nobodys_way(captured: Captured, monkeyp
             patch.setattr(CaptureStore, "store_changes", hang)
             storing = start(first.store)
             assert hangs.wait(patience())
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         captured.drain("second")
         goes_on.set()
         assert isinstance(storing.exception(patience()), psycopg.OperationalError)
@@ -64,9 +60,7 @@ def test_a_former_owner_takes_the_slot_from_nobody(captured: Captured) -> None:
     captured.drain()
     reader = "select active_pid from pg_replication_slots where database = current_database()"
     with captured.process("first") as first:
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         with captured.process("second") as second:
             second.drain(budget_s=patience(), idle_s=0)
             reads = value(captured.source.connection, reader)

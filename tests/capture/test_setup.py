@@ -29,9 +29,6 @@ def publication(captured: Captured) -> str:
     return str(value(captured.source.connection, "select pubname from pg_publication"))
 
 
-# Another table under the same name --------------------------------------------------------------------------
-
-
 def test_another_table_that_takes_the_name_of_a_captured_one_is_read_anew(captured: Captured) -> None:
     captured.run("create schema old", "insert into items values (1, 'goes'), (2, 'changes')")
     captured.drain()
@@ -67,9 +64,6 @@ def test_a_table_that_is_exchanged_meanwhile_is_read_anew_by_the_next_run(captur
     assert gaps(captured) == []
 
 
-# The publication --------------------------------------------------------------------------------------------
-
-
 def test_a_changed_publication_is_a_gap_though_another_table_is_declared(captured: Captured) -> None:
     captured.drain()
     captured.run(f"alter publication {publication(captured)} set (publish = 'insert')")
@@ -98,9 +92,6 @@ def test_more_tables_in_the_publication_than_declared_are_taken_out(captured: Ca
     assert rows(captured.source.connection, "select tablename::text from pg_publication_tables") == [("items",)]
 
 
-# Removing and restarting ------------------------------------------------------------------------------------
-
-
 def test_a_restart_keeps_its_lease_which_is_a_short_one(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     left: list[float] = []
@@ -122,9 +113,6 @@ def test_a_restart_keeps_its_lease_which_is_a_short_one(captured: Captured, monk
         assert captured.restart("to try it") == 2
     assert [20 < seconds <= 30 for seconds in left] == [True] * 3
     captured.drain()
-
-
-# What an operator is told -----------------------------------------------------------------------------------
 
 
 def test_a_backfill_that_waits_for_an_older_transaction_names_it(captured: Captured) -> None:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Budget, idle, stop ----------------------------------------------------------------------------------------
-
-
 def test_a_drain_without_budget_takes_nothing(lab: Lab) -> None:
     fill(lab, 10)
     with lab.consumer(Counted) as consumer:
@@ -105,9 +102,6 @@ def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
     lab.is_clean(Counted)
 
 
-# Staged and shared ----------------------------------------------------------------------------------------
-
-
 def test_a_batch_that_is_not_committed_leaves_no_rows(lab: Lab) -> None:
     fill(lab, 60)
     lost = threading.Event()
@@ -128,9 +122,6 @@ def test_a_model_whose_key_crosses_streams_is_drained_by_two(lab: Lab) -> None:
     ensure_version(lab.connection, Crossing)
     at_once([lambda: lab.drain(Crossing, "A"), lambda: lab.drain(Crossing, "B")])
     lab.is_clean(Crossing)
-
-
-# Interrupted, as Dagster does where a run is terminated ---------------------------------------------------
 
 
 class Interrupted(BaseException):

@@ -177,9 +177,6 @@ def test_leases_are_kept_while_others_are_built(
     lab.is_clean(Counted)
 
 
-# Reasons that no single event tells of: the search goes by halves ------------------------------------------
-
-
 def refused(decider_id: str) -> NewEvent:
     """Make an event whose row Postgres refuses, which no single event tells of: no index holds such a key."""
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)

@@ -57,8 +57,6 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
     assert in_turn(["a"], None, 0) == in_turn(["a"], None, -3) == in_turn([], None, 3) == []
 
 
-# A run of many views ----------------------------------------------------------------------------------------------
-
 NONE = DrainState("")
 ASKED = DrainState("", since_s=3.0)
 BEGAN = DrainState("", "a run", since_s=JOIN_S - 1, lives=True)

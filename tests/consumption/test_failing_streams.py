@@ -200,9 +200,6 @@ def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash() -> None:
         assert not find_failing_streams(Simulated(events, poison), retries=False).blameless
 
 
-# How long it goes on: to the end of its time, or until it names enough --------------------------------------
-
-
 def test_where_no_batch_comes_after_it_each_is_named() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(600)}
     batch = Simulated(events, {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 2)})

@@ -222,8 +222,6 @@ def test_every_way_to_look_finds_the_same_failing_streams(lab: Lab, monkeypatch:
     assert found() == told
 
 
-# Whole documents ------------------------------------------------------------------------------------------
-
 LONG = "k" * 64
 
 

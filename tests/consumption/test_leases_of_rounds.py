@@ -1,7 +1,6 @@
 """Leases of a round that takes long, that others take over, or that several kinds of consumers want at once."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from psycopg import Connection
@@ -15,9 +14,6 @@ from tests.support.building.shared_drains import FEW, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_a_round_that_is_slower_than_its_leases_keeps_them(lab: Lab, observer: Connection, tmp_path: Path) -> None:

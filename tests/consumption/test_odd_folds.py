@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from millrace import fold
 from millrace.ops import ReadModel
@@ -13,9 +13,6 @@ from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
 from tests.support.hostile_json import WORDS
 from tests.support.patience import patience
-
-if TYPE_CHECKING:
-    pass
 
 
 def in_itself() -> list[Any]:

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -15,10 +14,6 @@ from tests.support.building.lab import Lab
 from tests.support.building.shared_drains import share
 from tests.support.factories import value
 from tests.support.views.pooler import PROGRAM, pooled
-
-if TYPE_CHECKING:
-    pass
-
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 

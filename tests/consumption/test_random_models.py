@@ -1,7 +1,6 @@
 """Rounds build what a loop in Python makes of the events: every kind of column, type, filter and key at random."""
 
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +11,6 @@ from tests.support.building.random_models import OTHER, of_lines, random_documen
 from tests.support.building.read_models import EVENTS
 from tests.support.building.shared_drains import why_away
 from tests.support.patience import patience
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -6,7 +6,6 @@ import threading
 import time
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
@@ -26,9 +25,6 @@ from tests.support.building.drains import Counted, busiest, fill, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: Connect) -> None:

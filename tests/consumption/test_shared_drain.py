@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 NOBODY: dict[str, str | None] = {model.view: None for model in TOGETHER}
 
 
-# Together -------------------------------------------------------------------------------------------------------
-
-
 def test_views_of_every_kind_are_drained_in_one_job(lab: Lab) -> None:
     fill(lab, 120)
     commits: dict[str, int] = {}
@@ -145,9 +142,6 @@ def test_two_shared_drains_at_once_consume_nothing_twice(lab: Lab) -> None:
         work.result(patience())
     lab.share(FEW)
     lab.is_clean(*FEW)
-
-
-# Faults ---------------------------------------------------------------------------------------------------------
 
 
 def test_leases_that_were_taken_over_are_not_committed(lab: Lab) -> None:

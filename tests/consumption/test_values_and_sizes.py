@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from millrace import count, field, first, last, max_, min_, read_model, set_union, stream_id
 from millrace.ops import ReadModel
 from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
-
-if TYPE_CHECKING:
-    pass
 
 
 @read_model(view="ends", deciders=[DECIDER], key=["thing_id"])

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Options ---------------------------------------------------------------------------------------------------
-
-
 CHOSEN: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
     ({}, ALL),
     ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
@@ -130,9 +127,6 @@ def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: Eve
         list(reader.read(task))
 
 
-# The connection --------------------------------------------------------------------------------------------
-
-
 def test_who_does_not_answer_is_named_without_the_password() -> None:
     in_a_task = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}
     for nowhere in (
@@ -167,9 +161,6 @@ def test_the_role_of_readers_suffices(dsn: str) -> None:
 def test_a_database_without_an_event_log_is_said(postgres: EmbeddedPostgres) -> None:
     with pytest.raises(Unreadable, match=r'relation "event_store.partitions" does not exist'):
         read(postgres.dsn("postgres"))
-
-
-# Tasks -----------------------------------------------------------------------------------------------------
 
 
 def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
@@ -237,9 +228,6 @@ def test_an_empty_log_has_no_tasks_and_no_rows(dsn: str, spark: "SparkSession") 
     assert load(spark, dsn).count() == 0
 
 
-# Times -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hours(store: EventStore) -> EventStore:
     """Log partition 0 holds an event of each hour from 0 to 4 o'clock of a day, partition 1 one of 2 o'clock."""
@@ -280,9 +268,6 @@ TIMES: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
 @pytest.mark.usefixtures("hours")
 def test_times_choose_the_events_between_them(dsn: str) -> None:
     assert [(options, positions(read(dsn, **options))) for options, _ in TIMES] == TIMES
-
-
-# Through Spark ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("log")

@@ -41,9 +41,6 @@ def all_of(orders: EventStore) -> Positions:
     return rows(orders.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
-# What Spark's driver asks the reader ------------------------------------------------------------------------
-
-
 @pytest.fixture
 def reader_of(dsn: str, request: pytest.FixtureRequest) -> ReaderOf:
     """Return a function that makes readers as Spark does; they are stopped when the test ends."""
@@ -188,9 +185,6 @@ def test_one_connection_looks_until_postgres_ends_it(orders: EventStore, reader_
     wait_until(lambda: value(orders.connection, others, there) is None, "the reader's connection ended")
     with pytest.raises(Unreadable, match="option 'dsn' is 'host=/nowhere'"):
         reader_of(dsn="host=/nowhere").initialOffset()
-
-
-# Through Spark ---------------------------------------------------------------------------------------------
 
 
 class Query:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal, localcontext
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psycopg
 import pyarrow as pa
@@ -55,10 +55,6 @@ from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition, rows
-
-if TYPE_CHECKING:
-    pass
-
 
 REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] = [
     (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),

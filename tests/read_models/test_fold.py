@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import pytest
 
@@ -22,9 +22,6 @@ from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
-
-if TYPE_CHECKING:
-    pass
 
 
 def counted(state: State | None, event: FoldEvent) -> State | None:

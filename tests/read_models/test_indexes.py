@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -35,9 +35,6 @@ from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    pass
 
 
 @read_model(view="tagged", deciders=["thing"], key=["thing_id"])

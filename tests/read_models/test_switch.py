@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,10 +18,6 @@ from tests.support.building.lab import Lab
 from tests.support.building.model_versions import EventsOf, Latest, built, columns, consume
 from tests.support.factories import Connect, start, terminate, value
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["built"]
 

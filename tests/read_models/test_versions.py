@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from psycopg import Connection
@@ -35,10 +35,6 @@ from tests.support.building.model_versions import EventsOf, Latest, Wider, built
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["built"]
 

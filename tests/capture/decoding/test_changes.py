@@ -202,9 +202,6 @@ def test_a_transaction_s_id_is_made_whole(xid: int, reference: int, whole: int) 
     assert whole_xid(xid, reference) == whole
 
 
-# Event ids: they rise as events do --------------------------------------------------------------------------
-
-
 PLACES = st.tuples(st.booleans(), st.integers(0, 2**21 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**36 - 1))
 
 

@@ -22,6 +22,7 @@ PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
 
 T_AND_U = [CapturedTable("t"), CapturedTable("u")]
 KEYED = CapturedTable("t", key=("id",))
+TABLES = (CapturedTable("t"),)
 Fed = tuple[ChangeDecoder, list[Change]]
 
 

@@ -116,9 +116,7 @@ def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject
     described: list[Relation] = []
     for _ in range(data.draw(st.integers(0, 12))):
         relation = data.draw(st.sampled_from(tables))
-        step = data.draw(
-            st.sampled_from(("I", "I", "U", "U", "D", "D", "old", "describe", "annotate", "truncate", "next"))
-        )
+        step = data.draw(st.sampled_from([*"IIUUDD", "old", "describe", "annotate", "truncate", "next"]))
         if step == "describe" or relation not in described:
             messages.append(encode(relation))
             described.append(relation)

@@ -54,9 +54,6 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
     assert xid == value(source.connection, "select xmin::text::int from pg_class where relname = 't'")
 
 
-# Timelines: how far two histories of a log are the same -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "other", "common"),
     [

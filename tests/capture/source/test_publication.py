@@ -179,6 +179,4 @@ def test_heirs_are_not_published_and_partitions_are_as_their_root(source: Source
     assert [(tables[message.relation_id], message.new) for message in found if isinstance(message, Insert)] == [
         ("t", (b"1",)), ("p", (b"3",)), ("p", (b"13",)),
     ]  # fmt: skip
-    assert [[tables[one] for one in message.relation_ids] for message in found if isinstance(message, Truncate)] == [
-        ["p"]
-    ]
+    assert [[tables[one] for one in m.relation_ids] for m in found if isinstance(m, Truncate)] == [["p"]]

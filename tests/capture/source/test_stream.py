@@ -56,9 +56,6 @@ def heard(source: Source) -> int:
     return int(value(source.connection, query, source.slot) or 0)
 
 
-# What is given ----------------------------------------------------------------------------------------------
-
-
 def test_transactions_are_given_whole_in_the_order_of_their_commits(capturing: Connection, source: Source) -> None:
     source.run("begin", "insert into t select generate_series(1, 1000)")
     with psycopg.connect(source.dsn, autocommit=True) as other:
@@ -112,9 +109,6 @@ def test_who_is_to_stop_between_two_transactions_ends_there(capturing: Connectio
         assert list(stream.messages(Lsn(2**63), stop)) == []
 
 
-# What moves the slot ----------------------------------------------------------------------------------------
-
-
 def test_only_stored_changes_move_it(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.02)
     source.run("insert into t values (1)")
@@ -122,9 +116,7 @@ def test_only_stored_changes_move_it(capturing: Connection, source: Source, monk
         end = next(message.end_lsn for message in taken(stream, capturing) if isinstance(message, Commit))
         stream.advance(end)
         # one that is read and not stored, one that has not ended, and the log of others
-        source.run(
-            "insert into t values (2)", "insert into other select repeat('x', 1000) from generate_series(1, 100)"
-        )
+        source.run("insert into t values (2); insert into other select repeat('x', 1000) from generate_series(1, 100)")
         assert keys(taken(stream, capturing)) == [b"2"]
         source.run("insert into other select repeat('x', 1000) from generate_series(1, 100)")
         assert taken(stream, capturing) == []
@@ -132,9 +124,6 @@ def test_only_stored_changes_move_it(capturing: Connection, source: Source, monk
         wait_until(lambda: heard(source) > before + 200, "it said several times that it is there")
         assert consumed(capturing, source) == end
     assert consumed(capturing, source) == end
-
-
-# What is noticed --------------------------------------------------------------------------------------------
 
 
 def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

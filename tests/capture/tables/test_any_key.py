@@ -94,9 +94,7 @@ def test_the_streams_of_a_table_end_as_it_is(typed: Captured, drawn: Drawn) -> N
             typed.source.connection.execute(statement.encode(), values)
 
     def change(action: str, row: tuple[str, ...], other: tuple[str, ...]) -> None:
-        same = " and ".join(
-            f"{column}::text = %s::{kind}::text" for column, kind in zip(columns, drawn.types, strict=True)
-        )
+        same = " and ".join(f"{c}::text = %s::{kind}::text" for c, kind in zip(columns, drawn.types, strict=True))
         given = ", ".join(f"%s::{kind}" for kind in drawn.types)
         if action == "insert":
             do(f"insert into {name} values ({given})", *row)

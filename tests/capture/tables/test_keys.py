@@ -144,10 +144,7 @@ def test_a_row_keyed_by_a_label_has_another_stream_once_it_is_renamed(captured: 
     assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "ok"]
     captured.run("alter type mood rename value 'ok' to 'fine'")
     assert captured.drain().backfilled == 2
-    assert sorted((row["mood"], row["moods"]) for row in left(captured, "looks")) == [
-        ("blue", "{fine}"),
-        ("fine", "{}"),
-    ]
+    assert sorted((r["mood"], r["moods"]) for r in left(captured, "looks")) == [("blue", "{fine}"), ("fine", "{}")]
     assert captured.verify(captured.capture.tables[0]).differing == 0
     with captured.process() as process:
         captured.run("alter type mood rename value 'fine' to 'well'")

@@ -85,9 +85,7 @@ def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) 
     with ExitStack() as held:
         held.enter_context(locking(captured, "share update exclusive"))
         done = start(captured.drain)
-        wait_until(
-            lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
-        )
+        wait_until(lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "it waits")
         held.close()
     done.result(patience())
     assert captured.replayed() == captured.table()

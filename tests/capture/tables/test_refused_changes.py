@@ -166,9 +166,6 @@ def test_rows_that_another_key_names_have_streams_of_their_own_before_long(captu
     assert captured.verify(CapturedTable("items")).differing == 0
 
 
-# The application comes before all conditions for capturing -------------------------------------------------
-
-
 def slot_of(captured: Captured) -> str:
     return str(captured.value("select slot from event_store.captures"))
 

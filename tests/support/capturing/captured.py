@@ -67,6 +67,10 @@ class Captured:
     def restart(self, reason: str) -> int:
         return restart(self.dsn, self.capture, reason)
 
+    def end_lease(self) -> None:
+        """Let the lease of the capture have ended, for whoever looks."""
+        self.store.execute("update event_store.captures set leased_until = now() - interval '1 s'")
+
     def drain(self, owner: str = "test") -> CaptureReport:
         """Capture until nothing is left."""
         with self.process(owner) as process:
