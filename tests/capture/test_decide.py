@@ -161,13 +161,9 @@ ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
     "one is locked": (tables({"t": [LOCKED]}), "u", {"public.t": LOCKED}),
     "all are locked: whoever publishes waits": (tables({"t": [LOCKED], "u": [LOCKED]}), "tu", {}),
     "one is bad, the other is locked": (tables({"t": [BAD], "u": [LOCKED]}), "u", {"public.t": BAD}),
-    "none can be captured": (
-        tables({"t": [BAD, WORSE], "u": [BAD]}),
-        "",
-        {"public.t": f"{BAD}; {WORSE}", "public.u": BAD},
-    ),
+    "none can be captured": (tables({"t": [BAD, WORSE], "u": [BAD]}), "", {"public.t": f"{BAD}; {WORSE}", "public.u": BAD}),
     "one is not there": (tables({"u": [BAD]}, there={("public", "t"): THERE["public", "t"]}), "t", {"public.u": BAD}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ADMITTED)

@@ -51,10 +51,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
     ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
     ({"endingOffsets": {"99": 0}}, "option 'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
-    (
-        {"startingOffsets": {"2": 0}, "partitions": [0, 1]},
-        "option 'startingOffsets' is 2; allowed: log partitions 0, 1",
-    ),
+    ({"startingOffsets": {"2": 0}, "partitions": [0, 1]}, "option 'startingOffsets' is 2; allowed: log partitions 0, 1"),
     (
         {"startingOffsets": {"0": 0, "1": 0}, "endingOffsets": {"0": 5}},
         "option 'startingOffsets' is '{\"0\": 0, \"1\": 0}'; allowed: exactly those that endingOffsets names: 0",
@@ -63,21 +60,15 @@ REFUSED: list[tuple[dict[str, object], str]] = [
         {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}, "partitions": [0, 1]},
         "option 'partitions' is [0, 1]; allowed: exactly those that endingOffsets names: 0",
     ),
-    (
-        {"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}},
-        "'endingOffsets' is 99; allowed: log partitions 0, 1, 2",
-    ),
+    ({"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}}, "'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
     (
         {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
         "'startingOffsets' is 3; allowed: positions up to 2 of log partition 0, where endingOffsets ends",
     ),
     ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
     ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
-    (
-        {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
-        "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1",
-    ),
-]
+    ({"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}}, "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1"),
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("log")

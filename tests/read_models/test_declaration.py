@@ -110,11 +110,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), lines=count()), {"deciders": []}, "'deciders' is an empty list"),
     (declare(order_id=stream_id(), lines=count()), {"events": []}, "'events' is an empty list"),
     (declare(order_id=stream_id(), lines=count()), {"deletes": "gone"}, "'gone' is a text: write a list"),
-    (
-        declare(order_id=stream_id(), lines=count()),
-        {"deletes": []},
-        "'deletes' is an empty list: leave it out for rows",
-    ),
+    (declare(order_id=stream_id(), lines=count()), {"deletes": []}, "'deletes' is an empty list: leave it out for rows"),
     (
         declare(order_id=stream_id(), lines=count()),
         {"deletes": ["gone"], "events": ["placed"]},
@@ -136,10 +132,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=computed("a")), {}, "'a_sum' is stored twice"),
-    *(
-        (declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}")
-        for on, said in LOOKUPS.items()
-    ),
+    *((declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}") for on, said in LOOKUPS.items()),
     (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns besides its key"),
     *((declare(**ROW, c=computed(text)), {}, said) for text, said in COMPUTED.items()),
     (
@@ -147,11 +140,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         {},
         "computed column 'c' from 'd' from 'e' from 'c': a column cannot be computed from itself",
     ),
-    (
-        declare(**ROW | {f"c{n}": computed(f"c{n - 1} + c{n - 1}" if n else "n") for n in range(12)}),
-        {},
-        "it has more than 1000 parts; compute less",
-    ),
+    (declare(**ROW | {f"c{n}": computed(f"c{n - 1} + c{n - 1}" if n else "n") for n in range(12)}), {}, "it has more than 1000 parts; compute less"),
     *(
         (
             declare(order_id=stream_id(), n=count()),
@@ -162,13 +151,9 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     ),
     (declare(order_id=field("item.sku"), n=count()), {}, "'order_id' reads item: name the array that it is an element"),
     (declare(order_id=stream_id(), n=top("event", 3, by="item", by_type="int")), {}, "'n' reads item: name the array"),
-    (
-        declare(order_id=stream_id(), n=count("data.lines")),
-        {"each": "data.lines"},
-        "'n' reads the array of each=: read its elements, item",
-    ),
+    (declare(order_id=stream_id(), n=count("data.lines")), {"each": "data.lines"}, "'n' reads the array of each=: read its elements, item"),
     (declare(a_count=stream_id(), a=avg("data.a")), {"key": ["a_count"]}, "'a_count' is stored twice"),
-]
+]  # fmt: skip
 
 
 def test_a_declaration_that_cannot_work_is_refused_by_its_member() -> None:
@@ -219,12 +204,8 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "a key of another type": lambda: model(members={"order_id": field("data.id", type="int"), "lines": count()}),
     "a key by day": lambda: model(members={"order_id": bucket("data.id", every="1 day"), "lines": count()}),
     "a key by hour": lambda: model(members={"order_id": bucket("data.id", every="1 hour"), "lines": count()}),
-    "a key by day elsewhere": lambda: model(
-        members={"order_id": bucket("data.id", every="1 day", zone="Europe/Berlin"), "lines": count()}
-    ),
-    "keys of deciders": lambda: model(
-        deciders=["a", "b"], members={"order_id": field({"a": "decider_id", "b": "data.id"}), "lines": count()}
-    ),
+    "a key by day elsewhere": lambda: model(members={"order_id": bucket("data.id", every="1 day", zone="Europe/Berlin"), "lines": count()}),
+    "keys of deciders": lambda: model(deciders=["a", "b"], members={"order_id": field({"a": "decider_id", "b": "data.id"}), "lines": count()}),
     "another column": lambda: model(members={"order_id": stream_id(), "rows": count()}),
     "one more column": lambda: model(members={"order_id": stream_id(), "lines": count(), "last": last("event")}),
     "another kind": lambda: model(members={"order_id": stream_id(), "lines": count("data.line")}),
@@ -243,18 +224,14 @@ OTHER: dict[str, Callable[[], ReadModel]] = {
     "the newest three": lambda: model(members={"order_id": stream_id(), "lines": latest("data.line", 3)}),
     "the first three": lambda: model(members={"order_id": stream_id(), "lines": top("data.line", 3, type="int")}),
     "a computed column": lambda: model(members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 1")}),
-    "another computation": lambda: model(
-        members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 2")}
-    ),
+    "another computation": lambda: model(members={"order_id": stream_id(), "lines": count(), "c": computed("lines + 2")}),
     "the lines of another order": lambda: looking("n", "lines"),
     "the number of another order": lambda: looking("n", "order_id"),
     "the lines of this order": lambda: looking("order_id", "lines"),
     "another type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n")}),
     "a wider type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,2)")}),
-    "a still wider type": lambda: model(
-        members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,3)")}
-    ),
-}
+    "a still wider type": lambda: model(members={"order_id": stream_id(), "lines": sum_("data.n", type="decimal(9,3)")}),
+}  # fmt: skip
 
 
 def test_the_fingerprint_stays_when_the_rows_would_be_the_same() -> None:

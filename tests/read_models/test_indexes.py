@@ -374,16 +374,10 @@ def test_a_key_that_is_too_long_takes_no_index_away(lab: Lab, text: str) -> None
         ([index("tags", "at", using="gin")], "'at' has no elements"),
         ([("text",) * 33], "'text' is one column too many"),
         (["text", ("text",)], "'text' is declared twice in indexes="),
-        *(
-            (bad, "no list of columns, tuples of columns and index(…)")
-            for bad in (None, {"text": "gin"}, index("text"), b"text")
-        ),
-        *(
-            ([bad], "no column, no tuple of columns and no index(…)")
-            for bad in (None, 5, {"text"}, ["text", ["at"]], count())
-        ),
+        *((bad, "no list of columns, tuples of columns and index(…)") for bad in (None, {"text": "gin"}, index("text"), b"text")),
+        *(([bad], "no column, no tuple of columns and no index(…)") for bad in (None, 5, {"text"}, ["text", ["at"]], count())),
     ],
-)
+)  # fmt: skip
 def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: Any, said: str) -> None:  # noqa: ANN401
     with pytest.raises(InvalidReadModel, match="read model tagged: ") as refused:
         with_indexes(TAGGED, indexes)

@@ -187,20 +187,12 @@ def without_replication(captured: Captured) -> None:
 # what is so when a table is refused, whether it is the only one that is left, and what the run says
 SAID_FIRST: dict[str, tuple[Callable[[Captured], None], str, type[Exception] | None]] = {
     "nothing": (lambda _: None, "alter table items drop constraint items_pkey", None),
-    "every table is refused": (
-        lambda _: None,
-        "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey",
-        NotReady,
-    ),
-    "the other one is dropped": (
-        lambda _: None,
-        "alter table items drop constraint items_pkey; drop table good",
-        NotReady,
-    ),
+    "every table is refused": (lambda _: None, "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey", NotReady),
+    "the other one is dropped": (lambda _: None, "alter table items drop constraint items_pkey; drop table good", NotReady),
     "a gap is open": (with_gap, "alter table items drop constraint items_pkey", GapOpen),
     "there is no slot": (without_slot, "alter table items drop constraint items_pkey", GapOpen),
     "the role lost replication": (without_replication, "alter table items drop constraint items_pkey", NotReady),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
