@@ -99,13 +99,9 @@ class Columns(Scenario):
     """The columns of a table change within one transaction and over several, back and forth."""
 
     steps = (
-        *kill_steps.SCHEMAS,
-        *kill_steps.STORING,
-        *kill_steps.PUBLISHED,
-        *kill_steps.LOOKING_AGAIN,
-        *kill_steps.EMITTING,
-        *kill_steps.READING,
-    )
+        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.LOOKING_AGAIN,
+        *kill_steps.EMITTING, *kill_steps.READING,
+    )  # fmt: skip
     ways: tuple[LiteralString, ...] = (
         "insert into items (id) values (20); alter table items add a int default 1; insert into items (id) values (21);"
         " alter table items drop a; insert into items (id) values (22)",
@@ -153,12 +149,8 @@ class Redeclared(Scenario):
     """A declaration has other columns than before, so that its table is published and read anew."""
 
     steps = (
-        *kill_steps.PUBLISHING,
-        *kill_steps.SKIPPING,
-        *kill_steps.PUBLISHED,
-        *kill_steps.PROBED,
-        *kill_steps.READING,
-    )
+        *kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PUBLISHED, *kill_steps.PROBED, *kill_steps.READING,
+    )  # fmt: skip
 
     def make(self) -> None:
         self.captured.run("insert into items select n, 'read', n from generate_series(1, 9) n")

@@ -116,12 +116,8 @@ def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
 
 # each place between two transactions
 STEPS: list[tuple[object, str]] = [
-    (as_of, "note"),
-    (as_of, "ensure_version"),
-    (Rebuild, "_history"),
-    (Rebuild, "_build"),
-    (as_of, "finish"),
-]
+    (as_of, "note"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "finish"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -103,16 +103,11 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
     counted = {key for key in before.keys() & after.keys() if before[key][0] != after[key][0]}
     last_ones = {key for key in before.keys() & after.keys() if before[key][1] != after[key][1]}
     assert found(diff) == Found(
-        rows_before=len(before),
-        rows_after=len(after),
-        same_key=True,
-        gone=len(before.keys() - after.keys()),
-        new=len(after.keys() - before.keys()),
-        changed=len(counted | last_ones),
+        rows_before=len(before), rows_after=len(after), same_key=True, gone=len(before.keys() - after.keys()),
+        new=len(after.keys() - before.keys()), changed=len(counted | last_ones),
         columns={name: len(keys) for name, keys in (("events", counted), ("latest", last_ones)) if keys},
-        added=["amounts"],
-        failed_streams=1,
-    )
+        added=["amounts"], failed_streams=1,
+    )  # fmt: skip
     # nulls are compared, too
     assert any(before[key][1] is not None and after[key][1] is None for key in last_ones)
     assert "thing-1" in before.keys() - after.keys()
@@ -143,12 +138,9 @@ def no_spark() -> "SparkSession":
 
 # each place between two transactions, and after the last one
 STEPS: list[tuple[object, str, bool]] = [
-    (diffing, "take", False),
-    (as_of, "ensure_version", False),
-    (Rebuild, "_build", False),
-    (diffing, "compare", False),
+    (diffing, "take", False), (as_of, "ensure_version", False), (Rebuild, "_build", False), (diffing, "compare", False),
     (diffing, "compare", True),
-]
+]  # fmt: skip
 
 
 def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

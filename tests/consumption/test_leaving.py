@@ -108,11 +108,8 @@ def test_each_view_that_cannot_go_on_leaves_with_its_reason(lab: Lab, connect: C
     assert at(lab, Everything, TOTALS, Counted, Third, WORTHS) == [42] * 5
     # a value that its column does not hold fails its stream alone, and so does an event of a fold
     assert lab.rows("select view, decider_id from event_store.stream_locks order by 1") == [
-        ("everything", "bad"),
-        ("machines", "bad"),
-        ("stumbling", "stone"),
-        ("worths", "bad"),
-    ]
+        ("everything", "bad"), ("machines", "bad"), ("stumbling", "stone"), ("worths", "bad"),
+    ]  # fmt: skip
 
 
 def test_a_fold_that_fails_at_an_event_stays(lab: Lab) -> None:

@@ -23,33 +23,21 @@ def in_itself() -> list[Any]:
 
 # what a fold may return, or do, when an event says so
 ODDITIES: dict[str, Callable[[], Any]] = {
-    "nan": lambda: {"n": float("nan")},
-    "infinite": lambda: {"x": float("inf")},
-    "huge": lambda: {"n": 10**400},
-    "beyond digits": lambda: {"x": 10**5000},
-    "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
-    "half a surrogate in a column": lambda: {"t": "\udfff"},
-    "nul in the state": lambda: {"t": "ok", "hidden": "a\0b"},
-    "nul in a column": lambda: {"t": "a\0b"},
-    "a mebibyte": lambda: {"t": "x" * 2**20},
+    "nan": lambda: {"n": float("nan")}, "infinite": lambda: {"x": float("inf")}, "huge": lambda: {"n": 10**400},
+    "beyond digits": lambda: {"x": 10**5000}, "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
+    "half a surrogate in a column": lambda: {"t": "\udfff"}, "nul in the state": lambda: {"t": "ok", "hidden": "a\0b"},
+    "nul in a column": lambda: {"t": "a\0b"}, "a mebibyte": lambda: {"t": "x" * 2**20},
     "letters that JSON escapes": lambda: {"t": "ok", "hidden": "ä" * 2**16},
     "deep": lambda: {"t": "ok", "hidden": json.loads('{"a":' * 500 + "1" + "}" * 500)},
-    "in itself": lambda: {"hidden": in_itself()},
-    "a tuple": lambda: {"hidden": (1, 2)},
-    "no dict": lambda: [1],
-    "keys of numbers": lambda: {1: 2},
-    "words": lambda: {"t": "ok", "hidden": [*WORDS]},
-    "a wrong type": lambda: {"n": "1"},
-    "a boolean number": lambda: {"n": True},
-    "minus nought": lambda: {"d": -0.0},
-    "a least double": lambda: {"d": 5e-324},
-    "the end of time": lambda: {"at": "9999-12-31T23:59:59.999999+14:00"},
+    "in itself": lambda: {"hidden": in_itself()}, "a tuple": lambda: {"hidden": (1, 2)}, "no dict": lambda: [1],
+    "keys of numbers": lambda: {1: 2}, "words": lambda: {"t": "ok", "hidden": [*WORDS]},
+    "a wrong type": lambda: {"n": "1"}, "a boolean number": lambda: {"n": True}, "minus nought": lambda: {"d": -0.0},
+    "a least double": lambda: {"d": 5e-324}, "the end of time": lambda: {"at": "9999-12-31T23:59:59.999999+14:00"},
     "the beginning of time": lambda: {"at": "0001-01-01T00:00:00-14:00", "day": "0001-01-01"},
     "before time": lambda: {"at": "0001-01-01T00:00:00+14:00"},
     "as many digits as there are": lambda: {"x": "9" * 38, "y": "0." + "9" * 38},
-    "a digit more": lambda: {"x": "9" * 39},
-    "a number too small": lambda: {"y": "1e-39"},
-}
+    "a digit more": lambda: {"x": "9" * 39}, "a number too small": lambda: {"y": "1e-39"},
+}  # fmt: skip
 
 
 # of these a stream waits: no table holds them, or JSON would change them

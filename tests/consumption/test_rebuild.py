@@ -131,12 +131,9 @@ def test_a_rebuild_waits_for_no_reader_who_sees_the_rows_of_then(lab: Lab, conne
 
 RACE_S = 3
 CROSSING = ReadModel(
-    name="crossing_uses",
-    view="crossing_uses",
-    description="One row per text.",
-    keys={"text": field("data.text")},
+    name="crossing_uses", view="crossing_uses", description="One row per text.", keys={"text": field("data.text")},
     columns={"units": sum_("data.units"), "events": count()},
-)
+)  # fmt: skip
 
 
 def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, connect: Connect) -> None:

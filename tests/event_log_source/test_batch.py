@@ -23,23 +23,17 @@ if TYPE_CHECKING:
 
 
 CHOSEN: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
-    ({}, ALL),
-    ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+    ({}, ALL), ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
     ({"startingOffsets": {"0": 3, "1": 3}}, [(0, 3), (0, 4), (2, 0)]),
     ({"endingOffsets": {"0": 2, "1": 0}}, [(0, 0), (0, 1), (2, 0)]),
     ({"startingOffsets": {"0": 1, "1": 1}, "endingOffsets": {"0": 2, "1": 3}}, [(0, 1), (1, 1), (1, 2)]),
-    ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []),
-    ({"startingOffsets": {}, "endingOffsets": {}}, []),
-    ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]),
-    ({"partitions": [15]}, []),
-    ({"partitions": []}, []),
-    ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]),
-    ({"deciders": ["nobody"]}, []),
-    ({"deciders": []}, []),
+    ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []), ({"startingOffsets": {}, "endingOffsets": {}}, []),
+    ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]), ({"partitions": [15]}, []), ({"partitions": []}, []),
+    ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]), ({"deciders": ["nobody"]}, []), ({"deciders": []}, []),
     ({"events": ["placed"]}, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]),
     ({"deciders": ["order"], "events": ["paid", "shipped"]}, [(0, 2), (0, 4), (1, 2)]),
     ({"MAXRECORDSPERPARTITION": "2", "STARTINGOFFSETS": "earliest"}, ALL),
-]
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("log")

@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 
 # a path in the data of the odd event, and the text that stands there
 FOUND: list[tuple[list[str], str | None]] = [
-    (["missing"], None),
-    (["null"], None),
-    (["plain", "deeper"], None),
-    (["empty"], ""),
-    (["number"], "12.5"),
-    (["big"], str(10**30)),
-    (["truth"], "true"),
-    (["text"], "a'b\"c\\d\ne\U0001f600"),
-    (["object", "inner", "deep"], "found"),
-    (["object", "inner", "list", "1", "x"], "y"),
-    (["object", "inner", "list", "0"], "10"),
-    (["object", "inner", "list"], '[10, {"x": "y"}]'),
-    (["object", "missing", "deep"], None),
-    *(([key], f"value of {key}") for key in KEYS),
-]
+    (["missing"], None), (["null"], None), (["plain", "deeper"], None), (["empty"], ""), (["number"], "12.5"),
+    (["big"], str(10**30)), (["truth"], "true"), (["text"], "a'b\"c\\d\ne\U0001f600"),
+    (["object", "inner", "deep"], "found"), (["object", "inner", "list", "1", "x"], "y"),
+    (["object", "inner", "list", "0"], "10"), (["object", "inner", "list"], '[10, {"x": "y"}]'),
+    (["object", "missing", "deep"], None), *(([key], f"value of {key}") for key in KEYS),
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -48,35 +48,23 @@ def model(*, key: Any = ("order_id",), **options: Any) -> ReadModel:  # noqa: AN
 
 
 ROW: dict[str, Any] = {
-    "order_id": stream_id(),
-    "n": count(),
-    "ratio": last("data.ratio", type="double"),
-    "at": last("created_at"),
+    "order_id": stream_id(), "n": count(), "ratio": last("data.ratio", type="double"), "at": last("created_at"),
     "some": any_("data.some"),
-}
+}  # fmt: skip
 # what an expression over this row is not, and what is said of it
 COMPUTED = {
     "lines + 1": "there is no column 'lines' to compute from; there are order_id, n, ratio, at, some",
     "n + order_id": "'n + order_id' is + of numeric and text; allowed: + - * / of numbers",
     "ratio * 2": "'ratio * 2' is * of double precision and numeric; allowed: ",
-    "at + at": "'at + at' is + of timestamptz and timestamptz",
-    "n and some": "'n' is numeric, where boolean is wanted",
+    "at + at": "'at + at' is + of timestamptz and timestamptz", "n and some": "'n' is numeric, where boolean is wanted",
     "n == 'x'": "\"'x'\" is text, where numeric is wanted",
     "seconds(at)": "'at' is timestamptz, where interval is wanted",
-    "0 < n < 5": "'0 < n < 5' is not allowed; allowed: + - * /",
-    "n ** 2": "'n ** 2' is not allowed",
-    "n if some else 0": "is not allowed",
-    "n.real": "is not allowed",
-    "pg_sleep(n)": "'pg_sleep(n)' is not allowed",
-    f"{'-' * 900}n": "it is nested too deeply",
-    "seconds(at - at, n)": "is not allowed",
-    "seconds(*[at - at])": "is not allowed",
-    "[n]": "is not allowed",
-    "None": "is not allowed",
-    "1e400 + n": "'1e400' is not allowed",
-    "2j": "is not allowed",
-    "'\\0' == order_id": "is not allowed",
-}
+    "0 < n < 5": "'0 < n < 5' is not allowed; allowed: + - * /", "n ** 2": "'n ** 2' is not allowed",
+    "n if some else 0": "is not allowed", "n.real": "is not allowed", "pg_sleep(n)": "'pg_sleep(n)' is not allowed",
+    f"{'-' * 900}n": "it is nested too deeply", "seconds(at - at, n)": "is not allowed",
+    "seconds(*[at - at])": "is not allowed", "[n]": "is not allowed", "None": "is not allowed",
+    "1e400 + n": "'1e400' is not allowed", "2j": "is not allowed", "'\\0' == order_id": "is not allowed",
+}  # fmt: skip
 # a column of that row which is no key of another model, and what is said of it
 LOOKUPS = {
     "c": "on is 'c', which is no column; there are order_id, n, ratio, at, some",
@@ -292,38 +280,15 @@ def test_the_fingerprint_of_a_declaration_that_did_not_change_is_the_same() -> N
 
 def test_public_columns_are_the_key_and_the_declared_ones_with_their_types() -> None:
     columns: dict[str, KeyColumn | Column | Computed] = {
-        "order_id": stream_id(),
-        "lines": count(),
-        "total": sum_("data.a", type="decimal(18,2)"),
-        "mean": avg("data.a"),
-        "least": min_("data.a", type="date"),
-        "most": max_("offset"),
-        "start": first("data.s"),
-        "status": last("event"),
-        "some": any_("data.b"),
-        "every": all_("final"),
-        "kinds": set_union("event"),
-        "amounts": set_union("data.a", type="decimal(18,2)"),
-        "newest": latest("data.a", 3),
-        "visits": sessions("data.at", gap="1 min"),
-        "price": computed("total / lines"),
-        "age": computed("lines > 0"),
-    }
+        "order_id": stream_id(), "lines": count(), "total": sum_("data.a", type="decimal(18,2)"), "mean": avg("data.a"),
+        "least": min_("data.a", type="date"), "most": max_("offset"), "start": first("data.s"), "status": last("event"),
+        "some": any_("data.b"), "every": all_("final"), "kinds": set_union("event"),
+        "amounts": set_union("data.a", type="decimal(18,2)"), "newest": latest("data.a", 3),
+        "visits": sessions("data.at", gap="1 min"), "price": computed("total / lines"), "age": computed("lines > 0"),
+    }  # fmt: skip
     assert model(members=columns).public_columns() == {
-        "order_id": "text",
-        "lines": "bigint",
-        "total": "numeric",
-        "mean": "numeric",
-        "least": "date",
-        "most": "bigint",
-        "start": "text",
-        "status": "text",
-        "some": "boolean",
-        "every": "boolean",
-        "kinds": "text[]",
-        "amounts": "numeric(18,2)[]",
-        "newest": "text[]",
-        "visits": "tstzmultirange",
-        "price": "numeric",
+        "order_id": "text", "lines": "bigint", "total": "numeric", "mean": "numeric", "least": "date", "most": "bigint",
+        "start": "text", "status": "text", "some": "boolean", "every": "boolean", "kinds": "text[]",
+        "amounts": "numeric(18,2)[]", "newest": "text[]", "visits": "tstzmultirange", "price": "numeric",
         "age": "boolean",
-    }
+    }  # fmt: skip

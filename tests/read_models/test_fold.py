@@ -143,20 +143,12 @@ def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> N
 
 
 TAKEN: list[tuple[object, str, object]] = [
-    (5, "int", 5),
-    (2**63 - 1, "bigint", 2**63 - 1),
-    (1, "double", 1.0),
-    (0.5, "double", 0.5),
-    (True, "boolean", True),
-    ("12.5", "decimal(18,2)", Decimal("12.50")),
-    (0.1, "decimal(18,2)", Decimal("0.10")),
-    (12, "decimal(3,1)", Decimal("12.0")),
-    ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
-    ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)),
-    ("2024-02-29", "date", date(2024, 2, 29)),
-    ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
-    ("ä", "string", "ä"),
-]
+    (5, "int", 5), (2**63 - 1, "bigint", 2**63 - 1), (1, "double", 1.0), (0.5, "double", 0.5), (True, "boolean", True),
+    ("12.5", "decimal(18,2)", Decimal("12.50")), (0.1, "decimal(18,2)", Decimal("0.10")),
+    (12, "decimal(3,1)", Decimal("12.0")), ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
+    ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)), ("2024-02-29", "date", date(2024, 2, 29)),
+    ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)), ("ä", "string", "ä"),
+]  # fmt: skip
 
 
 def test_a_value_of_a_state_is_taken_as_it_is() -> None:
@@ -165,28 +157,12 @@ def test_a_value_of_a_state_is_taken_as_it_is() -> None:
 
 
 NOT_HELD: list[tuple[object, str]] = [
-    (2**31, "int"),
-    (5.0, "int"),
-    (True, "int"),
-    ("5", "int"),
-    (True, "bigint"),
-    (True, "double"),
-    (False, "double"),
-    (float("nan"), "double"),
-    (1, "boolean"),
-    ("12.345", "decimal(18,2)"),
-    (100, "decimal(3,1)"),
-    ("NaN", "decimal(18,2)"),
-    ("Infinity", "decimal(18,2)"),
-    ("1e400", "decimal(18,2)"),
-    (True, "decimal(18,2)"),
-    ("2024-02-30", "date"),
-    ("yesterday", "timestamp"),
-    (5, "string"),
-    ("a\0b", "string"),
-    ("\ud800", "string"),
+    (2**31, "int"), (5.0, "int"), (True, "int"), ("5", "int"), (True, "bigint"), (True, "double"), (False, "double"),
+    (float("nan"), "double"), (1, "boolean"), ("12.345", "decimal(18,2)"), (100, "decimal(3,1)"),
+    ("NaN", "decimal(18,2)"), ("Infinity", "decimal(18,2)"), ("1e400", "decimal(18,2)"), (True, "decimal(18,2)"),
+    ("2024-02-30", "date"), ("yesterday", "timestamp"), (5, "string"), ("a\0b", "string"), ("\ud800", "string"),
     ([], "string"),
-]
+]  # fmt: skip
 
 
 def test_a_value_that_its_type_does_not_hold_is_never_changed() -> None:

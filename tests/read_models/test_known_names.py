@@ -14,12 +14,8 @@ from tests.support.elsewhere import postgres_at
 
 KNOWN = ["order"]
 KINDS = [
-    ("order", "placed", 1),
-    ("order", "placed", 2),
-    ("order", "paid", 1),
-    ("order", "sent", 1),
-    ("invoice", "drawn", 1),
-]
+    ("order", "placed", 1), ("order", "placed", 2), ("order", "paid", 1), ("order", "sent", 1), ("invoice", "drawn", 1),
+]  # fmt: skip
 
 
 def model(

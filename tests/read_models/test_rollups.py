@@ -84,13 +84,9 @@ class Looking:
 
 def by_status(**columns: object) -> Rollup:
     members: dict[str, Any] = {
-        "status": row("status"),
-        "orders": count(),
-        "with_status": count("status"),
-        "lines": sum_("lines"),
-        "worth": sum_("total", type=MONEY),
-        "mean": avg("total"),
-    }
+        "status": row("status"), "orders": count(), "with_status": count("status"), "lines": sum_("lines"),
+        "worth": sum_("total", type=MONEY), "mean": avg("total"),
+    }  # fmt: skip
     return rollup(of=Orders, key=["status"])(
         type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
     )

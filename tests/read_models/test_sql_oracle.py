@@ -62,15 +62,9 @@ BAD = "bad"
 TIMES = [
     *(f'"2024-03-31T0{hour}:30:00+0{offset}:00"' for hour, offset in ((0, 1), (1, 1), (3, 2), (4, 2))),
     *(f'"2024-10-27T0{hour}:30:00+0{offset}:00"' for hour, offset in ((2, 2), (2, 1), (3, 1), (0, 2))),
-    '"2018-11-04T02:59:59.999999Z"',
-    '"2018-11-04T03:00:00Z"',
-    '"2018-11-04T05:00:00Z"',
-    '"2024-02-29"',
-    '"2024-12-31T23:59:59.999999+00:00"',
-    '"2024-06-01T12:00:00Z"',
-    '"2024-06-01T12:00:00Z"',
-    "null",
-]
+    '"2018-11-04T02:59:59.999999Z"', '"2018-11-04T03:00:00Z"', '"2018-11-04T05:00:00Z"', '"2024-02-29"',
+    '"2024-12-31T23:59:59.999999+00:00"', '"2024-06-01T12:00:00Z"', '"2024-06-01T12:00:00Z"', "null",
+]  # fmt: skip
 CITIES = ['"Ulm"', '"ulm"', '"Köln"', '""', "null", "5", "true", "[null]", "{}", '"2024"']
 LINES = [
     '{"sku": "a", "pieces": 3, "price": 1.50, "size": {"b": [1.5, null, true], "a": "é\\"\\\\"}}',
@@ -465,13 +459,10 @@ def _build(lab: Lab, seed: int = 0) -> list[tuple[Any, ...]]:
 
 def _event(dice: random.Random) -> tuple[str, str, str]:
     choices = {
-        "at": TIMES,
-        "paid_at": TIMES,
-        "city": CITIES,
-        "amount": AMOUNTS,
+        "at": TIMES, "paid_at": TIMES, "city": CITIES, "amount": AMOUNTS,
         "order_id": [f'"id-{number}"' for number in range(8)] + ["null"],
         "lines": ["null", _lines(dice), _lines(dice), json.dumps(_lines(dice))],
-    }
+    }  # fmt: skip
     found = [f'"{name}": {dice.choice(values)}' for name, values in choices.items() if dice.random() < 0.85]
     return f"id-{dice.randrange(12)}", dice.choice(["made", "paid"]), f"{{{', '.join(found)}}}"
 

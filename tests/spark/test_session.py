@@ -108,13 +108,9 @@ def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     arguments = "--driver-java-options -javaagent:/no/such.jar pyspark-shell"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", opened],
-        env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=False,
-    )
+        [sys.executable, "-W", "ignore", "-c", opened], env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
+        capture_output=True, text=True, timeout=patience(), check=False,
+    )  # fmt: skip
     assert "/no/such.jar" in done.stderr  # Java's own words
     assert "Spark does not start here.\nJava gateway process exited" in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
@@ -131,12 +127,9 @@ def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
-        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=True,
-    )
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}, capture_output=True,
+        text=True, timeout=patience(), check=True,
+    )  # fmt: skip
     *_, first, last = done.stderr.splitlines()
     # the first is Java's own, before it runs anything
     assert ("incubator" in first, last.partition(" ERROR ")[2]) == (True, "test: it is broken")

@@ -93,17 +93,11 @@ def test_the_same_code_makes_the_same_file(tmp_path: Path) -> None:
 def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     write(
-        tmp_path,
-        ours__a="import json\nimport pyarrow\nimport file_beside\nfrom . import b",
-        ours__b="def late():\n    from beside.deep import x\n    import not_there.at_all",
-        ours__broken="def (",
-        file_beside="import beside_again, __main__",
-        beside_again="import ours.a",
-        beside__deep="import with_data.a",
-        with_data__a="import of_with_data",
-        of_with_data="x = 1",
-        unused="x = 1",
-    )
+        tmp_path, ours__a="import json\nimport pyarrow\nimport file_beside\nfrom . import b",
+        ours__b="def late():\n    from beside.deep import x\n    import not_there.at_all", ours__broken="def (",
+        file_beside="import beside_again, __main__", beside_again="import ours.a", beside__deep="import with_data.a",
+        with_data__a="import of_with_data", of_with_data="x = 1", unused="x = 1",
+    )  # fmt: skip
     (tmp_path / "with_data" / "rates.json").write_text("{}")
     ours = {"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]}
     shipped, left = with_their_helpers(ours)

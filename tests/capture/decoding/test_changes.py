@@ -23,25 +23,15 @@ NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42")
 def test_a_change_says_where_it_is_from() -> None:
     first, second = decoded(encode(T), insert(b"7", b"a"), insert(b"8", None))
     assert first == Change(
-        commit_lsn=Lsn(100),
-        commit_idx=0,
-        xid=900,
-        committed_at=pgoutput_bytes.COMMITTED_AT,
-        decider="table:public.t",
-        decider_id="[7]",
-        action="inserted",
-        event_id=packed_id(packed_ids(100, generation=3), 0),
-        command_id=derived_id("3/0/64"),
-        data=first.data,
-    )
+        commit_lsn=Lsn(100), commit_idx=0, xid=900, committed_at=pgoutput_bytes.COMMITTED_AT, decider="table:public.t",
+        decider_id="[7]", action="inserted", event_id=packed_id(packed_ids(100, generation=3), 0),
+        command_id=derived_id("3/0/64"), data=first.data,
+    )  # fmt: skip
     assert data(first) == {
-        "record": {"id": 7, "note": "a"},
-        "commit_lsn": "0/64",
-        "commit_idx": 0,
-        "xid": 900,
+        "record": {"id": 7, "note": "a"}, "commit_lsn": "0/64", "commit_idx": 0, "xid": 900,
         "committed_at": "2026-02-03T04:05:06.000789Z",
         "source": {"capture": "shop", "generation": 3, "schema": "public", "table": "t", "oid": TABLE},
-    }
+    }  # fmt: skip
     assert (second.commit_idx, second.decider_id, body(second)) == (1, "[8]", {"record": {"id": 8, "note": None}})
 
 
@@ -168,15 +158,9 @@ def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> No
 
 def test_values_are_json_by_their_type() -> None:
     table = relation(
-        ("id", INT4),
-        ("b", BOOL),
-        ("n", pgoutput_bytes.NUMERIC),
-        ("f", pgoutput_bytes.FLOAT8),
-        ("j", JSON),
-        ("k", JSONB),
-        ("o", 17),
-        key=("id",),
-    )
+        ("id", INT4), ("b", BOOL), ("n", pgoutput_bytes.NUMERIC), ("f", pgoutput_bytes.FLOAT8), ("j", JSON),
+        ("k", JSONB), ("o", 17), key=("id",),
+    )  # fmt: skip
     change, special = decoded(
         encode(table),
         insert(b"-5", b"f", b"12345678901234567890.10", b"1e-05", b'{"a" :1.50}', b"[null]", b"\\x00ff"),

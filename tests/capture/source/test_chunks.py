@@ -137,13 +137,10 @@ def test_partitions_are_read_as_one_table_and_heirs_are_not(reading: Connection,
     source.run(
         "create table t (id int primary key) partition by range (id)",
         "create table t1 partition of t for values from (0) to (10)",
-        "create table t2 partition of t for values from (10) to (20)",
-        "insert into t values (15), (5)",
-        "create table parent (id int primary key)",
-        "create table child () inherits (parent)",
-        "insert into parent values (1)",
-        "insert into child values (2)",
-    )
+        "create table t2 partition of t for values from (10) to (20)", "insert into t values (15), (5)",
+        "create table parent (id int primary key)", "create table child () inherits (parent)",
+        "insert into parent values (1)", "insert into child values (2)",
+    )  # fmt: skip
     assert read_all(reading) == [(b"5",), (b"15",)]
     assert read_all(reading, CapturedTable("parent")) == [(b"1",)]
 
@@ -271,13 +268,10 @@ def test_an_unfit_row_says_so_alone(reading: Connection, source: Source, monkeyp
 
 def test_the_key_is_of_the_replica_identity_or_declared_or_primary(source: Source) -> None:
     source.run(
-        "create table d (id int primary key, code text not null unique)",
-        "create table i (like d including all)",
-        "create table f (like d including all)",
-        "create table n (id int, code text)",
-        "alter table i replica identity using index i_code_key",
-        "alter table f replica identity full",
-    )
+        "create table d (id int primary key, code text not null unique)", "create table i (like d including all)",
+        "create table f (like d including all)", "create table n (id int, code text)",
+        "alter table i replica identity using index i_code_key", "alter table f replica identity full",
+    )  # fmt: skip
     found = {name: with_key(source.connection, CapturedTable(name)).key for name in ("d", "i", "f", "n", "none")}
     assert found == {"d": ("id",), "i": ("code",), "f": ("id",), "n": None, "none": None}
     assert with_key(source.connection, CapturedTable("f", key=("code",))).key == ("code",)

@@ -75,13 +75,10 @@ def test_two_logs_are_one_up_to_where_one_went_another_way(one: str, other: str,
 
 def test_no_limit_that_is_meant_for_applications_ends_what_a_capture_does(source: Source) -> None:
     theirs = {
-        "statement_timeout": "1s",
-        "lock_timeout": "1",
-        "idle_session_timeout": "1s",
-        "idle_in_transaction_session_timeout": "1",
-        "default_transaction_isolation": "serializable",
+        "statement_timeout": "1s", "lock_timeout": "1", "idle_session_timeout": "1s",
+        "idle_in_transaction_session_timeout": "1", "default_transaction_isolation": "serializable",
         "default_transaction_read_only": "on",
-    }
+    }  # fmt: skip
     if source.connection.info.server_version >= 170000:
         theirs["transaction_timeout"] = "1s"
     for name, setting in theirs.items():

@@ -62,12 +62,9 @@ def works(source: Source, *tables: CapturedTable, actions: tuple[str, ...] = ACT
 
 def test_a_source_that_is_ready_lacks_nothing_and_keeps_nothing(source: Source) -> None:
     source.run(
-        "create table t (id int primary key, n int)",
-        "create table f (id int, n int)",
-        "alter table f replica identity full",
-        "alter table f alter id set not null",
-        "create unique index on f (id)",
-    )
+        "create table t (id int primary key, n int)", "create table f (id int, n int)",
+        "alter table f replica identity full", "alter table f alter id set not null", "create unique index on f (id)",
+    )  # fmt: skip
     tables = CapturedTable("t", columns=("id", "n"), where="id > 5"), CapturedTable("f", key=("id",), where="n > 5")
     assert problems(source, *tables) == []
     require_ready(source.connection, capture(*tables), has_slot=False)

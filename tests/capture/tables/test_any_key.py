@@ -17,19 +17,14 @@ from tests.support.capturing.odd_types import CASELESS
 _numbers = count()
 
 VALUES: dict[str, tuple[str, ...]] = {
-    "int": ("-1", "0", "7", "100"),
-    "text": ("", "a", "B", "Ä", 'q"\\'),
-    "extensions.caseless": ("a", "A", "b", "C", "D"),
-    "nick": ("a", "b", "C", "D"),
-    "mood": ("sad", "ok", "happy", "Z"),
-    "state": ("sad", "ok", "happy", "Z"),
-    "numeric": ("0.0", "1.50", "1e3", "-2"),
+    "int": ("-1", "0", "7", "100"), "text": ("", "a", "B", "Ä", 'q"\\'),
+    "extensions.caseless": ("a", "A", "b", "C", "D"), "nick": ("a", "b", "C", "D"), "mood": ("sad", "ok", "happy", "Z"),
+    "state": ("sad", "ok", "happy", "Z"), "numeric": ("0.0", "1.50", "1e3", "-2"),
     "float8": ("0.1", "123.5", "NaN", "-Infinity"),
     "timestamptz": ("2024-01-01 00:00+00", "infinity", "2024-01-01 00:00:00.5+00"),
-    "text[]": ("{}", "{a,NULL}", "{a,b}", '{"a b"}'),
-    "character(2)": ("a", "b ", "B", ""),
+    "text[]": ("{}", "{a,NULL}", "{a,b}", '{"a b"}'), "character(2)": ("a", "b ", "B", ""),
     "boolean": ("false", "true"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,24 +49,18 @@ def tables(draw: st.DrawFn) -> Drawn:
     row = st.tuples(*(st.sampled_from(VALUES[each]) for each in types))
     changes = st.tuples(st.sampled_from(("insert", "update", "delete")), row, row)
     return Drawn(
-        types,
-        tuple(key),
-        draw(st.booleans()),
-        draw(st.lists(row, min_size=3, max_size=12)),
+        types, tuple(key), draw(st.booleans()), draw(st.lists(row, min_size=3, max_size=12)),
         draw(st.lists(changes, max_size=8)),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture
 def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     """Make the types, and read few rows at a time."""
     captured.run(
-        *CASELESS,
-        "create domain nick as extensions.caseless",
-        "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
-        "create domain state as mood",
-        "set timezone = 'UTC'",
-    )
+        *CASELESS, "create domain nick as extensions.caseless", "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
+        "create domain state as mood", "set timezone = 'UTC'",
+    )  # fmt: skip
     monkeypatch.setattr(backfill, "CHUNK", 2)
     return captured
 

@@ -19,20 +19,14 @@ from tests.support.factories import rows
 def fitting(captured: Captured) -> Captured:
     """Declare all tables but those of the audit; one of them otherwise than the others."""
     captured.run(
-        "create schema sales",
-        "create table sales.orders (id int primary key, name text)",
-        "create table audit_rows (id int primary key, name text)",
-        "create table big (id int primary key, at int) ",
-        "create view seen as select * from items",
-        "create unlogged table fast (id int primary key)",
+        "create schema sales", "create table sales.orders (id int primary key, name text)",
+        "create table audit_rows (id int primary key, name text)", "create table big (id int primary key, at int) ",
+        "create view seen as select * from items", "create unlogged table fast (id int primary key)",
         "create table parts (id int primary key, name text) partition by range (id)",
-        "create table parts_1 partition of parts for values from (0) to (100)",
-        "insert into items values (1, 'a')",
-        "insert into sales.orders values (1, 'b')",
-        "insert into parts values (1, 'c')",
-        "insert into big values (1, 1), (2, 2)",
-        "insert into audit_rows values (1, 'd')",
-    )
+        "create table parts_1 partition of parts for values from (0) to (100)", "insert into items values (1, 'a')",
+        "insert into sales.orders values (1, 'b')", "insert into parts values (1, 'c')",
+        "insert into big values (1, 1), (2, 2)", "insert into audit_rows values (1, 'd')",
+    )  # fmt: skip
     return replace(captured, capture=by_pattern(captured))
 
 

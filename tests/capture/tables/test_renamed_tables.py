@@ -17,15 +17,11 @@ def test_what_a_table_did_under_another_name_is_captured_later(captured: Capture
     captured.run("create schema elsewhere", "insert into items values (1, 'a')")
     captured.drain()
     captured.run(
-        "insert into items values (2, 'before')",
-        "alter table items rename to things",
-        "update things set name = 'under another name' where id = 1",
-        "alter table things set schema elsewhere",
-        "delete from elsewhere.things where id = 2",
-        "alter table elsewhere.things set schema public",
-        "alter table things rename to items",
-        "insert into items values (3, 'after')",
-    )
+        "insert into items values (2, 'before')", "alter table items rename to things",
+        "update things set name = 'under another name' where id = 1", "alter table things set schema elsewhere",
+        "delete from elsewhere.things where id = 2", "alter table elsewhere.things set schema public",
+        "alter table things rename to items", "insert into items values (3, 'after')",
+    )  # fmt: skip
     read_at = captured.value("select backfilled_at from event_store.captured_tables")
     captured.drain()
     assert did(captured) == [("inserted", "[2]"), ("updated", "[1]"), ("deleted", "[2]"), ("inserted", "[3]")]
@@ -44,14 +40,10 @@ def test_a_filtered_table_that_had_another_name_keeps_its_changes(captured: Capt
     parts = declared(captured, CapturedTable("parts", where="id <> 9"))
     parts.drain()
     captured.run(
-        "alter table parts rename to pieces",
-        "alter table p1 rename to q1",
-        "update pieces set id = 11 where id = 1",
-        "update pieces set name = 'still hidden' where id = 9",
-        "insert into pieces values (2, 'b')",
-        "alter table q1 rename to p1",
-        "alter table pieces rename to parts",
-    )
+        "alter table parts rename to pieces", "alter table p1 rename to q1", "update pieces set id = 11 where id = 1",
+        "update pieces set name = 'still hidden' where id = 9", "insert into pieces values (2, 'b')",
+        "alter table q1 rename to p1", "alter table pieces rename to parts",
+    )  # fmt: skip
     parts.drain()
     assert left(parts, "parts") == [{"id": 11, "name": "a"}, {"id": 2, "name": "b"}]
     # the events themselves, not only what a new reading makes of them

@@ -34,19 +34,15 @@ def restricted(captured: Captured) -> Iterator[Captured]:
 
     captured.run(*CASELESS)
     run(
-        "create role {owner}",
-        "create schema app",
+        "create role {owner}", "create schema app",
         "create table app.people (tenant int, name extensions.caseless, n int, primary key (tenant, name))",
         "alter table app.people replica identity full",
         "insert into app.people select 1, c, 1 from unnest(string_to_array('a,B,c,D', ',')) c",
         "create table app.parts (id int primary key, n int) partition by range (id)",
         "create table app.part partition of app.parts for values from (0) to (100)",
-        "insert into app.parts values (1, 1), (2, 2)",
-        "alter table app.people owner to {owner}",
-        "alter table app.parts owner to {owner}",
-        "alter table app.part owner to {owner}",
-        *RIGHTS,
-    )
+        "insert into app.parts values (1, 1), (2, 2)", "alter table app.people owner to {owner}",
+        "alter table app.parts owner to {owner}", "alter table app.part owner to {owner}", *RIGHTS,
+    )  # fmt: skip
     dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=names["role"])
     tables = CapturedTable("people", "app"), CapturedTable("parts", "app")
     yield replace(captured, capture=Capture("shop", lambda: dsn, tables))
